@@ -13,23 +13,20 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from clients import losses
 from clients.adapt.base import Adaptation
 from clients.models import networks
-from clients.models.networks import Blueprint, SplitModel, batchnorm_names, set_training
+from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
 from clients.training import statistics, stopwatch
 from clients.training.arrays import view
-from clients.training.batches import Batch
 from clients.training.eval_slices import asked_images
 from clients.training.model_cache import Workbench
-from clients.training.node import ClientSetup, NodeTools, Scores
+from clients.training.node import ClientSetup, Scores
 from clients.training.phases import Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -44,7 +41,6 @@ from fedshift_core.wire.names import (
     BN_SQUARES,
     BN_SUM,
     BN_WAYS,
-    CE,
     CORRECT,
     COUNT,
     FIGURES,
@@ -56,9 +52,7 @@ from fedshift_core.wire.names import (
     LOCAL_OWN_COUNT,
     LOCAL_RECEIVED,
     LOCAL_TRAINED,
-    LOSS,
     LOSS_SUM,
-    LOSS_TERM,
     OTHER_CORRECT,
     OWN,
     SERVER_ROUND,
@@ -72,7 +66,7 @@ LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 __all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
 
 
-class DomainClient(NodeTools):
+class DomainClient(LocalTrainer):
     """Trains and evaluates on the images of one node.
 
     Attributes:
@@ -106,17 +100,15 @@ class DomainClient(NodeTools):
         bench: Workbench | None = None,
     ) -> None:
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
-        self._modules = modules or AllModules()
-        super().__init__(model, setup, train_set, self.kept_names(model, setup.model, params, self._modules), bench)
-        self.params = params
+        modules = modules or AllModules()
+        private = self.kept_names(model, setup.model, params, modules)
+        super().__init__(model, setup, params, train_set, private, modules, bench)
         self.test_set = test_set
         self.validation_set = validation_set
         self.own_test = own_test
         self._adaptation = adaptation
         self._contribution: Arrays = {}
         self._counted: Arrays = {}
-        self._phase = Phase(0)
-        self._trained_here = False  # the model is what local training left, not what the server sent
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -151,27 +143,9 @@ class DomainClient(NodeTools):
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
 
-    def phases(self, server_round: int) -> Sequence[Phase]:
-        """Return the parts of a round's local training; by default one of ``train.epochs`` epochs."""
-        return [Phase(self.setup.train.epochs)]
-
-    def start_round(self, server_round: int) -> None:
-        """Prepare what the loss needs from ``self.knowledge`` and ``self.memory``."""
-
-    def start_epoch(self, epoch: int) -> None:
-        """Prepare one local epoch (from 0)."""
-
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the named, weighted loss terms of a batch; their sum is minimised."""
-        _, logits = self.forward(batch.x)
-        return {CE: losses.cross_entropy(logits, batch.y)}
-
     def finish_round(self, server_round: int) -> Arrays:
         """Return what the node contributes besides weights, after local training."""
         return {}
-
-    def start_pass(self) -> None:
-        """Begin a pass over images that are to be classified: what was made of those before does not count."""
 
     def other_statistics(self) -> None:
         """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
@@ -222,17 +196,11 @@ class DomainClient(NodeTools):
         if type(adaptation).predict is Adaptation.predict:
             yield
             return
-        own = vars(self)  # hides the method of the class, for this object only
-        own["predict"] = lambda x: adaptation.predict(self, x)
+        self._predictor = lambda x: adaptation.predict(self, x)
         try:
             yield
         finally:
-            del own["predict"]
-
-    @property
-    def trained_here(self) -> bool:
-        """Whether the model is what local training left, not what the server sent."""
-        return self._trained_here
+            self._predictor = None
 
     @classmethod
     def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:
@@ -403,79 +371,6 @@ class DomainClient(NodeTools):
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
         return self._contribution
-
-    # --- the loop ----------------------------------------------------------------------------------
-
-    def terms_of(self, batch: Batch) -> dict[str, Tensor]:
-        """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
-        loss = self._phase.loss or self.loss
-        return loss(batch) | self._modules.terms(self.model, batch)
-
-    def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
-        """Train as the node's next local round will, for whoever wants to score the outcome; nothing is sent.
-
-        Args:
-            epochs: Of each phase, in place of its own.
-            most: Of a phase with images of its own, how many of them at most.
-        """
-        coming = self.server_round + 1
-        phases = self._prepare_round(coming)
-        with self.own_draws("dropout", coming):
-            self._train(coming, [phase.cut(epochs, most) for phase in phases])
-
-    def _prepare_round(self, server_round: int) -> Sequence[Phase]:
-        self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))
-        self.start_round(server_round)
-        return self.phases(server_round)
-
-    def _train(self, server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
-        """Run the local epochs; return the loss and each of its terms, under their names on the wire.
-
-        The loss is the mean over all samples seen, a term the mean over those that had it.
-        """
-        cfg, self.steps = self.setup.train, 0
-        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
-        learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
-        optimizer = self._bench.optimizer()
-        rate = cfg.lr_factor(server_round, self.setup.rounds)
-        order = self.torch_rng("order", server_round)
-        views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
-        totals: dict[str, Tensor] = {}
-        seen: dict[str, int] = {}
-        first = samples = 0
-        for self._phase in phases:
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(learned[name] and self._phase.learns(name))
-            if self._phase.fresh:
-                optimizer = self._bench.optimizer()
-            for group in optimizer.param_groups:
-                group["lr"] = rate * (cfg.lr if self._phase.lr is None else self._phase.lr)
-            view_count = self.setup.images.views if self._phase.views is None else self._phase.views
-            images = self.train_set if self._phase.images is None else self._phase.images
-            size = cfg.batch_size if self._phase.batch_size is None else self._phase.batch_size
-            for epoch in range(first, first + self._phase.epochs):
-                self.start_epoch(epoch)
-                for batch in self.augmented_batches(images, size, view_count, order, *views, epoch):
-                    self.watch.lap(stopwatch.DATA)
-                    terms = self.terms_of(batch)
-                    optimizer.zero_grad(set_to_none=True)
-                    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
-                    if cfg.clip is not None:
-                        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.clip)
-                    optimizer.step()
-                    self.steps += 1
-                    for name, term in terms.items():
-                        value = term.detach() * len(batch.y)
-                        totals[name] = totals[name] + value if name in totals else value
-                        seen[name] = seen.get(name, 0) + len(batch.y)
-                    self.watch.lap(stopwatch.TRAINING)
-            first += self._phase.epochs
-            samples += self._phase.epochs * len(images)
-        for name, parameter in self.model.named_parameters():
-            parameter.requires_grad_(learned[name])
-        sums = {name: float(total) for name, total in totals.items()}
-        loss = sum(total / samples for total in sums.values())
-        return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
 
 
 def _no_labels(domain: str) -> ImageSet:

@@ -6,18 +6,16 @@ validation images: ``test_set`` raises, ``own_test`` and ``validation_set`` are 
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.models.networks import SplitModel
 from clients.training.settings import ImageConfig, ModelConfig
+from clients.training.trainer import LocalTrainer
 from fedshift_core.params import Params
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
-    from clients.models.networks import SplitModel
 
 Places = NDArray[np.int64]
 
@@ -46,7 +44,7 @@ class Adaptation:
     def check(self, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if it cannot run so; called before anything starts."""
 
-    def check_model(self, model: "SplitModel", config: ModelConfig) -> None:
+    def check_model(self, model: SplitModel, config: ModelConfig) -> None:
         """Raise ``ConfigError`` if it cannot adapt this model; called before anything starts.
 
         Args:
@@ -54,10 +52,10 @@ class Adaptation:
             config: What is said of it; its ``name`` is the node's own network.
         """
 
-    def received(self, client: "DomainClient") -> None:
+    def received(self, client: LocalTrainer) -> None:
         """Be told that the client has been given other weights: what was worked out from those before is void."""
 
-    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+    def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
         """Change the client's model by what test images (N, H, W, 3) look like.
 
         Args:
@@ -70,7 +68,7 @@ class Adaptation:
         """
         raise NotImplementedError
 
-    def predict(self, client: "DomainClient", x: Tensor) -> Tensor:
+    def predict(self, client: LocalTrainer, x: Tensor) -> Tensor:
         """Return the logits (B, C) by which images (B, 3, H, W) are classified; by default the client's own.
 
         It is asked in the order of the images that :meth:`adapt` yielded.

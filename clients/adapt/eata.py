@@ -17,7 +17,6 @@ source; (2) dropout is off, where the code leaves the network in training mode; 
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -29,11 +28,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clients.adapt.batchnorm import adaptable, entropy
 from clients.adapt.stream import LEAST, Predictor, Stream, StreamParams
 from clients.training import optimizers, statistics
+from clients.training.trainer import LocalTrainer
 from fedshift_core.params import BatchSize
 from fedshift_core.seeding import generator
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
 
 BATCH = 64  # as in the code
 MARGIN = 0.4  # E_0 over ln C
@@ -174,7 +171,7 @@ class EATAAdaptation(Stream):
     of_batchnorm = True
     tunes_encoder = True
 
-    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""
         held, most = client.train_set, self.params.fisher_samples
         if most < len(held):  # the same in all rounds

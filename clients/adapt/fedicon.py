@@ -10,7 +10,7 @@ weights received, whenever a test set is scored (A8).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,13 +25,10 @@ from clients.models.networks import set_training
 from clients.training import optimizers
 from clients.training.batches import Batch
 from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
+from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import BatchSize, Params, Rounds
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
-
 
 OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")  # of the section images
 PROJECTION = "projection"  # a model's part that makes z of features, if there is one
@@ -101,7 +98,7 @@ class ContrastAdaptation(Adaptation):
                 "crop_padding, flip, resized_crop, jitter or grayscale under adapt (for the views alone) or images"
             )
 
-    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+    def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
         """Tune the encoder on images (N, H, W, 3), classifier and projection fixed."""
         p, model = self.params, client.model
         frozen_bn = client.setup.model.bn == "freeze"
@@ -131,7 +128,7 @@ class ContrastAdaptation(Adaptation):
             yield np.arange(len(images))
 
 
-def two_views(client: "DomainClient", batch: Batch) -> tuple[Tensor, Tensor]:
+def two_views(client: LocalTrainer, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return z of both views (Eq. 1), (B, D) each, in one pass; behind the projection head, if there is one."""
     assert batch.second is not None
     z, _ = client.forward(torch.cat((batch.x, batch.second)))  # 2B x D

@@ -8,7 +8,6 @@ next local round would make of the weights (its order of images, its augmentatio
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +15,8 @@ from pydantic import Field
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
+from clients.training.trainer import LocalTrainer
 from fedshift_core.params import Params, Rounds
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
 
 
 class FinetuneParams(Params):
@@ -41,11 +38,11 @@ class Finetune(Adaptation):
         super().__init__(params)
         self._tuned: dict[str, Tensor] | None = None
 
-    def received(self, client: "DomainClient") -> None:
+    def received(self, client: LocalTrainer) -> None:
         """Forget the copy that was made of other weights."""
         self._tuned = None
 
-    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+    def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
         """Put the tuned copy into the model; the first time in a call, train it."""
         state = client.model.state_dict()
         if self._tuned is None:

@@ -4,9 +4,8 @@ Results depend on the order of the images and on the size of the batches, so bot
 in the order of the test set unless ``order`` says otherwise, and ``batch_size`` at a time. Each test set begins anew.
 """
 
-import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,12 +18,10 @@ from clients.adapt.batchnorm import adaptable
 from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
+from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import BatchSize, Params, Rounds
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
 
 Predictor = Callable[[Tensor], Tensor]
 LEAST = 2  # images of a batch, if there are so many: BatchNorm has no variance over one
@@ -70,11 +67,11 @@ class Stream(Adaptation):
             raise ConfigError(f"{who} adapts BatchNorm, and model.bn=freeze keeps it as it is; t3a needs none")
         adaptable(model, who, f"the network {config.name}")
 
-    def received(self, client: "DomainClient") -> None:
+    def received(self, client: LocalTrainer) -> None:
         """Forget the tuned copy of other weights."""
         self._finetune.received(client)
 
-    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return what predicts batch after batch and adapts by each, at its beginning.
 
         Args:
@@ -83,17 +80,16 @@ class Stream(Adaptation):
         """
         raise NotImplementedError
 
-    def adapt(self, client: "DomainClient", images: NDArray[np.uint8]) -> Iterator[Places]:
+    def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
         """Predict all images (N, H, W, 3), then have them scored by what was predicted."""
         if self.params.ft_epochs is not None and not client.trained_here:
             for _ in self._finetune.adapt(client, images):
                 pass
-        own = functools.partial(type(client).predict, client)
         client.model.eval()
         if self.of_batchnorm and len(images) < LEAST:  # nothing to adapt by
-            run: Predictor = torch.no_grad()(own)
+            run: Predictor = torch.no_grad()(client.predict)
         else:
-            run = self.predictor(client, own)
+            run = self.predictor(client, client.predict)
         client.start_pass()  # Fisher values, too, are of a pass over images
         order = np.arange(len(images))
         if self.params.order == "shuffled":
@@ -107,7 +103,7 @@ class Stream(Adaptation):
         self._logits[torch.from_numpy(order).to(predicted.device)] = predicted
         yield np.arange(len(images))
 
-    def predict(self, client: "DomainClient", x: Tensor) -> Tensor:
+    def predict(self, client: LocalTrainer, x: Tensor) -> Tensor:
         """Return what was predicted, (B, C), of the next images; after the last comes the first."""
         places = (self._next + torch.arange(len(x), device=self._logits.device)) % len(self._logits)
         self._next = (self._next + len(x)) % len(self._logits)

@@ -13,7 +13,6 @@ each batch); (2) where a method classifies in a way of its own (``predict``), th
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -24,11 +23,9 @@ from clients.adapt.batchnorm import entropy
 from clients.adapt.stream import Predictor, Stream, StreamParams
 from clients.models.networks import SplitModel, before_last
 from clients.training.settings import ModelConfig
+from clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import BatchSize
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
 
 BATCH = 32  # as in the code
 
@@ -123,10 +120,8 @@ class T3AAdaptation(Stream):
                 f"adapt.name=t3a adjusts a linear classifier; that of the network {config.name} is {kind}"
             )
 
-    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return T3A on the client's encoder and classifier."""
-        from clients.base import DomainClient  # which imports adaptations
-
-        classify = None if type(client).predict is DomainClient.predict else client.as_scored(own)
+        classify = None if type(client).predict is LocalTrainer.predict else client.as_scored(own)
         encode = client.as_scored(client.forward)
         return adjusting(client.model.classifier, encode, classify, self.params.supports)

@@ -13,7 +13,6 @@ Deviations: (1) dropout is off, where the code leaves the network in training mo
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
@@ -22,10 +21,8 @@ from torch import Tensor, nn
 from clients.adapt.batchnorm import adaptable, entropy
 from clients.adapt.stream import Predictor, Stream, StreamParams
 from clients.training import optimizers, statistics
+from clients.training.trainer import LocalTrainer
 from fedshift_core.params import BatchSize, Rounds
-
-if TYPE_CHECKING:
-    from clients.base import DomainClient
 
 #: The paper's setting for all but ImageNet: Adam, batches of 128, one step a batch.
 LR = 1e-3
@@ -82,6 +79,6 @@ class TentAdaptation(Stream):
     of_batchnorm = True
     tunes_encoder = True
 
-    def predictor(self, client: "DomainClient", own: Predictor) -> Predictor:
+    def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return Tent on the client's model."""
         return Tent(client.model, own, self.params.lr, self.params.steps)

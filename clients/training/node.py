@@ -87,16 +87,15 @@ class NodeTools(NumPyClient):
         watch: Where the time of the calls went, if ``setup.profile``.
     """
 
-    params: Params
-
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, train_set: ImageSet, private: frozenset[str],
+        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
         bench: Workbench | None,
     ) -> None:  # fmt: skip
         self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
         self._bench.clear()
         self.model = model
         self.setup = setup
+        self.params = params
         self.train_set = train_set
         self.knowledge: Arrays = {}
         self.told: Mapping[str, int | float | str] = {}
@@ -113,6 +112,7 @@ class NodeTools(NumPyClient):
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
         self._counts = False  # scores tell what the figures are made of
         self._counting: Counting | None = None  # of the pass that goes on
+        self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
         self._ready: Ready | None = None  # the training images
@@ -129,6 +129,10 @@ class NodeTools(NumPyClient):
     def predict(self, x: Tensor) -> Tensor:
         """Return the logits (B, C) by which images (B, 3, H, W) are classified at test time."""
         return self.forward(x)[1]
+
+    def classify(self, x: Tensor) -> Tensor:
+        """Return the logits (B, C) by which images are scored now: :meth:`predict`, or an adaptation's in its place."""
+        return self.predict(x) if self._predictor is None else self._predictor(x)
 
     @property
     def received_weights(self) -> dict[str, Tensor]:
@@ -211,10 +215,10 @@ class NodeTools(NumPyClient):
 
         Args:
             images: Labelled images.
-            predict: Gives the logits; by default :meth:`predict`.
+            predict: Gives the logits; by default :meth:`classify`.
         """
         self.model.eval()
-        predict = self.as_scored(predict or self.predict)
+        predict = self.as_scored(predict or self.classify)
         correct = torch.zeros((), dtype=torch.int64, device=self.setup.device)
         loss_sum = torch.zeros((), dtype=torch.float64, device=self.setup.device)
         with torch.inference_mode():

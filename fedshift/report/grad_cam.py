@@ -4,7 +4,6 @@ Selvaraju et al., "Grad-CAM", ICCV 2017.
 """
 
 import base64
-import functools
 import io
 
 import numpy as np
@@ -64,7 +63,7 @@ def heat_maps(client: DomainClient, images: ImageSet, classes: NDArray[np.int64]
         return []
     client.model.eval()
     # Use the method's own prediction: an adaptation may return a prediction that it stored earlier.
-    cam = LayerGradCam(functools.partial(type(client).predict, client), layer)
+    cam = LayerGradCam(client.predict, layer)
     heats: list[Tensor] = []
     start = 0
     for batch, _ in client.plain_batches(images):

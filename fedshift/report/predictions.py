@@ -274,7 +274,7 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
 
     def watching_predict(x: Tensor) -> Tensor:
         latest.clear()
-        logits = client.predict(x)
+        logits = client.classify(x)
         if not latest:  # an adaptation had predicted before: take the features of the current model
             watching_forward(x)
         if len(latest) != 1:

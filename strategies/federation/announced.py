@@ -8,16 +8,13 @@ of a node that announces as many more test or validation images than the other n
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedshift_core.arrays import Arrays
 from strategies.contributions import COUNTS, Declaration
 from strategies.federation.nodes import Node
-
-if TYPE_CHECKING:
-    from strategies.federation.updates import Update
+from strategies.federation.updates import Update
 
 
 def most_images(nodes: Sequence[Node], factor: float) -> float:
@@ -66,7 +63,7 @@ def weighed_node(node: Node, most: float) -> Node:
     return replace(node, class_counts=tuple(int(share * count) for count in node.class_counts))
 
 
-def weighed(update: "Update", most: float, declared: Declaration) -> "Update":
+def weighed(update: Update, most: float, declared: Declaration) -> Update:
     """Return an update as it weighs: its images, those that it counts by class, and its free rows, scaled down alike.
 
     Args:

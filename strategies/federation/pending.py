@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from flwr.app import Message, Metadata
 
@@ -10,9 +9,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import plain
 from fedshift_core.wire.names import RAISED
 from strategies.federation.checks import let_go
-
-if TYPE_CHECKING:
-    from strategies.federation.roster import Node
+from strategies.federation.nodes import Node
 
 log = logging.getLogger("fedshift")
 
@@ -44,7 +41,7 @@ class Sent:
         return list(answers.values()), strays
 
 
-def let_go_strays(strays: Iterable[Message], nodes: Iterable["Node"], server_round: int) -> None:
+def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round: int) -> None:
     """Let go of replies that are no answers, with a line where one calls itself that of a node."""
     by_id = {node.node_id: node for node in nodes}
     for stray in strays:
@@ -56,7 +53,7 @@ def let_go_strays(strays: Iterable[Message], nodes: Iterable["Node"], server_rou
             )  # fmt: skip
 
 
-def check_whole(answers: Iterable[Message], nodes: Iterable["Node"], server_round: int) -> None:
+def check_whole(answers: Iterable[Message], nodes: Iterable[Node], server_round: int) -> None:
     """Check that no answer of a simulation was lost on the way.
 
     What a node's app raises, it tells with a code of its own; any other error is Flower's word for a node whose work

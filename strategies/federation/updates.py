@@ -14,7 +14,7 @@ from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLE
 from fedshift_core.wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
-from strategies.federation.roster import Node
+from strategies.federation.nodes import Node
 from strategies.federation.update_norms import SentWeights, far_from_others, out_of_proportion
 
 NOT_FINITE = "not finite"  # in the error of a node that comes to such numbers

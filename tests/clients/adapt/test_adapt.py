@@ -52,7 +52,7 @@ def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation,
         ) -> Any:
             with torch.inference_mode():
                 made.model.eval()
-                seen += [made.predict(x).argmax(1).numpy() for x, _ in made.plain_batches(images)]
+                seen += [made.classify(x).argmax(1).numpy() for x, _ in made.plain_batches(images)]
             return score(images, predict)
 
         made.score = watched  # type: ignore[method-assign]

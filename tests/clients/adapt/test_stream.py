@@ -66,8 +66,8 @@ def predicted(made: DomainClient, images: ImageSet = TEST) -> Tensor:
     score = made.score
 
     def watched(part: ImageSet, predict: Predictor | None = None) -> tuple[int, float]:
-        if "predict" in vars(made):
-            seen.extend(made.predict(x).clone() for x, _ in made.plain_batches(part))
+        if made._predictor is not None:
+            seen.extend(made.classify(x).clone() for x, _ in made.plain_batches(part))
         return score(part, predict)
 
     vars(made)["score"] = watched
@@ -121,7 +121,7 @@ def test_nothing_stays_and_labels_do_not_matter(name: str) -> None:
     first = predicted(made)
     assert same(before, whole(made))
     assert learns == [p.requires_grad for p in made.model.parameters()]
-    assert "predict" not in vars(made)
+    assert made._predictor is None
     assert torch.equal(first, predicted(made, ImageSet(TEST.x, (TEST.y + 1) % 3)))  # begins anew, whatever labels are
     plain = new_client(DomainClient, test_set=lambda domain: TEST, model="cnn_bn")
     assert made.score_test(TEST).others == {"before-adaptation": taken(plain).score(TEST)[0]}

@@ -1,0 +1,129 @@
+"""Local training: the hooks that a method overrides for it, and the loop that calls them."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from clients import losses
+from clients.models.networks import SplitModel, set_training
+from clients.modules.base import AllModules
+from clients.training import stopwatch
+from clients.training.batches import Batch
+from clients.training.model_cache import Workbench
+from clients.training.node import ClientSetup, NodeTools
+from clients.training.phases import Phase
+from datasets.base import ImageSet
+from fedshift_core.params import Params
+from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
+
+
+class LocalTrainer(NodeTools):
+    """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores."""
+
+    def __init__(
+        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
+        modules: AllModules, bench: Workbench | None,
+    ) -> None:  # fmt: skip
+        super().__init__(model, setup, params, train_set, private, bench)
+        self._modules = modules
+        self._phase = Phase(0)
+        self._trained_here = False  # the model is what local training left, not what the server sent
+
+    # --- hooks of a method -------------------------------------------------------------------------
+
+    def phases(self, server_round: int) -> Sequence[Phase]:
+        """Return the parts of a round's local training; by default one of ``train.epochs`` epochs."""
+        return [Phase(self.setup.train.epochs)]
+
+    def start_round(self, server_round: int) -> None:
+        """Prepare what the loss needs from ``self.knowledge`` and ``self.memory``."""
+
+    def start_epoch(self, epoch: int) -> None:
+        """Prepare one local epoch (from 0)."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the named, weighted loss terms of a batch; their sum is minimised."""
+        _, logits = self.forward(batch.x)
+        return {CE: losses.cross_entropy(logits, batch.y)}
+
+    def start_pass(self) -> None:
+        """Begin a pass over images that are to be classified: what was made of those before does not count."""
+
+    # --- the loop ----------------------------------------------------------------------------------
+
+    @property
+    def trained_here(self) -> bool:
+        """Whether the model is what local training left, not what the server sent."""
+        return self._trained_here
+
+    def terms_of(self, batch: Batch) -> dict[str, Tensor]:
+        """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
+        loss = self._phase.loss or self.loss
+        return loss(batch) | self._modules.terms(self.model, batch)
+
+    def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
+        """Train as the node's next local round will, for whoever wants to score the outcome; nothing is sent.
+
+        Args:
+            epochs: Of each phase, in place of its own.
+            most: Of a phase with images of its own, how many of them at most.
+        """
+        coming = self.server_round + 1
+        phases = self._prepare_round(coming)
+        with self.own_draws("dropout", coming):
+            self._train(coming, [phase.cut(epochs, most) for phase in phases])
+
+    def _prepare_round(self, server_round: int) -> Sequence[Phase]:
+        self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))
+        self.start_round(server_round)
+        return self.phases(server_round)
+
+    def _train(self, server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
+        """Run the local epochs; return the loss and each of its terms, under their names on the wire.
+
+        The loss is the mean over all samples seen, a term the mean over those that had it.
+        """
+        cfg, self.steps = self.setup.train, 0
+        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}
+        optimizer = self._bench.optimizer()
+        rate = cfg.lr_factor(server_round, self.setup.rounds)
+        order = self.torch_rng("order", server_round)
+        views = self.torch_rng("augment", server_round), self.torch_rng("augment-second", server_round)
+        totals: dict[str, Tensor] = {}
+        seen: dict[str, int] = {}
+        first = samples = 0
+        for self._phase in phases:
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(learned[name] and self._phase.learns(name))
+            if self._phase.fresh:
+                optimizer = self._bench.optimizer()
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (cfg.lr if self._phase.lr is None else self._phase.lr)
+            view_count = self.setup.images.views if self._phase.views is None else self._phase.views
+            images = self.train_set if self._phase.images is None else self._phase.images
+            size = cfg.batch_size if self._phase.batch_size is None else self._phase.batch_size
+            for epoch in range(first, first + self._phase.epochs):
+                self.start_epoch(epoch)
+                for batch in self.augmented_batches(images, size, view_count, order, *views, epoch):
+                    self.watch.lap(stopwatch.DATA)
+                    terms = self.terms_of(batch)
+                    optimizer.zero_grad(set_to_none=True)
+                    torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
+                    if cfg.clip is not None:
+                        torch.nn.utils.clip_grad_norm_(self.model.parameters(), cfg.clip)
+                    optimizer.step()
+                    self.steps += 1
+                    for name, term in terms.items():
+                        value = term.detach() * len(batch.y)
+                        totals[name] = totals[name] + value if name in totals else value
+                        seen[name] = seen.get(name, 0) + len(batch.y)
+                    self.watch.lap(stopwatch.TRAINING)
+            first += self._phase.epochs
+            samples += self._phase.epochs * len(images)
+        for name, parameter in self.model.named_parameters():
+            parameter.requires_grad_(learned[name])
+        sums = {name: float(total) for name, total in totals.items()}
+        loss = sum(total / samples for total in sums.values())
+        return {LOSS: loss} | {LOSS_TERM + name: total / seen[name] for name, total in sums.items()}
