@@ -51,7 +51,8 @@ from fedshift_core.wire.names import (
 )  # fmt: skip
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
-from strategies.federation.context import Federation
+from fedshift_app.config.resolving import resolve
+from strategies.federation.context import Engine, ModelFacts, RunContext
 
 TARGET_RATIO = 1.5
 TARGET_MODELS = 2.0
@@ -116,10 +117,8 @@ def _examples(place: int) -> int:
 
 def server() -> DomainStrategy:
     """Return FedAvg's strategy."""
-    federation = Federation(
-        domains=("a",), num_classes=CLASSES, feature_dim=512, seed=0, participation=1.0, personal=False, min_nodes=1,
-        node_timeout=1.0, engine="simulation", run_json="",
-    )  # fmt: skip
+    config = resolve({"experiment": "handwritten"})
+    federation = RunContext(config, ModelFacts(CLASSES, 512), Engine("simulation", node_timeout=1.0), "")
     return DomainStrategy(federation, Params(), lambda *told: None)
 
 

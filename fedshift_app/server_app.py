@@ -54,6 +54,7 @@ from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
 from strategies.features import robust, server_optimizer
+from strategies.features.bn_statistics import statistics_of
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
@@ -158,7 +159,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
-        output_dir, config, engine=engine, personal=federation.personal, command=_command(run_config),
+        output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),
         num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
         asked=asked_by_method(run_config, config) if past is None else None,
     )  # fmt: skip
@@ -168,10 +169,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         with logs.written_to(folder.path) as file:
             public = run_build.public_told(config, nodes)
             about = (computed, *beginning.told, run_build.frozen_told(config, federation, initial), public)
-            lines = (describe(config, engine, nodes, federation.bn_ways), *(f"  {line}" for line in about if line))
+            lines = (describe(config, engine, nodes, statistics_of(federation)), *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
-            if federation.start:
-                node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
+            if federation.model.start:
+                node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
             if skipped:
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 told = {"event": "skipped", "images": len(skipped)}

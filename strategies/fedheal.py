@@ -25,7 +25,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
-from strategies.federation.context import Federation
+from strategies.federation.context import RunContext
 from strategies.federation.updates import Update, average, decode
 
 FloatArray = NDArray[np.float64]
@@ -58,7 +58,7 @@ class FedHEALStrategy(DomainStrategy):
     sends: ClassVar[tuple[str, ...]] = ()
     params: FedHEALParams
 
-    def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
+    def __init__(self, federation: RunContext, params: Params, observer: Observer) -> None:
         super().__init__(federation, params, observer)
         self._weighed: Arrays = {}  # what weighing the nodes of this round left, of the state after it
 

@@ -1,5 +1,7 @@
 """What several tests import: short runs, and clients, losses and strategies on small random numbers."""
 
+import dataclasses
+import functools
 import importlib.util
 import json
 import subprocess
@@ -24,12 +26,15 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift.engine import inline
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.frozen import FrozenDict
 from fedshift_core.params import Params
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from strategies.base import DomainStrategy
 from strategies.contributions import check_contribution
-from strategies.federation.context import Ask, Federation
+from strategies.federation.context import Ask, Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 
@@ -399,13 +404,44 @@ def numerical_gradient(slow: Callable[[Float], float], x: Tensor, step: float = 
 Strategy = TypeVar("Strategy", bound=DomainStrategy)
 
 
-def federation(**changes: Any) -> Federation:
-    """Return what a strategy knows of a run: one domain, three classes, features of two numbers."""
-    default: dict[str, Any] = {
-        "domains": ("a",), "num_classes": 3, "feature_dim": 2, "seed": 0, "participation": 1.0, "personal": False,
-        "min_nodes": 1, "node_timeout": 1.0, "engine": "simulation", "run_json": "{}",
-    }  # fmt: skip
-    return Federation(**default | changes)
+#: Where the run's configuration has what tests of a strategy change.
+_SECTIONS = {
+    "participation": "federation", "max_value": "federation", "max_update": "federation", "max_images": "federation",
+    "domains": "dataset", "eval_batch": "images", "validation_fraction": "allocation", "label_mix": "shift",
+}  # fmt: skip
+_FACTS = frozenset(field.name for field in dataclasses.fields(ModelFacts))
+_ENGINE = frozenset(("min_nodes", "node_timeout", "queues"))
+
+
+@functools.cache
+def _plain_config() -> RunConfig:
+    return resolve({"experiment": "handwritten"})
+
+
+def federation(**changes: Any) -> RunContext:
+    """Return what a strategy knows of a run: one domain, three classes, features of two numbers.
+
+    Changes are facts of the model, of the engine (``engine`` is its name), sections or keys of the configuration.
+    """
+    config = _plain_config()
+    sections = {name: dict(getattr(config, name)) for name in {*_SECTIONS.values()}}
+    sections["dataset"]["domains"] = ("a",)
+    facts: dict[str, Any] = {"num_classes": 3, "feature_dim": 2}
+    engine: dict[str, Any] = {"min_nodes": 1, "node_timeout": 1.0}
+    whole: dict[str, Any] = {"rounds": 1, "seed": 0, "method": FrozenDict({"name": changes.pop("method", "")})}
+    name, run_json = changes.pop("engine", "simulation"), changes.pop("run_json", "{}")
+    for key, value in changes.items():
+        if key in _FACTS:
+            facts[key] = value
+        elif key in _ENGINE:
+            engine[key] = value
+        elif key in _SECTIONS:
+            sections[_SECTIONS[key]][key] = value
+        else:
+            whole[key] = value
+    for section, values in sections.items():
+        whole[section] = getattr(config, section).model_copy(update=values)
+    return RunContext(config.model_copy(update=whole), ModelFacts(**facts), Engine(name, **engine), run_json)
 
 
 def new_strategy(

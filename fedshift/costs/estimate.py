@@ -36,7 +36,9 @@ from fedshift_app.run import precision as run_precision
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from strategies.features.bn_statistics import expected_images
-from strategies.federation.context import Federation
+from strategies.features.bn_statistics import statistics_of
+from strategies.features.catalog import Features
+from strategies.federation.context import RunContext
 from strategies.federation.roster import Node
 from strategies.federation.updates import num_bytes
 
@@ -111,7 +113,7 @@ class Estimate:
     """
 
     config: RunConfig
-    federation: Federation
+    federation: RunContext
     scored: Sequence[int]
     nodes: Sequence[Node]
     playing: int
@@ -141,11 +143,11 @@ class Estimate:
     def scoring(self, server_round: int) -> Scoring:
         """Return the images scored after a round, from the server's evaluation messages."""
         fed = self.federation
-        parts_of = fed.evaluation(server_round, list(self.nodes)).first()
-        of = {node: expected_images(node, fed.evaluate.bn_images) for node in self.nodes}
-        own = sum(of[node] for node in parts_of) * (OWN in fed.bn_ways)
-        reestimated = sum(of.values()) * self.playing / len(of) * fed.retakes
-        validation = sum(node.num_validation for node in parts_of) * fed.validation
+        parts_of = fed.evaluation(server_round, list(self.nodes), extras=list(Features(fed))).first()
+        of = {node: expected_images(node, fed.config.evaluate.bn_images) for node in self.nodes}
+        own = sum(of[node] for node in parts_of) * (OWN in statistics_of(fed))
+        reestimated = sum(of.values()) * self.playing / len(of) * (RETAKEN in statistics_of(fed))
+        validation = sum(node.num_validation for node in parts_of) * (fed.config.allocation.validation_fraction > 0)
         test = sum(len(part) for parts in parts_of.values() for part in parts)
         trained_on = sum(node.num_examples * len(parts) for node, parts in parts_of.items())
         return Scoring(test, validation, own + reestimated, trained_on)
@@ -160,7 +162,7 @@ class Estimate:
         """Seconds of all scoring in the run."""
         rounds = self.config.rounds
         round_of = {self.config.evaluate.share(n, rounds): n for n in self.scored}  # one round for each share
-        scorings = len(self.federation.bn_ways)
+        scorings = len(statistics_of(self.federation))
         each = {share: self.scoring(n).seconds(scorings, self.measured) for share, n in round_of.items()}
         return sum(each[self.config.evaluate.share(n, rounds)] for n in self.scored) / self.side_by_side
 
@@ -168,7 +170,7 @@ class Estimate:
     def bn_share(self) -> float:
         """Time of further BatchNorm statistics (``evaluate.bn``) as a share of a round's training."""
         full = replace(self.scoring(self.config.rounds), validation=0)  # scored only once
-        more = full.seconds(len(self.federation.bn_ways) - 1, self.measured)
+        more = full.seconds(len(statistics_of(self.federation)) - 1, self.measured)
         return more / self.side_by_side / self.train_seconds
 
     @property
@@ -198,7 +200,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     threads = torch.get_num_threads()
     try:
         client = client_app.open_client(messages[0], grid.context_of(messages[0])).client
-        measured = _measure(client, messages[0], strategy.federation.bn_ways)
+        measured = _measure(client, messages[0], statistics_of(strategy.federation))
     finally:
         torch.set_num_threads(threads)
     roster = list(strategy.roster.nodes)
@@ -362,9 +364,9 @@ def summary(result: Estimate) -> str:
         ("machine", machine.describe()),
     ]
     if result.bn_share:
-        further = len(fed.bn_ways) - 1
+        further = len(statistics_of(fed)) - 1
         lines.insert(2, (
-            "ways", f"of evaluate.bn, {', '.join(fed.bn_ways)}: beyond one scoring {further} x {full.test} test images "
+            "ways", f"of evaluate.bn, {', '.join(statistics_of(fed))}: beyond one scoring {further} x {full.test} test images "
             f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip

@@ -180,7 +180,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     strategy.score_again(grid, weights, past.history[-1])
     [(result, weights)] = scored
     folder = RunFolder(
-        output_dir, config, engine=NAME, personal=federation.personal, command=command, num_nodes=past.num_nodes,
+        output_dir, config, engine=NAME, personal=federation.model.personal, command=command, num_nodes=past.num_nodes,
         images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
         asked=checked.saved_config.get("asked"),
     )  # fmt: skip
@@ -188,8 +188,8 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
         for index in checkpoint.memory:
             number, memory = Shelf(state_store.simulated(kept_in, index), resumed_after).recall()
             Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
-        if federation.start:
-            node_payload.write(folder.path / checkpoints.FOLDER, federation.start)
+        if federation.model.start:
+            node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
         folder.take_over([_not_scored(earlier) for earlier in past.history[:-1]], checkpoint.seconds)
         status = StatusFile(folder, config, nodes)
         folder.add_round(

@@ -268,6 +268,11 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="Adaptation before a test (`fedshift adaptations`), with its name and parameters;"
         " name none: no adaptation.",
     )
+    features: tuple[Section, ...] = Field(
+        (),
+        description="Features of other packages (docs/guide/own-method.md), each with its name and parameters; empty: "
+        "none.",
+    )
     aggregation: AggregationConfig = Field(
         AggregationConfig(), description="How updates become the next global weights."
     )
@@ -308,7 +313,7 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
             )
         return experiment
 
-    @field_validator("method", "adapt", "modules")
+    @field_validator("method", "adapt", "modules", "features")
     @classmethod
     def _has_a_name(cls, given: Any, info: ValidationInfo) -> Any:
         for entry in given if isinstance(given, tuple) else (given,):

@@ -19,7 +19,7 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Observer
-from strategies.federation.context import Federation
+from strategies.federation.context import Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
 
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
@@ -27,7 +27,7 @@ SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 
 def prepare(
     config: RunConfig, engine: str, beginning: Beginning | None = None, start: Arrays | None = None
-) -> tuple[ArrayRecord, Federation]:
+) -> tuple[ArrayRecord, RunContext]:
     """Return the initial shared weights and what the strategy must know.
 
     Args:
@@ -64,57 +64,41 @@ def prepare(
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
-    personal = setup.is_personal(config, model)
-    federation = Federation(
-        domains=config.dataset.domains,
+    _check_statistics(config, batchnorms)
+    facts = ModelFacts(
         num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
-        seed=config.seed,
-        participation=config.federation.participation,
-        personal=personal,
-        # Simulated nodes say themselves how many they are.
-        min_nodes=config.federation.min_nodes if deployed else 1,
-        # No simulated node is absent: whoever does not answer is on a machine that is busy.
-        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
-        engine=setup.DEPLOYMENT if deployed else setup.SIMULATION,
-        run_json=config.model_dump_json(),
-        rounds=config.rounds,
-        evaluate=config.evaluate,
-        validation=config.allocation.validation_fraction > 0,
-        own_tests=config.shift.label_mix == "own",
-        profile=config.profile,
-        eval_batch=config.images.eval_batch,
+        personal=setup.is_personal(config, model),
+        own_parts=setup.has_own_parts(config, model),
         scores_images_alone=setup.scores_images_alone(config),
-        queues=engine == setup.SIMULATION,
-        max_value=config.federation.max_value,
-        max_update=config.federation.max_update,
-        max_images=config.federation.max_images,
-        noise=0.0 if config.privacy.name == "none" else config.privacy.noise,
-        method=config.method["name"],
-        aggregation=config.aggregation,
         terms=_terms(config),
         scores=_scores(config),
-        bn_ways=_ways(config, batchnorms),
         batchnorms=batchnorms,
-        own_parts=setup.has_own_parts(config, model),
-        everywhere=personal and not deployed and config.evaluate.personal_on == "all_domains",
-        server=config.server,
         buffers=tuple(name for name, _ in model.named_buffers() if name in shared),
         start=start,
         frozen=frozen,
     )
+    where = Engine(
+        setup.DEPLOYMENT if deployed else setup.SIMULATION,
+        # Simulated nodes say themselves how many they are.
+        min_nodes=config.federation.min_nodes if deployed else 1,
+        # No simulated node is absent: whoever does not answer is on a machine that is busy.
+        node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
+        queues=engine == setup.SIMULATION,
+    )
+    federation = RunContext(config, facts, where, config.model_dump_json())
     return encode(whole), federation
 
 
-def frozen_told(config: RunConfig, federation: Federation, initial: ArrayRecord) -> str:
+def frozen_told(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
     """Say in one line what is frozen, what is sent once and what travels each round; empty where nothing is."""
-    if not federation.start:
+    if not federation.model.start:
         return ""
-    once = sum(array.nbytes for array in federation.start.values())
-    each = sum(len(array.data) for name, array in initial.items() if name not in federation.frozen)
+    once = sum(array.nbytes for array in federation.model.start.values())
+    each = sum(len(array.data) for name, array in initial.items() if name not in federation.model.frozen)
     what = f"model.freeze={config.model.freeze}: " if config.model.freeze != "none" else "private parts begin from it: "
     return (
-        f"{what}{len(federation.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
+        f"{what}{len(federation.model.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
         f"{size(each)} each way"
     )
 
@@ -165,20 +149,19 @@ def _scores(config: RunConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(told if adapts is None else (*told, adapts.before)))
 
 
-def _ways(config: RunConfig, batchnorms: tuple[str, ...]) -> tuple[str, ...]:
-    """Return with which statistics of BatchNorm images are scored: those of ``evaluate.bn`` that there are.
+def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...]) -> None:
+    """Refuse re-estimated statistics of BatchNorm where they are needed and none travel.
 
     Raises:
-        ConfigError: If the first one is none.
+        ConfigError: With the key.
     """
     if batchnorms or RETAKEN not in (*config.evaluate.bn, config.model.bn_keep):
-        return config.evaluate.bn
+        return
     why = f"with {config.method['name']!r} and model.bn={config.model.bn} no statistics of BatchNorm travel"
     if config.model.bn_keep == RETAKEN:
         raise ConfigError(f"model.bn_keep=retaken: {why}; allowed is averaged")
     if config.evaluate.bn[0] == RETAKEN:
         raise ConfigError(f"evaluate.bn: its first is retaken, but {why}; put {AVERAGED} or {OWN} first")
-    return tuple(way for way in config.evaluate.bn if way != RETAKEN)
 
 
 def _methods(config: RunConfig) -> list[Method]:
@@ -187,7 +170,7 @@ def _methods(config: RunConfig) -> list[Method]:
     return [method, registry.get(method.of)] if method.of else [method]
 
 
-def strategy_of(config: RunConfig, federation: Federation, observer: Observer) -> DomainStrategy:
+def strategy_of(config: RunConfig, federation: RunContext, observer: Observer) -> DomainStrategy:
     """Return the method's strategy before its first round."""
     made: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
         federation, config.server_params(), observer
@@ -212,7 +195,7 @@ def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Put a strategy where it was after a checkpoint."""
     strategy.completed = checkpoint.server_round
-    strategy.start_values.beside = strategy.federation.engine == setup.SIMULATION
+    strategy.start_values.beside = strategy.federation.engine.is_simulation
     strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
     strategy.moments = dict(checkpoint.moments)
 

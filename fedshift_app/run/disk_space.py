@@ -53,7 +53,7 @@ def needed(
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
     text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
-    once = sum(array.nbytes for array in strategy.federation.start.values())
+    once = sum(array.nbytes for array in strategy.federation.model.start.values())
     # What the run is asked to keep; and the best round until each that it can go back to.
     asked = len(config.keep_rounds)
     chosen = asked + (CHECKPOINTS + asked if config.keep == model_selection.BEST else 0)

@@ -156,9 +156,7 @@ class ServerFeature:
         """Return what numbers a node's reply may hold for the feature."""
         return {}
 
-    def read_scores(
-        self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation
-    ) -> Mapping[str, Any]:
+    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
         """Return what the reply says for the feature, by domain; raise ``Refused`` where it makes no sense."""
         return {}
 

@@ -4,7 +4,7 @@ A node tells, for each layer and channel, the sum over its images of the channel
 square. Sums add up, so the merged mean and variance are those of all images together, however they are divided.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,23 +15,23 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.wire.names import (
     AVERAGED,
-    BN_SCORE,
-    BN_WAYS,
-    OWN,
-    RETAKEN,
-    STATISTICS,
     BN_IMAGES,
     BN_MEAN,
+    BN_SCORE,
     BN_SQUARES,
     BN_SUM,
     BN_VAR,
+    BN_WAYS,
     KNOWLEDGE,
     METRICS,
     NUM_EXAMPLES,
+    OWN,
+    RETAKEN,
+    STATISTICS,
     TAKE_STATISTICS,
 )
-from strategies.federation import checks
 from strategies.features.base import ServerFeature, Session
+from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation, Heard
 from strategies.federation.nodes import Node
@@ -124,9 +124,10 @@ def read_all(
     return usable, sorted(problems, key=lambda problem: problem[0].index)
 
 
-def statistics_of(asked: tuple[str, ...], batchnorms: tuple[str, ...]) -> tuple[str, ...]:
-    """Return with which statistics test images are scored: those of ``evaluate.bn`` that there are."""
-    return asked if batchnorms else tuple(name for name in asked if name != RETAKEN)
+def statistics_of(run: RunContext) -> tuple[str, ...]:
+    """Return the statistics that test images are scored with: those of ``evaluate.bn`` that there are."""
+    asked = run.config.evaluate.bn
+    return asked if run.model.batchnorms else tuple(name for name in asked if name != RETAKEN)
 
 
 class BatchNormStatistics(ServerFeature):
@@ -137,7 +138,7 @@ class BatchNormStatistics(ServerFeature):
     @property
     def ways(self) -> tuple[str, ...]:
         """The statistics to score with, that of the accuracy first."""
-        return statistics_of(self.run.config.evaluate.bn, self.run.model.batchnorms)
+        return statistics_of(self.run)
 
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Have statistics re-estimated with the averaged weights, where the run scores with them.

@@ -84,10 +84,10 @@ class Features:
         self.each(lambda feature: feature.read_train(metrics))
 
     def weights(self, updates: list[Update], training: Training) -> tuple[list[float], str] | None:
-        """Return one weight per update and the name of the feature that says so; None where none does."""
+        """Return one weight per update and the key of the configuration that says so; None where none does."""
         for feature in self.all:
             if (weights := feature.weights(updates, training)) is not None:
-                return weights, feature.name
+                return weights, FEATURES[feature.name].option
         return None
 
     def merge(self, updates: list[Update], weights: list[float], training: Training) -> ArrayRecord | None:

@@ -11,8 +11,7 @@ from flwr.app import RecordDict
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
-from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS
-from fedshift_core.wire.names import FIGURES
+from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
 from strategies.features.base import ServerFeature
 from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Answer, Evaluation
@@ -106,9 +105,7 @@ class Figures(ServerFeature):
         """Allow the record of counts."""
         return (COUNTS,) if self._counts(evaluation) else ()
 
-    def read_scores(
-        self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation
-    ) -> Mapping[str, Any]:
+    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
         """Return the counts of each domain, checked against its accuracy."""
         if not self._counts(evaluation):
             return {}

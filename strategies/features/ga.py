@@ -27,9 +27,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import MOST_LOSS, Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
-from fedshift_core.limits import MOST_LOSS, Refused
 from strategies.features.base import ServerFeature, Training
 from strategies.federation.checks import Known, Range
 from strategies.federation.nodes import Node

@@ -28,12 +28,6 @@ from fedshift_core.limits import (
 )
 from fedshift_core.wire.names import (
     KEPT,
-    LOCAL_CORRECT,
-    LOCAL_COUNT,
-    LOCAL_OWN_CORRECT,
-    LOCAL_OWN_COUNT,
-    LOCAL_RECEIVED,
-    LOCAL_TRAINED,
     LOSS,
     LOSS_TERM,
     METRICS,
@@ -93,8 +87,6 @@ _ASIDE: Known = {
 }  # fmt: skip
 #: A mean over training images.
 _LOSS = Range(-MOST_LOSS, MOST_LOSS, whole=False, nan=True, wild=True)
-#: The same, or an accuracy, where weights go by it.
-_OWN = Range(-MOST_LOSS, MOST_LOSS, whole=False)
 
 
 def opened(reply: Message, records: Collection[str]) -> RecordDict:
@@ -159,25 +151,14 @@ def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:
         known[name].check(name, value)
 
 
-def trained(
-    metrics: Mapping[str, Any],
-    announced: int,
-    terms: Sequence[str],
-    tests: Mapping[str, int | None],
-    own_test: int = 0,
-    *,
-    gap: bool = False,
-) -> None:
+def trained(metrics: Mapping[str, Any], announced: int, terms: Sequence[str], more: Known) -> None:
     """Check what a node says after local training.
 
     Args:
         metrics: What it says.
         announced: Training images that it announced before the first round; more would give it more weight.
         terms: Names of the loss terms that the run declares.
-        tests: Domains that it was asked to score its own model on, with the number of their test images; None where
-            that is not known.
-        own_test: The most images that a test set of its own has; 0 where it has none.
-        gap: Whether it was asked how the weights do on its own images, before and after its training.
+        more: What numbers the run's features allow besides.
 
     Raises:
         Refused: If a name or a number is not allowed.
@@ -187,20 +168,8 @@ def trained(
         raise Refused(f"{NUM_EXAMPLES} is missing or not above 0")
     if number > announced:
         raise Refused(f"{NUM_EXAMPLES} is {number}, announced were {announced}")
-    known = {NUM_EXAMPLES: ANY_COUNT, LOSS: _LOSS} | {LOSS_TERM + term: _LOSS for term in terms}
-    for domain, images in tests.items():
-        count = ANY_COUNT if images is None else Range(images, images)
-        known |= {LOCAL_CORRECT + domain: ANY_COUNT, LOCAL_COUNT + domain: count}
-    if tests and own_test:
-        known |= {LOCAL_OWN_CORRECT: ANY_COUNT, LOCAL_OWN_COUNT: Range(0, own_test)}
-    if gap:
-        known |= {LOCAL_RECEIVED: _OWN, LOCAL_TRAINED: _OWN}
+    known = {NUM_EXAMPLES: ANY_COUNT, LOSS: _LOSS} | {LOSS_TERM + term: _LOSS for term in terms} | dict(more)
     check_numbers_of(metrics, known)
-    if (LOCAL_RECEIVED in metrics) != (LOCAL_TRAINED in metrics):
-        raise Refused(f"{LOCAL_RECEIVED} and {LOCAL_TRAINED} go together, found one of them")
-    for domain in tests:
-        right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
-    right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
 
 
 def loss_sum_of(images: int) -> Range:

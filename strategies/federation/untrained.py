@@ -7,7 +7,7 @@ of the model stay on the nodes, such a node scores random numbers of before roun
 import logging
 from collections.abc import Collection, Sequence
 
-from strategies.federation.context import Federation
+from strategies.federation.context import RunContext
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -15,12 +15,12 @@ MOST_NAMED = 5
 
 
 def at_score(
-    federation: Federation, nodes: Sequence[Node], trained: Collection[int], server_round: int
+    run: RunContext, nodes: Sequence[Node], trained: Collection[int], server_round: int
 ) -> tuple[list[int], list[int]]:
     """Return which nodes have not trained yet, and which of them score nothing; say it where there are some.
 
     Args:
-        federation: The run.
+        run: The run.
         nodes: Those that are connected.
         trained: Indices of the nodes that keep parts of their own that they have trained.
         server_round: The round that is scored.
@@ -28,10 +28,10 @@ def at_score(
     Returns:
         Two lists of indices: the second is empty with ``evaluate.untrained=count``, else the first.
     """
-    missing = [node for node in nodes if node.index not in trained] if federation.own_parts else []
+    missing = [node for node in nodes if node.index not in trained] if run.model.own_parts else []
     if not missing:
         return [], []
-    counts = federation.evaluate.untrained == "count"
+    counts = run.config.evaluate.untrained == "count"
     indices = [node.index for node in missing]
     fields = {"event": "untrained", "round": server_round, "nodes": indices}
     log.warning("round %d: %s", server_round, line(missing, counts=counts), extra=fields)

@@ -1,0 +1,179 @@
+"""The hooks of a method on the server. By itself each does what FedAvg does.
+
+A method overrides a few: ``start_run`` (what must be there before round 1), ``weights`` (how nodes weigh), ``merge`` (how
+updates become the next weights), ``contributes`` and ``merge_knowledge`` (what nodes contribute besides weights),
+``knowledge_for`` and ``tell`` (what a node is sent). What must outlive a round is in ``knowledge`` (may be sent) or
+``state`` (never is). The round that calls them is in :mod:`strategies.base`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
+from strategies.contributions import Declaration
+from strategies.features.base import Training
+from strategies.features.catalog import Features
+from strategies.features.public_set import PublicSet
+from strategies.federation.averaging import shares
+from strategies.federation.context import Ask, RoundResult, RunContext
+from strategies.federation.roster import Node, Roster
+from strategies.federation.updates import Update, average
+from strategies.weighting import by_rule, check_weights
+
+Observer = Callable[[RoundResult, ArrayRecord], None]
+Scalars = Mapping[str, int | float | str]
+
+
+class MethodHooks(FedAvg):
+    """The hooks of a method, each of which does what FedAvg does, and the tools for them.
+
+    Attributes:
+        knowledge: What the method shares besides weights; saved after each round, sent as ``knowledge_for`` says.
+        state: What only the server keeps; saved after each round, never sent.
+        features: What composes with the method in this run; what they keep is :attr:`moments`, as ``state``.
+        last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
+    """
+
+    params_model: ClassVar[type[Params]] = Params
+    #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
+    contributes: ClassVar[Declaration] = {}
+    #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
+    #: None: it does not say (:func:`strategies.contributions.declared`).
+    sends: ClassVar[tuple[str, ...] | None] = None
+    tells: ClassVar[tuple[str, ...] | None] = None
+    #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
+    optional: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, federation: RunContext, params: Params, observer: Observer) -> None:
+        super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.engine.min_nodes)
+        self.federation = federation
+        self.params = params
+        self.features = Features(federation)
+        self.knowledge: Arrays = {}
+        self.state: Arrays = {}
+        self.last_nodes: tuple[int, ...] = ()
+        self.roster = Roster(
+            federation.domains, federation.engine.name, federation.run_json, federation.num_classes,
+            self.features.of(PublicSet),
+        )  # fmt: skip
+        self.roster.max_images = federation.config.federation.max_images
+        self._observer = observer
+        self._result = RoundResult(0)
+        self._global = ArrayRecord()
+        self._training = Training(0, (), 0, self._global)
+
+    # --- hooks of a method -------------------------------------------------------------------------
+
+    @classmethod
+    def check_run(cls, params: Params, rounds: int) -> None:
+        """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
+
+    @classmethod
+    def uses_rounds(cls, params: Params) -> str:
+        """Return what of the method goes by the number of rounds of the run; empty if nothing does.
+
+        Of such a method a run cannot be made longer when it is resumed: its first rounds would have been others.
+        """
+        return ""
+
+    @classmethod
+    def averages(cls) -> bool:
+        """Tell whether weights are merged by the default rule, which ``aggregation.robust`` and ``server`` build on."""
+        return cls.merge is MethodHooks.merge
+
+    def scores_round(self, server_round: int) -> bool:
+        """Tell whether models can be scored at all after this round."""
+        return True
+
+    def weights(self, updates: list[Update]) -> list[float]:
+        """Return one weight per update, summing to 1; by default the share of training images."""
+        return shares([update.num_examples for update in updates])
+
+    def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
+        """Return how large ``state`` and ``knowledge`` get after a round of so many nodes, where they grow with these.
+
+        Asked before round 1, for the disk's sake.
+        """
+        return 0
+
+    def start_run(self, weights: ArrayRecord) -> None:
+        """Prepare ``knowledge`` and ``state`` once, before round 1 of a run; ``weights`` are the initial ones.
+
+        A run that is resumed finds both as they were. (Flower calls its whole loop ``start``.)
+        """
+
+    def merge(self, updates: list[Update], weights: list[float]) -> ArrayRecord:
+        """Return the next shared weights; by default the weighted average, or what ``aggregation.robust`` asks for.
+
+        A run with ``aggregation.robust`` or ``server.optimizer`` refuses a method that overrides this.
+
+        Args:
+            updates: In the order of the nodes. The list may be emptied on the way, so that weights can be let go.
+            weights: One per update, summing to 1.
+
+        Raises:
+            FederationError: If the run's rule needs more updates.
+        """
+        merged = self.features.merge(updates, weights, self._training)
+        return average(updates, weights) if merged is None else merged
+
+    def scored_weights(self) -> ArrayRecord:
+        """Return the shared weights that nodes score; by default those that the next round begins with."""
+        return self._global
+
+    def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
+        """Return the arrays that this node is sent besides weights; by default ``knowledge``, the same for all.
+
+        An array that several nodes get is written once, if it is the same object.
+        """
+        return self.knowledge
+
+    def tell(self, node: Node, ask: Ask) -> Scalars:
+        """Return the numbers and words that this node is told: ``self.told`` of its client."""
+        return {}
+
+    def expected(self) -> Declaration:
+        """Return what nodes contribute in this run, of what ``contributes`` declares; by default all of it."""
+        return self.contributes
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Turn the nodes' contributions, in the order of their index, into ``self.knowledge``."""
+
+    # --- tools for methods -------------------------------------------------------------------------
+
+    @property
+    def server_round(self) -> int:
+        """The round that is going on, from 1; 0 before the first."""
+        return self._result.server_round
+
+    @property
+    def sent(self) -> ArrayRecord:
+        """The shared weights that nodes are sent in this round, without what is frozen; after ``merge`` of the next."""
+        return self._global
+
+    def node_weights(self, updates: list[Update]) -> list[float]:
+        """Return the weight of each update by the run's rule (``aggregation.weights``), else by the method's.
+
+        Raises:
+            FederationError: If they are not as many as the updates, finite, from 0 up and 1 in sum.
+        """
+        rule, method = self.federation.config.aggregation, self.federation.config.method["name"]
+        if (given := self.features.weights(updates, self._training)) is not None:
+            weights, option = given
+            return check_weights(weights, len(updates), option)
+        if (by := by_rule(rule, updates, self.roster.num_domains)) is not None:
+            return check_weights(by, len(updates), f"aggregation.weights={rule.weights}")
+        return check_weights(self.weights(updates), len(updates), f"the method {method!r}")
+
+    @property
+    def moments(self) -> Arrays:
+        """What features keep from round to round, such as a server optimiser's moments; never sent."""
+        return self.features.state
+
+    @moments.setter
+    def moments(self, arrays: Arrays) -> None:
+        self.features.state = arrays
