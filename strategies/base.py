@@ -21,7 +21,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
-from fedshift_core.params import Params
+from fedshift_core.params import P, Parametrised
 from fedshift_core.wire.names import (
     ARRAYS,
     AVERAGED,
@@ -87,7 +87,7 @@ Observer = Callable[[RoundResult, ArrayRecord], None]
 Scalars = Mapping[str, int | float | str]
 
 
-class DomainStrategy(FedAvg):
+class DomainStrategy(FedAvg, Parametrised[P]):
     """FedAvg over nodes with domains. Weights are averaged by number of training images.
 
     Attributes:
@@ -98,7 +98,6 @@ class DomainStrategy(FedAvg):
         last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
     """
 
-    params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
@@ -108,7 +107,7 @@ class DomainStrategy(FedAvg):
     #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, federation: Federation, params: Params, observer: Observer) -> None:
+    def __init__(self, federation: Federation, params: P, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.min_nodes)
         self.federation = federation
         self.params = params
@@ -139,11 +138,11 @@ class DomainStrategy(FedAvg):
     # --- hooks of a method -------------------------------------------------------------------------
 
     @classmethod
-    def check_run(cls, params: Params, rounds: int) -> None:
+    def check_run(cls, params: P, rounds: int) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
-    def uses_rounds(cls, params: Params) -> str:
+    def uses_rounds(cls, params: P) -> str:
         """Return what of the method goes by the number of rounds of the run; empty if nothing does.
 
         Of such a method a run cannot be made longer when it is resumed: its first rounds would have been others.

@@ -24,7 +24,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import NoiseParams, Params
+from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.counts import Counts
 
@@ -71,7 +71,7 @@ class Scores:
     counts: Counts | None = field(default=None, compare=False)
 
 
-class NodeTools(NumPyClient):
+class NodeTools(NumPyClient, Parametrised[P]):
     """The model of one node, and what a method needs to train and to score it.
 
     Attributes:
@@ -88,7 +88,7 @@ class NodeTools(NumPyClient):
     """
 
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
+        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
         bench: Workbench | None,
     ) -> None:  # fmt: skip
         self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)

@@ -14,15 +14,15 @@ from clients.training.model_cache import Workbench
 from clients.training.node import ClientSetup, NodeTools
 from clients.training.phases import Phase
 from datasets.base import ImageSet
-from fedshift_core.params import Params
+from fedshift_core.params import P
 from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
 
 
-class LocalTrainer(NodeTools):
+class LocalTrainer(NodeTools[P]):
     """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores."""
 
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
+        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
         modules: AllModules, bench: Workbench | None,
     ) -> None:  # fmt: skip
         super().__init__(model, setup, params, train_set, private, bench)
