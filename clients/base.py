@@ -22,8 +22,9 @@ from clients.modules.base import AllModules
 from clients.training import statistics, stopwatch
 from clients.training.arrays import view
 from clients.training.eval_slices import asked_images
+from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.node import ClientSetup, Scores
+from clients.training.node import Scores
 from clients.training.phases import Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
@@ -63,7 +64,7 @@ from fedshift_core.wire.names import (
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 
-__all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
+__all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 
 
 class DomainClient(LocalTrainer[P]):
@@ -97,11 +98,12 @@ class DomainClient(LocalTrainer[P]):
         modules: AllModules | None = None,
         adaptation: Adaptation | None = None,
         bench: Workbench | None = None,
+        public_set: Callable[[], ImageSet] | None = None,
     ) -> None:
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
         modules = modules or AllModules()
         private = self.kept_names(model, setup.model, params, modules)
-        super().__init__(model, setup, params, train_set, private, modules, bench)
+        super().__init__(model, setup, params, train_set, private, modules, bench, public_set)
         self.test_set = test_set
         self.validation_set = validation_set
         self.own_test = own_test

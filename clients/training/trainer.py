@@ -1,6 +1,6 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ from clients.models.networks import SplitModel, set_training
 from clients.modules.base import AllModules
 from clients.training import stopwatch
 from clients.training.batches import Batch
+from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
-from clients.training.node import ClientSetup, NodeTools
+from clients.training.node import NodeTools
 from clients.training.phases import Phase
 from datasets.base import ImageSet
 from fedshift_core.params import P
@@ -23,9 +24,9 @@ class LocalTrainer(NodeTools[P]):
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
-        modules: AllModules, bench: Workbench | None,
+        modules: AllModules, bench: Workbench | None, public_set: Callable[[], ImageSet] | None,
     ) -> None:  # fmt: skip
-        super().__init__(model, setup, params, train_set, private, bench)
+        super().__init__(model, setup, params, train_set, private, bench, public_set)
         self._modules = modules
         self._phase = Phase(0)
         self._trained_here = False  # the model is what local training left, not what the server sent
