@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from clients.models import networks
 from fedshift.engine.inline import InlineGrid
+from fedshift_app.config.resolving import resolve
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     ARRAYS,
@@ -51,7 +52,6 @@ from fedshift_core.wire.names import (
 )  # fmt: skip
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
-from fedshift_app.config.resolving import resolve
 from strategies.federation.context import Engine, ModelFacts, RunContext
 
 TARGET_RATIO = 1.5

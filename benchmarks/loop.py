@@ -35,7 +35,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms as v1  # type: ignore[import-untyped]
 
-from clients.base import ClientSetup, DomainClient, Phase
+from clients.base import ClientSetup, DomainClient, Phase, RoundInputs
 from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
@@ -141,7 +141,6 @@ def plain(client: DomainClient, loader: DataLoader[tuple[Tensor, int]]) -> float
 def start(client: DomainClient) -> Sequence[Phase]:
     """Begin round 2; return the parts of its training."""
     client.server_round = 2
-    client.told = {"pseudo-label": 1}
     return client._prepare_round(2)
 
 
@@ -201,7 +200,9 @@ def main() -> None:
     things: dict[str, Callable[[], None]] = {}
     for method in CLIENTS:
         mine, theirs = make(method, images, device, arithmetic), make(method, images, device, None)
-        mine.knowledge = theirs.knowledge = knowledge(method)
+        inputs = RoundInputs(knowledge(method), {"pseudo-label": 1})
+        mine.prepare(inputs)
+        theirs.prepare(inputs)
         loader = DataLoader(Pictures(images), BATCH, shuffle=True)
         things[method] = finished(functools.partial(ours, mine), device)
         things[f"{method} plain"] = finished(functools.partial(plain, theirs, loader), device)

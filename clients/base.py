@@ -22,15 +22,16 @@ from clients.modules.base import AllModules
 from clients.training import statistics, stopwatch
 from clients.training.arrays import view
 from clients.training.eval_slices import asked_images
+from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.node import ClientSetup, Scores
+from clients.training.node import Scores
 from clients.training.phases import Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.params import Params
+from fedshift_core.params import P
 from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import (
     AVERAGED,
@@ -63,10 +64,10 @@ from fedshift_core.wire.names import (
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 
-__all__ = ["ClientSetup", "DomainClient", "Phase", "Scores"]
+__all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 
 
-class DomainClient(LocalTrainer):
+class DomainClient(LocalTrainer[P]):
     """Trains and evaluates on the images of one node.
 
     Attributes:
@@ -74,7 +75,6 @@ class DomainClient(LocalTrainer):
         own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
     """
 
-    params_model: ClassVar[type[Params]] = Params
     #: Whether nodes may have different networks (``model.per_node``): then no weights travel.
     heterogeneous: ClassVar[bool] = False
     #: Whether their features must then be equally wide, because prototypes travel.
@@ -90,7 +90,7 @@ class DomainClient(LocalTrainer):
         self,
         model: SplitModel,
         setup: ClientSetup,
-        params: Params,
+        params: P,
         train_set: ImageSet,
         test_set: Callable[[str], ImageSet],
         validation_set: ImageSet | None = None,
@@ -98,11 +98,12 @@ class DomainClient(LocalTrainer):
         modules: AllModules | None = None,
         adaptation: Adaptation | None = None,
         bench: Workbench | None = None,
+        public_set: Callable[[], ImageSet] | None = None,
     ) -> None:
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
         modules = modules or AllModules()
         private = self.kept_names(model, setup.model, params, modules)
-        super().__init__(model, setup, params, train_set, private, modules, bench)
+        super().__init__(model, setup, params, train_set, private, modules, bench, public_set)
         self.test_set = test_set
         self.validation_set = validation_set
         self.own_test = own_test
@@ -113,26 +114,26 @@ class DomainClient(LocalTrainer):
     # --- hooks of a method -------------------------------------------------------------------------
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: P, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: P) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
         return networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size, plan.config.head)
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: P) -> frozenset[str]:
         """Return the state-dict names that never travel; by default BatchNorm if ``bn = local``."""
         return batchnorm_names(model) if config.bn == "local" else frozenset()
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: P) -> bool:
         """Tell whether each node is scored with a model of its own; by default if parts are private."""
         return bool(cls.private(model, config, params))
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: P) -> bool:
         """Tell whether a score is that of the weights themselves, with the private parts, and of nothing made of them.
 
         A method with a ``score_test`` of its own says so itself: else its model cannot be saved as the one that was
@@ -203,7 +204,7 @@ class DomainClient(LocalTrainer):
             self._predictor = None
 
     @classmethod
-    def kept_names(cls, model: SplitModel, config: ModelConfig, params: Params, modules: AllModules) -> frozenset[str]:
+    def kept_names(cls, model: SplitModel, config: ModelConfig, params: P, modules: AllModules) -> frozenset[str]:
         """Return the state-dict names that never travel: the method's and those of the model's modules."""
         return cls.private(model, config, params) | modules.private(model)
 

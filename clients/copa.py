@@ -29,11 +29,9 @@ class CopaParams(Params):
     ensemble: Ensemble = Field("probabilities", description="What is averaged over the heads at test time.")
 
 
-class CopaClient(DomainClient):
+class CopaClient(DomainClient[CopaParams]):
     """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
 
-    params_model = CopaParams
-    params: CopaParams
     _own: int | None = None  # which of the heads is that of the node's domain, as the server told
 
     def received(self) -> None:

@@ -171,14 +171,11 @@ def layers_of(model: nn.Module) -> Iterator[tuple[str, Erased]]:
 # --- the client ------------------------------------------------------------------------------------
 
 
-class FDSEClient(DomainClient):
+class FDSEClient(DomainClient[FDSEParams]):
     """Cross-entropy + lambda times the shift of statistics behind erasers that are the node's own."""
 
-    params_model = FDSEParams
-    params: FDSEParams
-
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FDSEParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse to train without BatchNorm's statistics."""
         if model.bn not in ("average", "local"):
             raise ConfigError(
@@ -186,13 +183,13 @@ class FDSEClient(DomainClient):
             )
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FDSEParams) -> SplitModel:
         """Build the network with FedAvg's classifier and erased layers."""
         plain = super().build_model(plan, params)
         return initialised(plan.seed, "fdse", lambda: erased(plain, plan.config.name))
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FDSEParams) -> frozenset[str]:
         """Return the statistics of the erasers' BatchNorm; with ``bn=local`` all BatchNorm."""
         own = frozenset(name for name in model.state_dict() if name.endswith(PRIVATE))
         return own | (batchnorm_names(model) if config.bn == "local" else frozenset())

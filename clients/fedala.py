@@ -53,23 +53,19 @@ class FedALAParams(Params):
     most_epochs: Rounds = Field(100, description="Largest number of epochs of a node's first aggregation.")
 
 
-class FedALAClient(DomainClient):
+class FedALAClient(DomainClient[FedALAParams]):
     """Mixes the received weights with its own, element by element, then trains and scores as FedAvg's client."""
 
-    params_model = FedALAParams
-    params: FedALAParams
     remembers_shared = True  # the top of it, and as many weights W
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedALAParams) -> bool:
         """Each node scores its own mixture."""
-        assert isinstance(params, FedALAParams)
         return params.eta > 0 or super().personal(model, config, params)
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedALAParams) -> bool:
         """The mixture is made anew of a node's own model and images."""
-        assert isinstance(params, FedALAParams)
         return not params.eta
 
     def received(self) -> None:

@@ -223,23 +223,18 @@ def with_sain(encoder: nn.Module) -> nn.Module:
     return encoder
 
 
-class FedCodeClient(DomainClient):
+class FedCodeClient(DomainClient[FedCodeParams]):
     """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
 
-    params_model = FedCodeParams
-    params: FedCodeParams
-
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedCodeParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a mean of heads that are more than one layer."""
-        assert isinstance(params, FedCodeParams)
         if params.global_model == "average_heads" and model.head != "linear":
             raise ConfigError(f"method.global_model=average_heads needs model.head=linear, found {model.head}")
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FedCodeParams) -> SplitModel:
         """Add the style encoder to the network, which is the semantic encoder and the head."""
-        assert isinstance(params, FedCodeParams)
         model = super().build_model(plan, params)
         if params.has_style and params.use_sain and not _has_maps(model.encoder):
             raise ConfigError(
@@ -256,21 +251,19 @@ class FedCodeClient(DomainClient):
         return model
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedCodeParams) -> frozenset[str]:
         """Keep the style encoder on the node, and the head unless it is shared."""
-        assert isinstance(params, FedCodeParams)
         parts = (STYLE,) if params.share_head else (STYLE, HEAD)
         own = (name for name in model.state_dict() if name.split(".")[0] in parts)
         return super().private(model, config, params) | frozenset(own)
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedCodeParams) -> bool:
         """Style does not classify: with a shared head all nodes predict alike unless BatchNorm is local."""
-        assert isinstance(params, FedCodeParams)
         return not params.share_head or config.bn == "local"
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedCodeParams) -> bool:
         """The first score is that of the node's model as it is."""
         return True
 

@@ -50,17 +50,14 @@ class FedDynParams(Params):
     )
 
 
-class FedDynClient(DomainClient):
+class FedDynClient(DomainClient[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
-    params_model = FedDynParams
     remembers_shared = True
-    params: FedDynParams
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedDynParams) -> bool:
         """Not where the mean of a round's models is scored: the run's weights are those that the next round needs."""
-        assert isinstance(params, FedDynParams)
         return params.scores == "cloud"
 
     @property

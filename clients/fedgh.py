@@ -22,13 +22,12 @@ from torch import Tensor
 from clients import heads, losses
 from clients.models.networks import SplitModel
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient
+from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 
 
-class FedGHParams(Params):
+class FedGHParams(PrototypeParams):
     """The node's side of FedGH."""
 
     proto_source: ProtoSource = Field(
@@ -36,15 +35,13 @@ class FedGHParams(Params):
     )
 
 
-class FedGHClient(PrototypeClient):
+class FedGHClient(PrototypeClient[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
 
-    params_model = FedGHParams
     heterogeneous: ClassVar[bool] = True
-    params: FedGHParams
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedGHParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a head that the server cannot train."""
         if model.head != "linear":
             raise ConfigError(
@@ -52,7 +49,7 @@ class FedGHClient(PrototypeClient):
             )
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedGHParams) -> frozenset[str]:
         """Keep the whole model on the node; of the head each round brings another."""
         return frozenset(model.state_dict())
 

@@ -75,16 +75,12 @@ class FedICONParams(Params):
         return self.lie and self.classifier_training != "federated"
 
 
-class FedICONClient(DomainClient):
+class FedICONClient(DomainClient[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
 
-    params_model = FedICONParams
-    params: FedICONParams
-
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedICONParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a contrast of fewer than two views, and an encoder that cannot learn from it."""
-        assert isinstance(params, FedICONParams)
         if params.lie and model.freeze == "encoder":
             raise ConfigError(
                 "model.freeze=encoder: method fedicon with lie=true has rounds that train the encoder alone"
@@ -93,18 +89,16 @@ class FedICONClient(DomainClient):
             raise ConfigError(f"images.views={images.views}: method fedicon with lie=true contrasts 2 views")
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FedICONParams) -> SplitModel:
         """Add the projection head, if there is to be one."""
-        assert isinstance(params, FedICONParams)
         model = super().build_model(plan, params)
         if params.projection == "mlp":
             model.add_module(PROJECTION, initialised(plan.seed, "fedicon-projection", lambda: _head(model.feature_dim)))
         return model
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedICONParams) -> frozenset[str]:
         """Return everything if ``gis`` is off, and the classifier if only nodes train it."""
-        assert isinstance(params, FedICONParams)
         names = super().private(model, config, params)
         if not params.gis:
             return names | frozenset(model.state_dict())
@@ -113,15 +107,13 @@ class FedICONClient(DomainClient):
         return names
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedICONParams) -> bool:
         """Tell whether nodes classify with a classifier of their own."""
-        assert isinstance(params, FedICONParams)
         return params.personalises or super().personal(model, config, params)
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedICONParams) -> bool:
         """Not where each node trains its own classifier ahead of a score (A7)."""
-        assert isinstance(params, FedICONParams)
         return not params.personalises
 
     # --- training ----------------------------------------------------------------------------------

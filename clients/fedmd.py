@@ -57,17 +57,15 @@ class FedMDParams(Params):
     lambda_digest: float = Field(1.0, gt=0, description="Factor of the mean absolute difference of the class scores.")
 
 
-class FedMDClient(DomainClient):
+class FedMDClient(DomainClient[FedMDParams]):
     """Digests the mean scores on public images, revisits its own; contributes its scores."""
 
-    params_model = FedMDParams
     heterogeneous = True
     equal_features = False
     uses_public = True
-    params: FedMDParams
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedMDParams) -> frozenset[str]:
         """Keep the whole model on the node."""
         return frozenset(model.state_dict())
 

@@ -15,11 +15,10 @@ from clients import losses
 from clients.losses import fedmlp as terms_of_fedmlp
 from clients.losses.fedproto import prototype_distance
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient, by_class
-from fedshift_core.params import Params
+from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams, by_class
 
 
-class FedMLPParams(Params):
+class FedMLPParams(PrototypeParams):
     """The node's side of FedMLP; all values are choices. Both weights 0: FedAvg."""
 
     lambda_proto: float = Field(1.0, ge=0, description="Weight of the distance to the prototypes; 0: off.")
@@ -30,11 +29,8 @@ class FedMLPParams(Params):
     )
 
 
-class FedMLPClient(PrototypeClient):
+class FedMLPClient(PrototypeClient[FedMLPParams]):
     """Cross-entropy + lambda_proto ||z - P^y||^2 / D + lambda_semantic ||z - S^y||^2 / D; contributes prototypes."""
-
-    params_model = FedMLPParams
-    params: FedMLPParams
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and make the semantic ones."""

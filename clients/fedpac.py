@@ -39,34 +39,29 @@ class FedPACParams(Params):
     head_lr: float = Field(0.1, gt=0, description="Learning rate of the epochs of the head alone.")
 
 
-class FedPACClient(DomainClient):
+class FedPACClient(DomainClient[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
 
-    params_model = FedPACParams
-    params: FedPACParams
-
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedPACParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse an encoder that does not train."""
         if model.freeze == "encoder":
             raise ConfigError("model.freeze=encoder: method fedpac has a phase that trains the encoder alone")
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> frozenset[str]:
         """Keep the head on the node where heads are not combined."""
-        assert isinstance(params, FedPACParams)
         own = () if params.combine_heads else model.state_dict()
         return super().private(model, config, params) | {name for name in own if name.startswith(CLASSIFIER)}
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> bool:
         """Each node has a head of its own."""
         return True
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedPACParams) -> bool:
         """The weights come with the average head, and a node is scored with its own."""
-        assert isinstance(params, FedPACParams)
         return not params.combine_heads
 
     def received(self) -> None:

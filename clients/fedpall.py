@@ -27,7 +27,7 @@ from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import NoiseParams, Params
+from fedshift_core.params import NoiseParams
 
 AMPLIFIER = "amplifier/"  # prefix of the amplifier's arrays
 MOST = 10_000  # features of a round, as the server takes them
@@ -72,22 +72,19 @@ class FedPallParams(NoiseParams):
         return self
 
 
-class FedPallClient(DomainClient):
+class FedPallClient(DomainClient[FedPallParams]):
     """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
 
-    params_model = FedPallParams
     heterogeneous = True
-    params: FedPallParams
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedPallParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a classifier of two layers: the server trains one linear layer."""
-        assert isinstance(params, FedPallParams)
         if params.take > 0 and model.head != "linear":
             raise ConfigError(f"method fedpall needs model.head=linear, found {model.head}: the server trains that one")
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedPallParams) -> frozenset[str]:
         """Return the names of everything."""
         return frozenset(model.state_dict())
 

@@ -46,11 +46,8 @@ class FedPLVMParams(Params):
     )
 
 
-class FedPLVMClient(DomainClient):
+class FedPLVMClient(DomainClient[FedPLVMParams]):
     """Cross-entropy + lambda (L_con + L_cor); contributes several prototypes of each class."""
-
-    params_model = FedPLVMParams
-    params: FedPLVMParams
 
     def start_round(self, server_round: int) -> None:
         """Read the global cluster prototypes and average them by class."""

@@ -33,11 +33,8 @@ class FedProcParams(Params):
     )
 
 
-class FedProcClient(DomainClient):
+class FedProcClient(DomainClient[FedProcParams]):
     """(1 - alpha_t) cross-entropy + alpha_t contrast with global prototypes; contributes class prototypes."""
-
-    params_model = FedProcParams
-    params: FedProcParams
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""

@@ -11,20 +11,20 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients import losses
 from clients.losses import fedproto as terms_of_fedproto
-from clients.own_models import OwnModelClient
+from clients.own_models import OwnModelClient, OwnModelParams
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource
-from fedshift_core.params import Params
 
 
-class FedProtoParams(Params):
+class FedProtoParams(OwnModelParams):
     """The node's side of FedProto."""
 
     lambda_proto: float = Field(
@@ -48,11 +48,11 @@ class FedProtoParams(Params):
     )
 
 
-class FedProtoClient(OwnModelClient):
-    """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
+FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 
-    params_model = FedProtoParams
-    params: FedProtoParams
+
+class FedProtoClient(OwnModelClient[FedProtoP]):
+    """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes."""

@@ -29,11 +29,8 @@ class FedProxParams(Params):
     )
 
 
-class FedProxClient(DomainClient):
+class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
-
-    params_model = FedProxParams
-    params: FedProxParams
 
     def start_round(self, server_round: int) -> None:
         """Set each weight beside what it was in w^t."""

@@ -11,7 +11,7 @@ Deviations: (1) the levels are those that the network has: five of a ResNet as i
 """
 
 from collections.abc import Callable
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -51,21 +51,18 @@ class FedRCLParams(Params):
         return self.lambda_scl > 0 or self.lambda_penalty > 0
 
 
-class FedRCLClient(DomainClient):
+class FedRCLClient(DomainClient[FedRCLParams]):
     """Cross-entropy, and over the network's feature levels the mean of a hard contrast and a divergence penalty."""
 
-    params_model = FedRCLParams
-    params: FedRCLParams
-
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FedRCLParams) -> SplitModel:
         """Build the model as it is.
 
         Raises:
             ConfigError: If it does not tell its levels.
         """
         model = super().build_model(plan, params)
-        if cast(FedRCLParams, params).active:
+        if params.active:
             levels_of(model.encoder, f"method=fedrcl with model.name={plan.config.name}")
         return model
 

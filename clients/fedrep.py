@@ -41,25 +41,20 @@ class FedRepParams(Params):
     body_epochs: Rounds = Field(1, description="Epochs of the body.")
 
 
-class FedRepClient(DomainClient):
+class FedRepClient(DomainClient[FedRepParams]):
     """Cross-entropy on the head and on the body by turns."""
 
-    params_model = FedRepParams
-    params: FedRepParams
-
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedRepParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a body that does not train in a phase of its own."""
-        assert isinstance(params, FedRepParams)
         if params.by_turns and model.freeze == "encoder":
             raise ConfigError(
                 "model.freeze=encoder: method fedrep with method.by_turns=true has epochs that train the encoder alone"
             )
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedRepParams) -> frozenset[str]:
         """Return the head's names."""
-        assert isinstance(params, FedRepParams)
         names = super().private(model, config, params)
         head = frozenset(name for name in model.state_dict() if name.startswith(HEAD))
         return names | head if params.personal_head else names

@@ -24,16 +24,15 @@ from torch import Tensor
 
 from clients import losses
 from clients.losses import fedsa as terms_of_fedsa
-from clients.own_models import OwnModelClient
+from clients.own_models import OwnModelClient, OwnModelParams
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
 
 GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the nearest other, (1,), float32
 
 
-class FedSAParams(Params):
+class FedSAParams(OwnModelParams):
     """The node's side of FedSA."""
 
     lambda_calibration: float = Field(
@@ -55,11 +54,8 @@ class FedSAParams(Params):
     )
 
 
-class FedSAClient(OwnModelClient):
+class FedSAClient(OwnModelClient[FedSAParams]):
     """Cross-entropy and three terms of the semantic anchors; contributes class prototypes."""
-
-    params_model = FedSAParams
-    params: FedSAParams
 
     def start_round(self, server_round: int) -> None:
         """Read the anchors and find the margin."""

@@ -173,35 +173,33 @@ class FedSeProtoModel(SplitModel):
         return features, self.classifier(features)
 
 
-class FedSeProtoClient(DomainClient):
+class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
 
-    params_model = FedSeProtoParams
     heterogeneous = True
-    params: FedSeProtoParams
     model: FedSeProtoModel
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedSeProtoParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse local training that has no epoch left for phase 2."""
-        p = cast(FedSeProtoParams, params)
-        if p.schedule != "joint" and train.epochs <= p.phase1_epochs:
+        epochs = params.phase1_epochs
+        if params.schedule != "joint" and train.epochs <= epochs:
             raise ConfigError(
-                f"method.phase1_epochs={p.phase1_epochs} leaves no epoch of train.epochs={train.epochs} for phase 2: "
-                f"set train.epochs={p.phase1_epochs + 1} or more, or method.schedule=joint"
+                f"method.phase1_epochs={epochs} leaves no epoch of train.epochs={train.epochs} for phase 2: "
+                f"set train.epochs={epochs + 1} or more, or method.schedule=joint"
             )
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> FedSeProtoModel:
+    def build_model(cls, plan: Blueprint, params: FedSeProtoParams) -> FedSeProtoModel:
         """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
         network = super().build_model(plan, params)
-        width, gaussian = network.feature_dim, cast(FedSeProtoParams, params).samples
+        width, gaussian = network.feature_dim, params.samples
 
         def side(name: str) -> SideEncoder:  # each from numbers of its own, so that no switch changes another part
             return networks.initialised(plan.seed, f"fedseproto-{name}", lambda: SideEncoder(width, gaussian=gaussian))
 
         semantic, domain = side("semantic"), side("domain")
-        if cast(FedSeProtoParams, params).semantic_start == "identity":
+        if params.semantic_start == "identity":
             nn.init.eye_(semantic.mean.weight)
             nn.init.zeros_(semantic.mean.bias)
         decoder = networks.initialised(plan.seed, "fedseproto-decoder", lambda: Decoder(2 * width, plan.size))
@@ -210,7 +208,7 @@ class FedSeProtoClient(DomainClient):
         )
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedSeProtoParams) -> frozenset[str]:
         """Keep F^d and G on the node; everything, where nodes have different networks."""
         if config.per_node:
             return frozenset(model.state_dict())
@@ -219,7 +217,7 @@ class FedSeProtoClient(DomainClient):
         }
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedSeProtoParams) -> bool:
         """Tell whether a part that classifies is private: F^d and G do not."""
         return any(not name.startswith(PRIVATE) for name in cls.private(model, config, params))
 

@@ -12,7 +12,7 @@ that the score of an image depends on no other and can be repeated.
 """
 
 import math
-from typing import Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -99,34 +99,32 @@ class GaussianModel(SplitModel):
         return z, self.classifier(z)
 
 
-class FedSRClient(DomainClient):
+class FedSRClient(DomainClient[FedSRParams]):
     """Cross-entropy of a sample + alpha_L2R times its length + alpha_CMI times its divergence from r(z|y)."""
 
-    params_model = FedSRParams
-    params: FedSRParams
     model: GaussianModel
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: FedSRParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a width of z that the head does not have."""
-        if cast(FedSRParams, params).z_dim is not None and model.head != "linear":
+        if params.z_dim is not None and model.head != "linear":
             raise ConfigError(f"method.z_dim needs model.head=linear, found {model.head}: z is as wide as the features")
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FedSRParams) -> SplitModel:
         """Build the network with FedAvg's initial weights, the layer of z and what z is held to."""
         network = super().build_model(plan, params)
-        width = cast(FedSRParams, params).z_dim or network.feature_dim
+        width = params.z_dim or network.feature_dim
         return initialised(plan.seed, "fedsr", lambda: GaussianModel(network, width))
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedSRParams) -> frozenset[str]:
         """Return the names of r(z|y), and of BatchNorm if ``bn = local``."""
         own = frozenset(name for name in model.state_dict() if name.startswith(PRIVATE))
         return own | super().private(model, config, params)
 
     @classmethod
-    def personal(cls, model: SplitModel, config: ModelConfig, params: Params) -> bool:
+    def personal(cls, model: SplitModel, config: ModelConfig, params: FedSRParams) -> bool:
         """Tell whether nodes are scored with models of their own: r(z|y) classifies nothing."""
         return bool(super().private(model, config, params))
 

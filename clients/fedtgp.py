@@ -29,8 +29,5 @@ class FedTGPParams(FedProtoParams):
     )
 
 
-class FedTGPClient(FedProtoClient):
+class FedTGPClient(FedProtoClient[FedTGPParams]):
     """FedProto's client; what differs is where the global prototypes come from."""
-
-    params_model = FedTGPParams
-    params: FedTGPParams

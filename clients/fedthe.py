@@ -60,12 +60,10 @@ class FedTHEParams(Params):
     lr_times: float = Field(10.0, gt=0, description="Learning rate of Adam, in multiples of the round's rate.")
 
 
-class FedTHEClient(DomainClient):
+class FedTHEClient(DomainClient[FedTHEParams]):
     """Trains two heads on one body; weighs them anew for each test image."""
 
-    params_model = FedTHEParams
     scores_images_alone = False
-    params: FedTHEParams
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -75,9 +73,8 @@ class FedTHEClient(DomainClient):
         self._kept_head: dict[str, Tensor] = {}  # as it was before that
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: FedTHEParams) -> SplitModel:
         """Add the personal head, which has no bias in the code."""
-        assert isinstance(params, FedTHEParams)
         model = super().build_model(plan, params)
         if params.personal_head:
             made = initialised(
@@ -87,15 +84,14 @@ class FedTHEClient(DomainClient):
         return model
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: FedTHEParams) -> frozenset[str]:
         """Keep the personal head on the node."""
         own = (name for name in model.state_dict() if name.startswith(PERSONAL))
         return super().private(model, config, params) | frozenset(own)
 
     @classmethod
-    def scores_as_sent(cls, params: Params) -> bool:
+    def scores_as_sent(cls, params: FedTHEParams) -> bool:
         """Not where the heads are weighed anew for each image."""
-        assert isinstance(params, FedTHEParams)
         return not params.personal_head
 
     # --- training ----------------------------------------------------------------------------------

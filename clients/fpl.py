@@ -16,11 +16,10 @@ from torch import Tensor
 from clients import losses
 from clients.losses import fpl as terms_of_fpl
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient
-from fedshift_core.params import Params
+from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 
 
-class FPLParams(Params):
+class FPLParams(PrototypeParams):
     """The node's side of FPL."""
 
     use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
@@ -31,11 +30,8 @@ class FPLParams(Params):
     )
 
 
-class FPLClient(PrototypeClient):
+class FPLClient(PrototypeClient[FPLParams]):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
-
-    params_model = FPLParams
-    params: FPLParams
 
     def start_round(self, server_round: int) -> None:
         """Read the cluster prototypes and average them by class."""

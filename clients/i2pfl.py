@@ -25,7 +25,7 @@ from clients import losses
 from clients.losses import i2pfl as terms_of_i2pfl
 from clients.training import stopwatch
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient
+from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams
 from fedshift_core.seeding import generator
@@ -34,7 +34,7 @@ AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C,
 AUGMENTED_COUNTS = "augmented-counts"  # memory: samples behind them, (C,)
 
 
-class I2PFLParams(NoiseParams):
+class I2PFLParams(PrototypeParams, NoiseParams):
     """The node's side of I2PFL. Values are the paper's for Digits; each weight at 0 turns its term off."""
 
     use_gpcl: bool = Field(
@@ -93,11 +93,8 @@ class I2PFLParams(NoiseParams):
         return "off" if value is False else value  # YAML 1.1 reads off as false
 
 
-class I2PFLClient(PrototypeClient):
+class I2PFLClient(PrototypeClient[I2PFLParams]):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
-
-    params_model = I2PFLParams
-    params: I2PFLParams
 
     _mixup: ClassVar[str] = "i2pfl-mixup"
 

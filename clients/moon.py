@@ -60,26 +60,22 @@ class ProjectedClassifier(DeepHead):
         return cast(Tensor, self.projection(features))
 
 
-class MoonClient(DomainClient):
+class MoonClient(DomainClient[MoonParams]):
     """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
 
-    params_model = MoonParams
     remembers_shared = True
-    params: MoonParams
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: MoonParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse two heads at once."""
-        assert isinstance(params, MoonParams)
         if params.projection == "mlp" and model.head != "linear":
             raise ConfigError(
                 f"method.projection=mlp has a head of its own and needs model.head=linear, found {model.head}"
             )
 
     @classmethod
-    def build_model(cls, plan: Blueprint, params: Params) -> SplitModel:
+    def build_model(cls, plan: Blueprint, params: MoonParams) -> SplitModel:
         """Build the network, with a projection head where it is asked for."""
-        assert isinstance(params, MoonParams)
         model = super().build_model(plan, params)
         if params.projection == "mlp":
             model.classifier = initialised(

@@ -1,36 +1,46 @@
 """Nodes that keep their whole model and are led by the server's prototypes, so that their networks may differ."""
 
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.losses.fedproto import nearness
 from clients.models.networks import SplitModel
-from clients.training.prototypes import PrototypeClient, by_class
+from clients.training.prototypes import PrototypeClient, PrototypeParams, by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 
 
-class OwnModelClient(PrototypeClient):
+class OwnModelParams(PrototypeParams):
+    """Base of the node's parameters of such a method."""
+
+    if TYPE_CHECKING:  # each method declares them, in a place of its own among its parameters
+        share_weights: bool
+        predict_by: Literal["head", "prototype"]
+
+
+OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
+
+
+class OwnModelClient(PrototypeClient[OwnModelP]):
     """Shares class prototypes, and weights only with ``params.share_weights``; classifies by ``params.predict_by``."""
 
     heterogeneous: ClassVar[bool] = True
-    params: Any  # a method's, with ``share_weights``, ``predict_by`` (head or prototype) and ``proto_source``
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: OwnModelP, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse to average weights of different networks."""
-        if model.per_node and cast(Any, params).share_weights:
+        if model.per_node and params.share_weights:
             raise ConfigError(
                 f"model.per_node={list(model.per_node)} gives nodes different networks, whose weights cannot be "
                 "averaged: set method.share_weights=false"
             )
 
     @classmethod
-    def private(cls, model: SplitModel, config: ModelConfig, params: Params) -> frozenset[str]:
+    def private(cls, model: SplitModel, config: ModelConfig, params: OwnModelP) -> frozenset[str]:
         """Keep the whole model on the node, unless weights are shared."""
-        if cast(Any, params).share_weights:
+        if params.share_weights:
             return super().private(model, config, params)
         return frozenset(model.state_dict())
 

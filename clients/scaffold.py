@@ -49,17 +49,14 @@ class ScaffoldParams(Params):
     )
 
 
-class ScaffoldClient(DomainClient):
+class ScaffoldClient(DomainClient[ScaffoldParams]):
     """Cross-entropy, whose gradient is corrected by c - c_i."""
 
-    params_model = ScaffoldParams
     remembers_shared = True
-    params: ScaffoldParams
 
     @classmethod
-    def check_run(cls, params: Params, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+    def check_run(cls, params: ScaffoldParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse steps from which option II cannot tell the gradients."""
-        assert isinstance(params, ScaffoldParams)
         if params.control and params.option == "II" and train.optimizer != "sgd":
             raise ConfigError(
                 f"train.optimizer={train.optimizer}: method.option=II reads gradients off the steps of sgd; take "

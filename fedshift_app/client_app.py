@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.base import DomainClient
+from clients.base import DomainClient, RoundInputs
 from clients.features import privacy as noise
 from clients.training.stopwatch import MESSAGES
 from fedshift_app.config import registry
@@ -168,8 +168,6 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
         about: dict[str, Any] = {NUM_EXAMPLES: images}
         told = MetricRecord(about | called.told | _seconds(client, started))
         return RecordDict({KNOWLEDGE: encode(found), METRICS: told})
-    if STATISTICS in msg.content.array_records:
-        client.statistics = setup.statistics(decode(msg.content.array_records[STATISTICS]), client)
     _, num_examples, metrics = client.evaluate(
         parameters,
         _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
@@ -242,8 +240,9 @@ def open_client(msg: Message, context: Context) -> Called:
     record = msg.content.config_records[CONFIG]
     config, where = setup.open_message(record, context)
     client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
-    client.knowledge = decode(msg.content.array_records[KNOWLEDGE])
-    client.told = told(record)
+    arrays = msg.content.array_records
+    knowledge, scalars = decode(arrays[KNOWLEDGE]), told(record)
+    statistics = setup.statistics(decode(arrays[STATISTICS]), client) if STATISTICS in arrays else {}
     shelf = state_store.shelf(record, where)
     node_payload.begin(client, msg.content, record, shelf)
     if MEMORY in context.state.array_records:
@@ -254,11 +253,11 @@ def open_client(msg: Message, context: Context) -> Called:
         kept_in, memory = shelf.recall(int(str(record[SERVER_ROUND])) if trains else None)
         if memory and not where.shared:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
-    if kept_in >= shelf.expected:
-        client.memory = memory
-        return Called(client, shelf, {})
-    log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
-    return Called(client, shelf, {STARTED_ANEW: 1})
+    anew = kept_in < shelf.expected
+    if anew:
+        log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
+    client.prepare(RoundInputs(knowledge, scalars, {} if anew else memory, statistics))
+    return Called(client, shelf, {STARTED_ANEW: 1} if anew else {})
 
 
 def told(record: ConfigRecord) -> dict[str, int | float | str]:

@@ -1,8 +1,9 @@
 """Base of what a configuration says of a method, of modules, of an adaptation; and how large its numbers may be."""
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypeVar
 
 from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
 
@@ -36,3 +37,34 @@ class NoiseParams(Params):
         description="Whether noise and masks are drawn from the run's seed, which repeats a run bit for bit and lets "
         "the server remove them; simulation only.",
     )
+
+
+P = TypeVar("P", bound=Params, default=Any)
+
+
+class Parametrised(Generic[P]):
+    """Base of what has parameters of its own: a strategy, a client, modules, an adaptation.
+
+    The class of the parameters is its type argument, as in ``class FPLClient(PrototypeClient[FPLParams])``; a class may
+    set ``params_model`` itself instead.
+
+    Attributes:
+        params_model: The class of the parameters.
+        params: The parameters.
+    """
+
+    params_model: ClassVar[type[Params]] = Params
+    params: P
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        """Take the class of the parameters from the type argument; of a type variable, the bound."""
+        super().__init_subclass__(**named)
+        if "params_model" in vars(cls):
+            return
+        for base in vars(cls).get("__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, Parametrised):
+                argument = get_args(base)[0]
+                model = getattr(argument, "__bound__", argument)
+                if isinstance(model, type) and issubclass(model, Params):
+                    cls.params_model = model

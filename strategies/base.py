@@ -17,7 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 
 from fedshift_core.errors import FederationError
-from fedshift_core.params import Params
+from fedshift_core.params import P
 from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, METRICS, NODE_INDEX, RUN, SERVER_ROUND, TOLD
 from strategies.contributions import check_contribution
 from strategies.features.base import Session, Training
@@ -39,7 +39,7 @@ from strategies.hooks import Scalars as Scalars
 log = logging.getLogger("fedshift")
 
 
-class DomainStrategy(MethodHooks):
+class DomainStrategy(MethodHooks[P]):
     """FedAvg over nodes with domains. Weights are averaged by number of training images.
 
     Attributes:
@@ -48,7 +48,7 @@ class DomainStrategy(MethodHooks):
         memory: What the server knows of the private arrays of nodes.
     """
 
-    def __init__(self, federation: RunContext, params: Params, observer: Observer) -> None:
+    def __init__(self, federation: RunContext, params: P, observer: Observer) -> None:
         super().__init__(federation, params, observer)
         self.memory = NodeMemory()
         self.completed = 0

@@ -41,16 +41,14 @@ class FDSEServerParams(Params):
     tau: float = Field(0.5, gt=0, description="Temperature of the similarity between erasers.")
 
 
-class FDSEStrategy(DomainStrategy):
+class FDSEStrategy(DomainStrategy[FDSEServerParams]):
     """Merges extractors by the consensus of their updates, and gives each node a mixture of erasers like its own.
 
     The shared weights hold the mean of the erasers, for nodes that have none yet. State: ``n/NAME``, the erasers of
     node n, which only that node is sent.
     """
 
-    params_model = FDSEServerParams
     sends: ClassVar[tuple[str, ...]] = tuple(f"*{part}*" for part in ERASERS)
-    params: FDSEServerParams
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Return the same weight for each node: of statistics, norms and the mean of the erasers."""

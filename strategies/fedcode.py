@@ -58,19 +58,17 @@ class FedCodeServerParams(Params):
         return self.alpha > 0 and (self.use_semcl or self.use_stycl)
 
 
-class FedCodeStrategy(DomainStrategy):
+class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
     """Averages encoders as FedAvg does, semantic prototypes by class, and clusters style prototypes.
 
     Knowledge: ``prototypes`` (K', D) and ``labels`` (K',); ``style-prototypes`` (J, D). State, of all nodes that ever
     contributed: ``nodes`` (N,), ``node-styles`` (N, D) and ``pseudo-labels`` (N,).
     """
 
-    params_model = FedCodeServerParams
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells: ClassVar[tuple[str, ...]] = ("pseudo-label",)
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
-    params: FedCodeServerParams
 
     def expected(self) -> Declaration:
         """Return the prototypes if SemCL or StyCL is on, and the head if heads are averaged."""

@@ -51,13 +51,11 @@ class FedDynServerParams(Params):
     )
 
 
-class FedDynStrategy(DomainStrategy):
+class FedDynStrategy(DomainStrategy[FedDynServerParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
-    params_model = FedDynServerParams
     sends: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar[tuple[str, ...]] = ("alpha",)
-    params: FedDynServerParams
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of d, and of the mean where it is scored: each as large as the weights."""

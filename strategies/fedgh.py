@@ -41,15 +41,13 @@ class FedGHServerParams(Params):
     server_batch: int = Field(1, ge=1, le=MOST_BATCH, description="Prototypes in a step of the server.")
 
 
-class FedGHStrategy(PrototypeStrategy):
+class FedGHStrategy(PrototypeStrategy[FedGHServerParams]):
     """Trains a head for all nodes on their class prototypes.
 
     Knowledge: ``head/weight`` (C, D) and ``head/bias`` (C,), from the end of round 1.
     """
 
-    params_model = FedGHServerParams
     sends: ClassVar[tuple[str, ...]] = (HEAD + "*",)
-    params: FedGHServerParams
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Train the head on the prototypes of this round.

@@ -47,18 +47,16 @@ class FedHEALParams(Params):
     )
 
 
-class FedHEALStrategy(DomainStrategy):
+class FedHEALStrategy(DomainStrategy[FedHEALParams]):
     """Leaves inconsistent updates out, parameter by parameter, and weighs nodes by their distance.
 
     State, of each node n that ever took part, under ``n/``: ``weight`` and ``step`` () float64, p_n and Delta_n; with
     masks ``rounds`` () int64 and ``rises/NAME``, how often each number of u_n was 0 or above, of the weights' shapes.
     """
 
-    params_model = FedHEALParams
     sends: ClassVar[tuple[str, ...]] = ()
-    params: FedHEALParams
 
-    def __init__(self, federation: RunContext, params: Params, observer: Observer) -> None:
+    def __init__(self, federation: RunContext, params: FedHEALParams, observer: Observer) -> None:
         super().__init__(federation, params, observer)
         self._weighed: Arrays = {}  # what weighing the nodes of this round left, of the state after it
 
@@ -92,7 +90,7 @@ class FedHEALStrategy(DomainStrategy):
         return encode(merged)
 
     @classmethod
-    def uses_rounds(cls, params: Params) -> str:
+    def uses_rounds(cls, params: FedHEALParams) -> str:
         """Return that nothing does: their number only tells how large counts get."""
         return ""
 

@@ -48,18 +48,15 @@ class FedICONServerParams(Params):
         return self.classifier_rounds if self.lie and self.classifier_training != "local" else 0
 
 
-class FedICONStrategy(DomainStrategy):
+class FedICONStrategy(DomainStrategy[FedICONServerParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
-    params_model = FedICONServerParams
     sends: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar[tuple[str, ...]] = (PHASE,)
-    params: FedICONServerParams
 
     @classmethod
-    def check_run(cls, params: Params, rounds: int) -> None:
+    def check_run(cls, params: FedICONServerParams, rounds: int) -> None:
         """Refuse a run that leaves no round for the encoder."""
-        assert isinstance(params, FedICONServerParams)
         if params.last_rounds >= rounds:
             raise ConfigError(
                 f"rounds={rounds}: the last method.classifier_rounds={params.classifier_rounds} rounds train the "
@@ -67,9 +64,8 @@ class FedICONStrategy(DomainStrategy):
             )
 
     @classmethod
-    def uses_rounds(cls, params: Params) -> str:
+    def uses_rounds(cls, params: FedICONServerParams) -> str:
         """Return that the two phases do, in a run that has both."""
-        assert isinstance(params, FedICONServerParams)
         return "its classifier is trained in the last method.classifier_rounds" if params.last_rounds else ""
 
     def tell(self, node: Node, ask: Ask) -> Scalars:

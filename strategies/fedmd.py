@@ -32,17 +32,15 @@ class FedMDServerParams(Params):
     digest_epochs: int = Field(1, ge=0, description="Epochs of digestion in a round; 0: nothing travels.")
 
 
-class FedMDStrategy(DomainStrategy):
+class FedMDStrategy(DomainStrategy[FedMDServerParams]):
     """Averages the nodes' class scores on the public images of a round.
 
     Knowledge: ``scores`` (S, C) and ``window`` (2,), the first of these images and one past the last of them.
     """
 
-    params_model = FedMDServerParams
     sends: ClassVar[tuple[str, ...]] = ("scores", "window")
     tells: ClassVar[tuple[str, ...]] = ("start", "stop")
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
-    params: FedMDServerParams
 
     def expected(self) -> Declaration:
         """Return scores of as many images as the coming round takes; nothing if nobody digests."""

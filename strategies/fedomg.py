@@ -46,12 +46,10 @@ class FedOMGServerParams(Params):
     momentum: float = Field(0.5, ge=0, lt=1, description="Momentum of SGD on the logits of Gamma; 0: none.")
 
 
-class FedOMGStrategy(DomainStrategy):
+class FedOMGStrategy(DomainStrategy[FedOMGServerParams]):
     """Moves the weights by FedAvg's change and by a mixture of the nodes' changes that lags behind in it."""
 
-    params_model = FedOMGServerParams
     sends: ClassVar[tuple[str, ...]] = ()
-    params: FedOMGServerParams
 
     def weights(self, updates: list[Update]) -> list[float]:
         """Weigh each node the same, unless the method is off."""

@@ -47,17 +47,15 @@ class FedPACServerParams(Params):
     )
 
 
-class FedPACStrategy(DomainStrategy):
+class FedPACStrategy(DomainStrategy[FedPACServerParams]):
     """Averages weights as FedAvg does and class prototypes by images; combines a head for each node.
 
     Knowledge: ``prototypes`` (K, D) and ``labels`` (K,); ``nodes`` (N,), those that ever took part, and their
     combined heads ``heads/NAME`` (N, ...). A node is sent the prototypes and ``head/NAME``, its own.
     """
 
-    params_model = FedPACServerParams
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
-    params: FedPACServerParams
 
     def expected(self) -> Declaration:
         """Return prototypes if features are aligned, and statistics if heads are combined."""

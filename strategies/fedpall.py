@@ -64,17 +64,15 @@ class FedPallServerParams(Params):
     server_lr: float = Field(0.01, gt=0, description="Learning rate of the server; the code takes the nodes'.")
 
 
-class FedPallStrategy(DomainStrategy):
+class FedPallStrategy(DomainStrategy[FedPallServerParams]):
     """Trains a classifier and an amplifier on the nodes' mixed features.
 
     Knowledge: ``prototypes`` and ``labels``, ``head/NAME`` the global classifier, ``amplifier/NAME``. State: what SGD
     keeps of both, under ``momentum/``, and ``nodes``, which node has which of the amplifier's outputs.
     """
 
-    params_model = FedPallServerParams
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*", AMPLIFIER + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | FEATURES
-    params: FedPallServerParams
 
     @property
     def _trains(self) -> bool:

@@ -39,16 +39,14 @@ class FedPLVMServerParams(Params):
     )
 
 
-class FedPLVMStrategy(DomainStrategy):
+class FedPLVMStrategy(DomainStrategy[FedPLVMServerParams]):
     """Averages weights as FedAvg does; clusters all nodes' prototypes of each class by FINCH once more.
 
     Knowledge: ``prototypes`` (P, D) and ``labels`` (P,).
     """
 
-    params_model = FedPLVMServerParams
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
     contributes: ClassVar[Declaration] = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
-    params: FedPLVMServerParams
 
     def expected(self) -> Declaration:
         """Return nothing where the loss takes no prototypes."""

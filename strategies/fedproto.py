@@ -38,13 +38,10 @@ class FedProtoServerParams(Params):
     )
 
 
-class FedProtoStrategy(PrototypeStrategy):
+class FedProtoStrategy(PrototypeStrategy[FedProtoServerParams]):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
-    params_model = FedProtoServerParams
-    params: FedProtoServerParams
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""

@@ -41,15 +41,13 @@ class FedSAServerParams(Params):
     )
 
 
-class FedSAStrategy(PrototypeStrategy):
+class FedSAStrategy(PrototypeStrategy[FedSAServerParams]):
     """Moves anchors towards the nodes' prototypes; averages whatever weights they share, as FedAvg does.
 
     Knowledge: ``anchors`` (C, D); with ``predict_by=prototype`` also ``prototypes`` (K, D) and ``labels`` (K,), G^k.
     """
 
-    params_model = FedSAServerParams
     sends: ClassVar[tuple[str, ...]] = ("anchors", "prototypes", "labels")
-    params: FedSAServerParams
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Draw the anchors."""

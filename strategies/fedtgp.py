@@ -97,7 +97,7 @@ class TrainedPrototypes:
         })  # fmt: skip
 
 
-class FedTGPStrategy(PrototypeStrategy):
+class FedTGPStrategy(PrototypeStrategy[FedTGPServerParams]):
     """Trains global prototypes on those of the nodes; averages whatever weights they share, as FedAvg does.
 
     State: the parts of :class:`TrainedPrototypes`, float32. Knowledge: ``prototypes`` (K, D) and ``labels`` (K,) of the
@@ -105,9 +105,6 @@ class FedTGPStrategy(PrototypeStrategy):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
-    params_model = FedTGPServerParams
-    params: FedTGPServerParams
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of the embeddings and of F."""

@@ -27,7 +27,7 @@ class FedTHEServerParams(Params):
     personal_head: bool = Field(True, description="Whether there is a personal head; false: no features travel.")
 
 
-class FedTHEStrategy(DomainStrategy):
+class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
     """Averages body and global head as FedAvg does, and the nodes' mean features, each node the same.
 
     Knowledge: ``feature`` (D,).
@@ -35,9 +35,7 @@ class FedTHEStrategy(DomainStrategy):
 
     sends: ClassVar[tuple[str, ...]] = ("feature",)
 
-    params_model = FedTHEServerParams
     contributes: ClassVar[Declaration] = {"feature": ("D",)}
-    params: FedTHEServerParams
 
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
+from fedshift_core.params import P, Parametrised
 from strategies.contributions import Declaration
 from strategies.features.base import Training
 from strategies.features.catalog import Features
@@ -28,7 +28,7 @@ Observer = Callable[[RoundResult, ArrayRecord], None]
 Scalars = Mapping[str, int | float | str]
 
 
-class MethodHooks(FedAvg):
+class MethodHooks(FedAvg, Parametrised[P]):
     """The hooks of a method, each of which does what FedAvg does, and the tools for them.
 
     Attributes:
@@ -38,7 +38,6 @@ class MethodHooks(FedAvg):
         last_nodes: Indices of the nodes whose updates were used in the last round, in their order.
     """
 
-    params_model: ClassVar[type[Params]] = Params
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
@@ -48,7 +47,7 @@ class MethodHooks(FedAvg):
     #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, federation: RunContext, params: Params, observer: Observer) -> None:
+    def __init__(self, federation: RunContext, params: P, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.engine.min_nodes)
         self.federation = federation
         self.params = params
@@ -69,11 +68,11 @@ class MethodHooks(FedAvg):
     # --- hooks of a method -------------------------------------------------------------------------
 
     @classmethod
-    def check_run(cls, params: Params, rounds: int) -> None:
+    def check_run(cls, params: P, rounds: int) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
-    def uses_rounds(cls, params: Params) -> str:
+    def uses_rounds(cls, params: P) -> str:
         """Return what of the method goes by the number of rounds of the run; empty if nothing does.
 
         Of such a method a run cannot be made longer when it is resumed: its first rounds would have been others.

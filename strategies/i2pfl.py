@@ -52,13 +52,10 @@ class I2PFLServerParams(Params):
         return self
 
 
-class I2PFLStrategy(PrototypeStrategy):
+class I2PFLStrategy(PrototypeStrategy[I2PFLServerParams]):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-
-    params_model = I2PFLServerParams
-    params: I2PFLServerParams
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 3-5 over the nodes of this round."""

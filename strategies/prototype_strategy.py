@@ -2,11 +2,12 @@
 
 from typing import ClassVar
 
+from fedshift_core.params import P
 from strategies.base import DomainStrategy
 from strategies.contributions import Declaration
 
 
-class PrototypeStrategy(DomainStrategy):
+class PrototypeStrategy(DomainStrategy[P]):
     """FedAvg that takes class prototypes and nothing else from the nodes; a method merges them."""
 
     contributes: ClassVar[Declaration] = {"prototypes": ("C", "D"), "counts": ("C",)}

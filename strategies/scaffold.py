@@ -42,13 +42,11 @@ class ScaffoldServerParams(Params):
     control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
 
 
-class ScaffoldStrategy(DomainStrategy):
+class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
     """The plain mean of the nodes' weights, and a control variate that goes with them."""
 
-    params_model = ScaffoldServerParams
     sends: ClassVar[tuple[str, ...]] = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
-    params: ScaffoldServerParams
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""

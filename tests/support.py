@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.adapt.base import Adaptation
-from clients.base import ClientSetup, DomainClient, Scores
+from clients.base import ClientSetup, DomainClient, RoundInputs, Scores
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import AllModules, Modules
 from clients.training.batches import Batch
@@ -170,7 +170,7 @@ def new_client(
     told: Mapping[str, int | float | str] | None = None, train_set: ImageSet | None = None,
     test_set: Callable[[str], ImageSet] | None = None, validation_set: ImageSet | None = None,
     network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (),
-    adaptation: Adaptation | None = None, **options: Any,
+    adaptation: Adaptation | None = None, public_set: Callable[[], ImageSet] | None = None, **options: Any,
 ) -> Client:  # fmt: skip
     """Return a client of a method.
 
@@ -186,6 +186,7 @@ def new_client(
         initial: Seed of the initial weights.
         modules: Those in the model.
         adaptation: What is done before a test is scored.
+        public_set: Gives the public set.
         options: For ``client_setup``.
     """
     images = image_set() if train_set is None else train_set
@@ -196,9 +197,9 @@ def new_client(
     model = parts.wrap(model, plan)
     made = kind(
         model, configured, own, images, test_set or (lambda domain: images), validation_set, modules=parts,
-        adaptation=adaptation,
+        adaptation=adaptation, public_set=public_set,
     )  # fmt: skip
-    made.knowledge, made.told = dict(knowledge or {}), dict(told or {})
+    made.prepare(RoundInputs(dict(knowledge or {}), dict(told or {})))
     return made
 
 

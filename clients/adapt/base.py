@@ -15,12 +15,12 @@ from torch import Tensor
 from clients.models.networks import SplitModel
 from clients.training.settings import ImageConfig, ModelConfig
 from clients.training.trainer import LocalTrainer
-from fedshift_core.params import Params
+from fedshift_core.params import P, Parametrised
 
 Places = NDArray[np.int64]
 
 
-class Adaptation:
+class Adaptation(Parametrised[P]):
     """Changes a client's model before its test images are scored; weights are put back afterwards.
 
     Attributes:
@@ -28,7 +28,6 @@ class Adaptation:
         before: What the score without the adaptation is called, among ``Scores.others``; the one name that it adds.
     """
 
-    params_model: ClassVar[type[Params]] = Params
     before: ClassVar[str] = "before-adaptation"
     #: Whether the score of an image depends on no other image, so that nodes may share out a test set.
     scores_images_alone: ClassVar[bool] = False
@@ -38,7 +37,7 @@ class Adaptation:
     #: Whether it trains the encoder, which then must not be frozen as a whole.
     tunes_encoder: ClassVar[bool] = False
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: P) -> None:
         self.params = params
 
     def check(self, images: ImageConfig) -> None:

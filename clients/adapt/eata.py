@@ -162,11 +162,9 @@ def fisher_values(
     return [total / max(number, 1) for total in sums]
 
 
-class EATAAdaptation(Stream):
+class EATAAdaptation(Stream[EATAParams]):
     """EATA ahead of a score, its Fisher values from the node's own training images."""
 
-    params_model = EATAParams
-    params: EATAParams
     name = "eata"
     of_batchnorm = True
     tunes_encoder = True

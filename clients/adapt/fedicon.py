@@ -82,12 +82,10 @@ class ContrastParams(Params):
         return self
 
 
-class ContrastAdaptation(Adaptation):
+class ContrastAdaptation(Adaptation[ContrastParams]):
     """Tunes the encoder by Eq. 5 on the test images before they are scored."""
 
-    params_model = ContrastParams
     tunes_encoder = True
-    params: ContrastParams
 
     def check(self, images: ImageConfig) -> None:
         """Refuse a contrast of two views that are the same image."""

@@ -25,16 +25,14 @@ class FinetuneParams(Params):
     epochs: Rounds | None = Field(None, description="Local epochs before a test; null: `train.epochs`.")
 
 
-class Finetune(Adaptation):
+class Finetune(Adaptation[FinetuneParams]):
     """Trains the received model for ``epochs`` more epochs; all domains of one call share the tuned copy."""
 
-    params_model = FinetuneParams
-    params: FinetuneParams
     before = "before-fine-tuning"
     scores_images_alone = True
     after_training = False  # what local training left is tuned already
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: FinetuneParams) -> None:
         super().__init__(params)
         self._tuned: dict[str, Tensor] | None = None
 

@@ -5,13 +5,14 @@ in the order of the test set unless ``order`` says otherwise, and ``batch_size``
 """
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.adapt.base import Adaptation, Places
 from clients.adapt.batchnorm import adaptable
@@ -42,17 +43,18 @@ class StreamParams(Params):
     )
 
 
-class Stream(Adaptation):
+StreamP = TypeVar("StreamP", bound=StreamParams, default=Any)
+
+
+class Stream(Adaptation[StreamP]):
     """Predicts each image once, in the pass that its batch adapts by."""
 
-    params_model = StreamParams
-    params: StreamParams
     #: Its name in a configuration.
     name: ClassVar[str]
     #: Whether it adapts BatchNorm.
     of_batchnorm: ClassVar[bool] = False
 
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: StreamP) -> None:
         super().__init__(params)
         self._finetune = Finetune(FinetuneParams(epochs=self.params.ft_epochs))
         self._logits = torch.zeros(0, 0)

@@ -104,11 +104,9 @@ def adjusting(
     return run
 
 
-class T3AAdaptation(Stream):
+class T3AAdaptation(Stream[T3AParams]):
     """T3A ahead of a score."""
 
-    params_model = T3AParams
-    params: T3AParams
     name = "t3a"
 
     def check_model(self, model: SplitModel, config: ModelConfig) -> None:

@@ -70,11 +70,9 @@ class Tent:
         return logits.detach()
 
 
-class TentAdaptation(Stream):
+class TentAdaptation(Stream[TentParams]):
     """Tent ahead of a score."""
 
-    params_model = TentParams
-    params: TentParams
     name = "tent"
     of_batchnorm = True
     tunes_encoder = True

@@ -5,26 +5,23 @@ loss terms to the method's.
 """
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
-from fedshift_core.params import Params
+from fedshift_core.params import P, Parametrised
 
 
-class Modules:
+class Modules(Parametrised[P]):
     """One entry of the section: parts put into a model; this one puts none.
 
     Attributes:
         params: Its parameters.
     """
 
-    params_model: ClassVar[type[Params]] = Params
-
-    def __init__(self, params: Params) -> None:
+    def __init__(self, params: P) -> None:
         self.params = params
 
     @property

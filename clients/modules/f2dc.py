@@ -17,7 +17,7 @@ are dead, and they die.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, ClassVar, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -305,11 +305,8 @@ class F2DCModel(SplitModel):
         return self._test_rng
 
 
-class F2DCModules(Modules):
+class F2DCModules(Modules[F2DCParams]):
     """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
-
-    params_model: ClassVar[type[Params]] = F2DCParams
-    params: F2DCParams
 
     @property
     def personal(self) -> bool:

@@ -19,39 +19,17 @@ from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.counting import Counting
+from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.stopwatch import Stopwatch
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import NoiseParams, Params
+from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.counts import Counts
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
-
-
-@dataclass(frozen=True)
-class ClientSetup:
-    """Who a client is and how it trains.
-
-    Attributes:
-        seed: The run's seed.
-        index: The node's place in the federation; with seed and round it fixes all randomness.
-        device: Where the model computes.
-        rounds: Rounds of the run.
-        profile: Whether the client measures where its time goes.
-    """
-
-    seed: int
-    index: int
-    device: torch.device
-    model: ModelConfig
-    train: TrainConfig
-    images: ImageConfig
-    profile: bool = False
-    rounds: int = 1
 
 
 @dataclass(frozen=True)
@@ -71,25 +49,25 @@ class Scores:
     counts: Counts | None = field(default=None, compare=False)
 
 
-class NodeTools(NumPyClient):
+class NodeTools(NumPyClient, Parametrised[P]):
     """The model of one node, and what a method needs to train and to score it.
 
     Attributes:
-        knowledge: The arrays that the server sent besides weights; set before each call of ``fit`` or ``evaluate``.
-        told: The numbers and words that the server's method told this node; set likewise.
+        knowledge: The arrays that the server sent besides weights, as :meth:`prepare` was given them.
+        told: The numbers and words that the server's method told this node; likewise.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
         public_set: Gives the labelled images that all nodes have, to a method that uses them (``uses_public``).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
-        statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; set likewise.
+        statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; likewise.
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         watch: Where the time of the calls went, if ``setup.profile``.
     """
 
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
-        bench: Workbench | None,
+        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
+        bench: Workbench | None, public_set: Callable[[], ImageSet] | None = None,
     ) -> None:  # fmt: skip
         self._bench = bench or Workbench(model, setup.device, setup.train, setup.images)
         self._bench.clear()
@@ -97,11 +75,8 @@ class NodeTools(NumPyClient):
         self.setup = setup
         self.params = params
         self.train_set = train_set
-        self.knowledge: Arrays = {}
-        self.told: Mapping[str, int | float | str] = {}
-        self.memory: Arrays = {}
-        self.public_set: Callable[[], ImageSet] | None = None
-        self.statistics: Arrays = {}
+        self.prepare(RoundInputs())
+        self.public_set = public_set
         self.server_round = 0
         self.steps = 0
         self.watch = Stopwatch(setup.device, on=setup.profile)
@@ -116,6 +91,16 @@ class NodeTools(NumPyClient):
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
         self._ready: Ready | None = None  # the training images
+
+    def prepare(self, inputs: RoundInputs) -> None:
+        """Take what comes with a message, before ``fit`` or ``evaluate``."""
+        self.knowledge, self.told = inputs.knowledge, inputs.scalars
+        self.memory, self.statistics = inputs.memory, inputs.statistics
+
+    @property
+    def inputs(self) -> RoundInputs:
+        """What the client works with now, of what comes with a message."""
+        return RoundInputs(self.knowledge, self.told, self.memory, self.statistics)
 
     @property
     def begun(self) -> str:

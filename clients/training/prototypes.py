@@ -1,12 +1,14 @@
 """Class prototypes on the node: gathered while it trains, and as the server sends them."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from clients.base import DomainClient
 from fedshift_core.arrays import Arrays
+from fedshift_core.params import Params
 
 #: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
 #: augmented; or the features seen in the last local epoch, in training mode and augmented.
@@ -54,10 +56,21 @@ def contribution(prototypes: Tensor, counts: Tensor) -> Arrays:
     return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
 
 
-class PrototypeClient(DomainClient):
-    """Contributes class prototypes: of the trained model or, by ``params.proto_source``, of the last epoch."""
+class PrototypeParams(Params):
+    """Base of the node's parameters of a method with class prototypes."""
 
-    params: Any  # a method whose parameters have a ``proto_source`` calls :meth:`gather` in its loss
+    if TYPE_CHECKING:
+        proto_source: ProtoSource  # each method declares it, in a place of its own among its parameters
+
+
+PrototypeP = TypeVar("PrototypeP", bound=PrototypeParams, default=Any)
+
+
+class PrototypeClient(DomainClient[PrototypeP]):
+    """Contributes class prototypes: of the trained model or, by ``params.proto_source``, of the last epoch.
+
+    A method whose ``proto_source`` may be the last epoch calls :meth:`gather` in its loss.
+    """
 
     def start_epoch(self, epoch: int) -> None:
         """Gather prototypes anew, so that the last epoch's remain."""

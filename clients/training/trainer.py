@@ -1,6 +1,6 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -10,22 +10,23 @@ from clients.models.networks import SplitModel, set_training
 from clients.modules.base import AllModules
 from clients.training import stopwatch
 from clients.training.batches import Batch
+from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
-from clients.training.node import ClientSetup, NodeTools
+from clients.training.node import NodeTools
 from clients.training.phases import Phase
 from datasets.base import ImageSet
-from fedshift_core.params import Params
+from fedshift_core.params import P
 from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
 
 
-class LocalTrainer(NodeTools):
+class LocalTrainer(NodeTools[P]):
     """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores."""
 
     def __init__(
-        self, model: SplitModel, setup: ClientSetup, params: Params, train_set: ImageSet, private: frozenset[str],
-        modules: AllModules, bench: Workbench | None,
+        self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
+        modules: AllModules, bench: Workbench | None, public_set: Callable[[], ImageSet] | None,
     ) -> None:  # fmt: skip
-        super().__init__(model, setup, params, train_set, private, bench)
+        super().__init__(model, setup, params, train_set, private, bench, public_set)
         self._modules = modules
         self._phase = Phase(0)
         self._trained_here = False  # the model is what local training left, not what the server sent

@@ -35,8 +35,7 @@ from fedshift_app.run import console, disk_space
 from fedshift_app.run import precision as run_precision
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
-from strategies.features.bn_statistics import expected_images
-from strategies.features.bn_statistics import statistics_of
+from strategies.features.bn_statistics import expected_images, statistics_of
 from strategies.features.catalog import Features
 from strategies.federation.context import RunContext
 from strategies.federation.roster import Node

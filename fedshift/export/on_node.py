@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from clients.base import RoundInputs
 from clients.models.catalog import NETWORKS
 from datasets.base import Source
 from fedshift.export import programs, saved, saving, scorer
@@ -63,9 +64,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
     arrays = saved.weights_of(file)
     client = scorer.bare_client(config, config.model)
-    client.knowledge = {
-        key.removeprefix(scorer.KNOWLEDGE): array for key, array in arrays.items() if key.startswith(scorer.KNOWLEDGE)
-    }
+    client.prepare(RoundInputs(scorer.knowledge_in(arrays)))
     missing = [weight for weight in scorer.needs(client).weights if weight not in arrays]
     # The state after the rounds of the shared weights: the run may have continued since.
     seen = (*model.origin.resumed_after, model.origin.server_round)

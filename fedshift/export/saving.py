@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clients.base import RoundInputs
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import Source
@@ -236,7 +237,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
         ConfigError: If a part differs between nodes and no node is named, or the reverse.
     """
     client = scorer.bare_client(config, config.model, node.index if node else 0)
-    client.knowledge = _knowledge(record, checkpoint, node)
+    client.prepare(RoundInputs(_knowledge(record, checkpoint, node)))
     needed = scorer.needs(client)
     personal = [name for name in needed.weights if name not in checkpoint.weights]
     if record.config.model.per_node:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from clients.base import ClientSetup, DomainClient
+from clients.base import ClientSetup, DomainClient, RoundInputs
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
@@ -156,8 +156,8 @@ def needs(client: DomainClient) -> Needs:
         _RecordingDict(client.told),
         _RecordingDict(client.memory),
     )
-    kept = client.knowledge, client.told, client.memory
-    client.knowledge, client.told, client.memory = knowledge, scalars, memory
+    kept = client.inputs
+    client.prepare(RoundInputs(knowledge, scalars, memory, kept.statistics))
     client.model.eval()
     size = size_of_client(client)
     try:
@@ -165,7 +165,7 @@ def needs(client: DomainClient) -> Needs:
         with torch.no_grad(), _Used() as used:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
-        client.knowledge, client.told, client.memory = kept
+        client.prepare(kept)
     for what, recorded in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
         if recorded.read:
             names = ", ".join(sorted(recorded.read)[:3])
@@ -198,25 +198,30 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
         FedShiftError: If a name, a shape, a type or a number is not what the network has.
     """
     client = bare_client(config, config.model, index)
-    client.knowledge = {
-        name.removeprefix(KNOWLEDGE): array for name, array in arrays.items() if name.startswith(KNOWLEDGE)
-    }
+    knowledge = knowledge_in(arrays)
+    client.prepare(RoundInputs(knowledge))
     weights = {name: array for name, array in arrays.items() if not name.startswith(KNOWLEDGE)}
-    _check_knowledge(client.knowledge, client, whose)
+    _check_knowledge(knowledge, client, whose)
     needed = needs(client)
     _check_names(weights, needed.weights, whose)
-    _check_names(client.knowledge, needed.knowledge, whose)
+    _check_names(knowledge, needed.knowledge, whose)
     state = client.model.state_dict()
     check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
     # Weights that do not classify keep their initial values; no file contains them.
     complete = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
     shared = {name: complete[name] for name in client.shared_names}
-    client.memory = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
+    private = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
+    client.prepare(RoundInputs(knowledge, memory=private))
     setup.load(shared, client, whose)
-    client.memory = {}
+    client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)
     scorer = Scorer(client, needed, size_of(config))
     return scorer.eval()
+
+
+def knowledge_in(arrays: Arrays) -> Arrays:
+    """Return the server's arrays among those of a saved model, by their own names."""
+    return {name.removeprefix(KNOWLEDGE): array for name, array in arrays.items() if name.startswith(KNOWLEDGE)}
 
 
 def _check_names(names: Iterable[str], wanted: Iterable[str], whose: str) -> None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.base import DomainClient
+from clients.base import DomainClient, RoundInputs
 from datasets.base import ImageSet
 from datasets.io.files import check_data_dir
 from fedshift.report import grad_cam
@@ -28,7 +28,7 @@ from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
-from fedshift_core.arrays import digest
+from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
@@ -237,12 +237,14 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     strategy = run_build.strategy_of(config, federation, lambda *_: None)
     run_build.restore(strategy, record.checkpoint)
     ask = Ask(record.checkpoint.server_round + trains, trains)
-    client.knowledge, client.told = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
+    memory: Arrays = {}
     if not record.deployed:
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
         # The state as a resumed run would find it: the state of an unfinished round does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
-        _, client.memory = Shelf(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
+        _, memory = Shelf(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
+    knowledge, scalars = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
+    client.prepare(RoundInputs(knowledge, scalars, memory))
     return client
 
 

@@ -132,9 +132,8 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         modules=modules(config),
         adaptation=adaptation(config),
         bench=bench,
+        public_set=(lambda: public_set(config, where).images) if client_class.uses_public else None,
     )
-    if client_class.uses_public:
-        client.public_set = lambda: public_set(config, where).images
     return client
 
 

@@ -37,10 +37,8 @@ BRIEF = {"public_epochs": 2, "first_epochs": 1}
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedMDClient:
     told = options.pop("told", NEXT)
-    options = {"epochs": 1, "images": ImageConfig(eval_batch=7)} | options
-    made = new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=told, **options)
-    made.public_set = lambda: PUBLIC
-    return made
+    options = {"epochs": 1, "images": ImageConfig(eval_batch=7), "public_set": lambda: PUBLIC} | options
+    return new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=told, **options)
 
 
 def consensus(start: int = 2, stop: int = 8, seed: int = 3) -> Arrays:

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from clients.base import DomainClient, Phase
+from clients.base import DomainClient, Phase, RoundInputs
 from clients.training.batches import Batch
 from datasets import catalog
 from fedshift.engine import inline
@@ -415,7 +415,7 @@ def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = Mapp
     context = make_context(1, {"partition-id": index, "num-partitions": NODES}, {})
     config, where = setup.open_message(ConfigRecord(dict(sent) | {"run": json.dumps(layers)}), context)
     client = setup.make_client(config, where, index)
-    client.knowledge = {name: array.numpy() for name, array in message.content.array_records["knowledge"].items()}
-    client.told = client_app.told(sent)
-    client.memory = {name: array.numpy() for name, array in memory.items()}
+    knowledge = {name: array.numpy() for name, array in message.content.array_records["knowledge"].items()}
+    kept = {name: array.numpy() for name, array in memory.items()}
+    client.prepare(RoundInputs(knowledge, client_app.told(sent), kept))
     return client

@@ -13,10 +13,7 @@ class ShortFeaturesParams(Params):
     mu: float = Field(0.01, ge=0, description="Weight of the length; 0 leaves FedAvg's client.")
 
 
-class ShortFeatures(DomainClient):
-    params_model = ShortFeaturesParams
-    params: ShortFeaturesParams
-
+class ShortFeatures(DomainClient[ShortFeaturesParams]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         features, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": losses.cross_entropy(logits, batch.y)}

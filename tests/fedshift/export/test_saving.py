@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 from support import Run, refusal_of
 
+from clients.base import RoundInputs
 from clients.models import networks
 from datasets import base, catalog
 from datasets.base import Source
@@ -179,7 +180,7 @@ def test_onnx_without_its_packages_is_told(fedavg: Run, tmp_path: Path, monkeypa
 
 def owners(config: Any, knowledge: Arrays | None = None) -> set[str]:
     client = scorer.bare_client(config, config.model)
-    client.knowledge = knowledge or {}
+    client.prepare(RoundInputs(knowledge or {}))
     return {name.split(".")[0] for name in scorer.needs(client).weights}
 
 

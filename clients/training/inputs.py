@@ -1,0 +1,48 @@
+"""What a client is given: who it is, once; and what comes with a message, each time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.arrays import Arrays
+
+
+@dataclass(frozen=True)
+class ClientSetup:
+    """Who a client is and how it trains.
+
+    Attributes:
+        seed: The run's seed.
+        index: The node's place in the federation; with seed and round it fixes all randomness.
+        device: Where the model computes.
+        rounds: Rounds of the run.
+        profile: Whether the client measures where its time goes.
+    """
+
+    seed: int
+    index: int
+    device: torch.device
+    model: ModelConfig
+    train: TrainConfig
+    images: ImageConfig
+    profile: bool = False
+    rounds: int = 1
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """What a client is given with a message, besides the weights and what Flower calls ``config``.
+
+    Attributes:
+        knowledge: The arrays that the server sent besides weights, ``client.knowledge``.
+        scalars: The numbers and words that the server's method sent this node, ``client.told``.
+        memory: What the node has kept between calls, ``client.memory``; the client changes it.
+        statistics: BatchNorm's statistics that the server sent with the weights, by state-dict name.
+    """
+
+    knowledge: Arrays = field(default_factory=dict)
+    scalars: Mapping[str, int | float | str] = field(default_factory=dict)
+    memory: Arrays = field(default_factory=dict)
+    statistics: Arrays = field(default_factory=dict)
