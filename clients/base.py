@@ -8,7 +8,7 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 ``start_epoch``, ``loss`` (named terms), ``finish_round`` (what it contributes), ``predict`` and ``score_test``.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.adapt.base import Adaptation
+from clients.features import catalog
+from clients.features.catalog import Features
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
-from clients.training import statistics, stopwatch
-from clients.training.arrays import view
+from clients.training import stopwatch
 from clients.training.eval_slices import asked_images
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
@@ -30,39 +31,15 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P
 from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import (
-    AVERAGED,
-    BATCH,
-    BN_IMAGES,
-    BN_MEAN,
-    BN_SCORE,
-    BN_SQUARES,
-    BN_SUM,
-    BN_WAYS,
     CORRECT,
     COUNT,
-    FIGURES,
-    GAP,
-    LOCAL_CORRECT,
-    LOCAL_COUNT,
-    LOCAL_DOMAINS,
-    LOCAL_OWN_CORRECT,
-    LOCAL_OWN_COUNT,
-    LOCAL_RECEIVED,
-    LOCAL_TRAINED,
     LOSS_SUM,
     OTHER_CORRECT,
-    OWN,
     SERVER_ROUND,
-    VALIDATION,
-    VALIDATION_CORRECT,
-    VALIDATION_COUNT,
 )  # fmt: skip
-
-LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 
@@ -73,6 +50,8 @@ class DomainClient(LocalTrainer[P]):
     Attributes:
         validation_set: Labelled images of the node that it does not train on, or None.
         own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
+        features: What composes with the method in this run.
+        records: Arrays of features from the last ``evaluate``, by record.
     """
 
     #: Whether nodes may have different networks (``model.per_node``): then no weights travel.
@@ -99,6 +78,7 @@ class DomainClient(LocalTrainer[P]):
         adaptation: Adaptation | None = None,
         bench: Workbench | None = None,
         public_set: Callable[[], ImageSet] | None = None,
+        features: Features | None = None,
     ) -> None:
         """Make a client; ``bench``, which holds the model, is that of the client before in this process."""
         modules = modules or AllModules()
@@ -109,7 +89,8 @@ class DomainClient(LocalTrainer[P]):
         self.own_test = own_test
         self._adaptation = adaptation
         self._contribution: Arrays = {}
-        self._counted: Arrays = {}
+        self.features = features or catalog.of()
+        self.records: dict[str, Arrays] = {}
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -185,7 +166,7 @@ class DomainClient(LocalTrainer[P]):
         finally:
             self.test_set, self.validation_set, self.own_test = held
 
-    def _other_weights(self) -> None:
+    def other_weights(self) -> None:
         """Tell the adaptation, if there is one, that the model is another one."""
         if self._adaptation is not None:
             with self._labels_withheld():
@@ -217,16 +198,15 @@ class DomainClient(LocalTrainer[P]):
 
         Args:
             parameters: Shared arrays in the order of :attr:`shared_names`.
-            config: Holds ``server-round`` and, in rounds in which client models are scored, ``local-domains``; ``gap``
-                where the run weighs nodes by it.
+            config: Holds ``server-round`` and what features ask for.
 
         Returns:
-            The shared arrays after training, the number of training images, and the mean loss terms with,
-            if asked for, the numbers of :meth:`local_scores` and the two of ``gap``.
+            The shared arrays after training, the number of training images, and the mean loss terms with the numbers of
+            features.
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
-        self._take(parameters)
-        metrics = self._own_score(LOCAL_RECEIVED, config)
+        self.take(parameters)
+        metrics = self.features.before_training(self, config)
         phases = self._prepare_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
         with self.own_draws("dropout", server_round):
@@ -235,139 +215,48 @@ class DomainClient(LocalTrainer[P]):
         self._contribution = self.finish_round(server_round)
         self.watch.lap(stopwatch.PROTOTYPES)
         self._keep_private()
-        metrics |= terms | self._own_score(LOCAL_TRAINED, config)
-        metrics |= self.local_scores(config.get(LOCAL_DOMAINS, ()))
+        metrics |= terms | self.features.after_training(self, config)
         self.watch.lap(stopwatch.EVALUATION)
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         """Score the given weights on the test images of ``config["domains"]``, or on parts of them.
 
-        Where ``config["validation"]`` is set, a node with a validation part scores them on it as well.
-
         Returns:
-            Mean cross-entropy, number of test images, and correct, count and summed loss of each domain.
+            Mean cross-entropy, number of test images, and correct, count and summed loss of each domain with the
+            numbers of features; their arrays are in :attr:`records`.
         """
         self.server_round = int(config.get(SERVER_ROUND, 0))
-        self._take(parameters)
+        self.take(parameters)
         metrics: dict[str, Any] = {}
-        self._counted = {}
+        self.records = {}
         loss, images = 0.0, 0
-        headline, *others = config.get(BN_WAYS, (AVERAGED,))
-        with self._scored_with(headline, config):
-            for domain, test in asked_images(self.test_set, config, self.setup.seed, mixed=headline == BATCH):
-                scores = self._score_counted(test) if config.get(FIGURES) else self.score_test(test)
-                if scores.counts is not None:
-                    self._counted |= scores.counts.arrays(domain)
-                metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test)}
-                metrics |= {LOSS_SUM + domain: scores.loss_sum}
-                metrics |= {f"{OTHER_CORRECT}{name}/{domain}": correct for name, correct in scores.others.items()}
-                loss, images = loss + scores.loss_sum, images + len(test)
-            if config.get(VALIDATION) and self.validation_set is not None:
-                scores = self.score_test(self.validation_set)
-                metrics |= {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(self.validation_set)}
-        for way in others:
-            with self._scored_with(way, config):
-                for domain, test in asked_images(self.test_set, config, self.setup.seed, mixed=way == BATCH):
-                    metrics[f"{OTHER_CORRECT}{BN_SCORE}{way}/{domain}"] = self.score_test(test).correct
+        with self.features.around_scores(self, config):
+            with self.features.around_tests(self, config):
+                for domain, test in self.tests(config, mixed=self.features.mixes_images(config)):
+                    scores = self.score_test(test)
+                    for name, arrays in self.features.record(domain, scores).items():
+                        self.records[name] = self.records.get(name, {}) | arrays
+                    metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test)}
+                    metrics |= {LOSS_SUM + domain: scores.loss_sum}
+                    metrics |= {f"{OTHER_CORRECT}{name}/{domain}": number for name, number in scores.others.items()}
+                    loss, images = loss + scores.loss_sum, images + len(test)
+            metrics |= self.features.on_scores(self, config)
+        metrics |= self.features.after_scores(self, config)
         self.watch.lap(stopwatch.EVALUATION)
         return loss / max(images, 1), images, metrics
 
-    def _score_counted(self, test: ImageSet) -> Scores:
-        self._counts = True
-        try:
-            return self.score_test(test)
-        finally:
-            self._counts = False
+    def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
+        """Yield each domain that a message names, with its test images to score (:func:`asked_images`)."""
+        return asked_images(self.test_set, request, self.setup.seed, mixed=mixed)
 
-    def counted(self) -> Arrays:
-        """Return what the last ``evaluate`` counted where figures were wanted (``fedshift_core.wire.counts``)."""
-        return self._counted
-
-    def tell_statistics(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[Arrays, int]:
-        """Take BatchNorm's statistics of training images with the given weights (``evaluate.bn``: retaken).
-
-        Args:
-            parameters: Shared arrays in the order of :attr:`shared_names`.
-            config: Holds ``server-round`` and ``bn-images``, how many images are looked at at most.
-
-        Returns:
-            Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
-            layers whose statistics travel, under their names on the wire; and the number of images.
-
-        Raises:
-            FedShiftError: If they would be those of one image.
-        """
-        self.server_round = int(config[SERVER_ROUND])
-        if min(len(self.train_set), int(config[BN_IMAGES])) < LEAST_STATISTICS:
-            raise FedShiftError(f"sums over fewer than {LEAST_STATISTICS} images would be those of a single one")
-        self._take(parameters)
-        moments, images = self.take_statistics(int(config[BN_IMAGES]))
-        shared = set(self.shared_names)
-        told: Arrays = {}
-        for name, one in moments.items():
-            if f"{name}.{BN_MEAN}" in shared:
-                told |= {BN_SUM + name: one.sums.cpu().numpy(), BN_SQUARES + name: one.squares.cpu().numpy()}
-        self.watch.lap(stopwatch.EVALUATION)
-        return told, images
-
-    @contextmanager
-    def _scored_with(self, way: str, config: Mapping[str, Any]) -> Iterator[None]:
-        """Let the model be scored with BatchNorm's statistics of a way of ``evaluate.bn``."""
-        self._other_weights()
-        self.other_statistics()
-        if way == AVERAGED:
-            yield
-        elif way == BATCH:
-            self._by_batch = True
-            try:
-                yield
-            finally:
-                self._by_batch = False
-        else:
-            if way == OWN:
-                found = statistics.of_moments(*self.take_statistics(int(config[BN_IMAGES])))
-            else:
-                found = {name: view(array) for name, array in self.statistics.items()}
-            with statistics.in_place(self.model, found):
-                yield
-
-    def _take(self, parameters: list[NDArray[Any]]) -> None:
+    def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put what the server sent into the model and let the method act on it."""
         self._trained_here = False
         self._load(parameters)
-        self._other_weights()
+        self.other_weights()
         self.watch.lap(stopwatch.MESSAGES)
         self.received()
-
-    def local_scores(self, domains: Sequence[str]) -> dict[str, int]:
-        """Score the model as local training left it, private parts included: a client model of FedCode.
-
-        Args:
-            domains: Whose test images; each costs one pass over them. Unless there is none, the node's own
-                test set is scored too, if it has one apart from its domain's.
-
-        Returns:
-            Correct predictions and images by domain, under their names on the wire.
-        """
-        found: dict[str, int] = {}
-        for domain in domains:
-            test = self.test_set(domain)
-            found |= {LOCAL_CORRECT + domain: self.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
-        if domains and self.own_test is not None:
-            found |= {LOCAL_OWN_CORRECT: self.score_test(self.own_test).correct, LOCAL_OWN_COUNT: len(self.own_test)}
-        return found
-
-    def _own_score(self, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the mean loss or the accuracy of the model on the node's own images, where ``gap`` asks for it."""
-        what, where = config.get(GAP, ("", ""))
-        images = self.train_set if where == "train" else self.validation_set
-        if not what or images is None:
-            return {}
-        self.start_pass()
-        correct, loss_sum = self.score(images)
-        self.watch.lap(stopwatch.EVALUATION)
-        return {name: (loss_sum if what == "loss" else correct) / len(images)}
 
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""

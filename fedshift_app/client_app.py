@@ -1,19 +1,17 @@
 """The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
 
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
-from clients.features import privacy as noise
-from clients.training.stopwatch import MESSAGES
+from clients.features import catalog as features
+from clients.features.base import About, Metrics, Reply
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
 from fedshift_app.node import (
@@ -37,44 +35,26 @@ from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.names import (
     ARRAYS,
-    BN_IMAGES,
-    BN_WAYS,
     CLASS_COUNTS,
     CONFIG,
-    COUNTS,
     DOMAIN,
-    DOMAINS,
-    DRAWN,
     FASTEST,
-    FIGURES,
-    GAP,
     KEPT,
     KNOWLEDGE,
-    LOCAL_DOMAINS,
     METRICS,
     NODE_INDEX,
     NUM_EXAMPLES,
     NUM_PARTITIONS,
-    NUM_PUBLIC,
     NUM_TEST,
-    NUM_VALIDATION,
     PARTITION_ID,
-    PROCESS,
-    PUBLIC,
     RAISED,
     RUN,
-    SECONDS,
     SERVER_ROUND,
     SHARED_TEST,
     STARTED_ANEW,
-    STARTS,
-    STATISTICS,
-    STOPS,
-    TAKE_STATISTICS,
     TOLD,
     UNHELD_TEST,
-    VALIDATION,
-)  # fmt: skip
+)
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
@@ -92,7 +72,7 @@ registry.METHODS["fedavg"].params()  # what all methods rest on: a process forke
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(MessageType.TRAIN, msg, context, lambda: _train_noised(msg, context))
+    return _answer(MessageType.TRAIN, msg, context, lambda: _train(msg, context))
 
 
 @app.evaluate()
@@ -133,65 +113,40 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Callable[[], Reco
     return packed(work()) if was_packed else work()
 
 
-def _train_noised(msg: Message, context: Context) -> RecordDict:
-    config = setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
-    return noise.with_noise(config.privacy, msg, context, _train)
-
-
 def _train(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context)
-    client = called.client
-    config = msg.content.config_records[CONFIG]
-    parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
-    weights, num_examples, metrics = client.fit(parameters, _asked(config, SERVER_ROUND, LOCAL_DOMAINS, GAP))
+    client, request = called.client, msg.content.config_records[CONFIG]
+    sent = decode(msg.content.array_records[ARRAYS])
+    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), dict(request))
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     called.shelf.remember(client.server_round, client.memory)
     context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
-    shared, knowledge = encode(dict(zip(client.shared_names, weights, strict=True))), encode(client.contribution())
     kept = {KEPT: 1} if client.memory else {}
-    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | kept | called.told | _seconds(client, started))
-    return RecordDict({ARRAYS: shared, KNOWLEDGE: knowledge, METRICS: told})
+    numbers = {NUM_EXAMPLES: num_examples} | metrics | kept | called.told | client.features.finish(client, started)
+    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), client.contribution(), numbers)
+    reply = client.features.protect(setup.read_config(str(request[RUN])), sent, trained)
+    return RecordDict({
+        ARRAYS: encode(reply.weights), KNOWLEDGE: encode(reply.knowledge), METRICS: MetricRecord(reply.metrics)
+    })  # fmt: skip
 
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context)
-    client = called.client
-    config = msg.content.config_records[CONFIG]
+    client, request = called.client, dict(msg.content.config_records[CONFIG])
     parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
-    if config.get(TAKE_STATISTICS):
-        found, images = client.tell_statistics(parameters, _asked(config, SERVER_ROUND, BN_IMAGES))
-        about: dict[str, Any] = {NUM_EXAMPLES: images}
-        told = MetricRecord(about | called.told | _seconds(client, started))
-        return RecordDict({KNOWLEDGE: encode(found), METRICS: told})
-    _, num_examples, metrics = client.evaluate(
-        parameters,
-        _asked(config, SERVER_ROUND, DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, BN_WAYS, BN_IMAGES, FIGURES),
-    )
-    told = MetricRecord({NUM_EXAMPLES: num_examples} | metrics | called.told | _seconds(client, started))
-    answer = RecordDict({METRICS: told})
-    if counted := client.counted():
-        answer[COUNTS] = encode(counted)
-    return answer
-
-
-def _seconds(client: DomainClient, started: float) -> dict[str, float | int]:
-    """Return where the time since ``started`` went, if the run asks; what the client did not measure is messages."""
-    if not client.setup.profile:
-        return {}
-    parts = dict(client.watch.seconds)
-    rest = time.perf_counter() - started - sum(parts.values())
-    parts[MESSAGES] = parts.get(MESSAGES, 0.0) + max(rest, 0.0)
-    return {SECONDS + part: seconds for part, seconds in parts.items()} | {PROCESS: os.getpid()}
-
-
-def _asked(config: ConfigRecord, *keys: str) -> dict[str, Any]:
-    """Return what the server says to the client, without what it does not say."""
-    return {key: config[key] for key in keys if key in config}
+    if (answer := client.features.answer(client, parameters, request)) is not None:
+        arrays, images = answer
+        numbers: Metrics = {NUM_EXAMPLES: images} | called.told | client.features.finish(client, started)
+        return RecordDict({KNOWLEDGE: encode(arrays), METRICS: MetricRecord(numbers)})
+    _, num_examples, metrics = client.evaluate(parameters, request)
+    numbers = {NUM_EXAMPLES: num_examples} | metrics | called.told | client.features.finish(client, started)
+    records = {name: encode(arrays) for name, arrays in client.records.items()}
+    return RecordDict({METRICS: MetricRecord(numbers), **records})
 
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
@@ -201,6 +156,11 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     counts = np.bincount(own.train.y, minlength=classes)
     best = node_precision.fastest_here(config, setup.own_network(config, where))
     public = node_data.public_set(config, where) if setup.uses_public(config) else None
+    about = About(
+        None if own.validation is None else len(own.validation),
+        None if public is None else (public.sha256, len(public.images)),
+    )
+    numbers, words = features.of(config.features).introduce(about)
     metrics = MetricRecord({
         CLASS_COUNTS: counts.tolist(),
         NUM_TEST: node_data.num_test(config, where),
@@ -208,12 +168,10 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
         PARTITION_ID: where.partition_id,
         NUM_PARTITIONS: where.num_partitions,
         **({} if best is None else {FASTEST: ARITHMETICS.index(best)}),
-        **({NUM_VALIDATION: len(own.validation)} if own.validation is not None else {}),
-        **({NUM_PUBLIC: len(public.images)} if public is not None else {}),
+        **numbers,
         **{UNHELD_TEST + domain: number for domain, number in node_data.unheld_tests(config, where).items()},
     })  # fmt: skip
-    words = {DOMAIN: where.domain} | ({PUBLIC: public.sha256} if public is not None else {})
-    return RecordDict({CONFIG: ConfigRecord(dict(words)), METRICS: metrics})
+    return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain, **words}), METRICS: metrics})
 
 
 @dataclass(frozen=True)
@@ -242,7 +200,7 @@ def open_client(msg: Message, context: Context) -> Called:
     client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
     arrays = msg.content.array_records
     knowledge, scalars = decode(arrays[KNOWLEDGE]), told(record)
-    statistics = setup.statistics(decode(arrays[STATISTICS]), client) if STATISTICS in arrays else {}
+    records = {name: decode(arrays[name]) for name in client.features.records() & {*arrays} - {KNOWLEDGE}}
     shelf = state_store.shelf(record, where)
     node_payload.begin(client, msg.content, record, shelf)
     if MEMORY in context.state.array_records:
@@ -256,7 +214,8 @@ def open_client(msg: Message, context: Context) -> Called:
     anew = kept_in < shelf.expected
     if anew:
         log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
-    client.prepare(RoundInputs(knowledge, scalars, {} if anew else memory, statistics))
+    client.prepare(RoundInputs(knowledge, scalars, {} if anew else memory))
+    client.features.receive(client, records)
     return Called(client, shelf, {STARTED_ANEW: 1} if anew else {})
 
 

@@ -169,7 +169,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         with logs.written_to(folder.path) as file:
             public = run_build.public_told(config, nodes)
             about = (computed, *beginning.told, run_build.frozen_told(config, federation, initial), public)
-            lines = (describe(config, engine, nodes, statistics_of(federation)), *(f"  {line}" for line in about if line))
+            lines = (
+                describe(config, engine, nodes, statistics_of(federation)),
+                *(f"  {line}" for line in about if line),
+            )
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.model.start:
                 node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)

@@ -4,49 +4,43 @@ Flower's mod draws from NumPy's global generator. Processes that are forked from
 two nodes would send the same noise, which does not average out. Here each update has a generator of its own.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from clients.features.base import NodeFeature, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest
 from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import unpredictable
-from fedshift_core.wire.names import ARRAYS, KEPT, KNOWLEDGE, METRICS, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
-from fedshift_core.wire.records import decode, encode
+from fedshift_core.wire.names import KEPT, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
 
-Work = Callable[[Message, Context], RecordDict]
 #: The numbers that travel with a noised update: none of them depends on what the images show.
 _SAID = frozenset((NUM_EXAMPLES, KEPT, STARTED_ANEW, PROCESS))
 
 
-def with_noise(privacy: PrivacyConfig, msg: Message, context: Context, work: Work) -> RecordDict:
-    """Return what ``work`` returns: its weights clipped and noised, and without its losses, if the run asks for it.
+class PrivacyOnNode(NodeFeature):
+    """Clips and noises the update of a node, and lets no other number of its training out (``privacy``)."""
 
-    The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is not
-    repeatable.
+    def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
+        """Return the reply with weights clipped and noised, and without its losses, if the run asks for it.
 
-    Raises:
-        FedShiftError: If the node contributes knowledge, or noise does not fit its weights.
-    """
-    if privacy.name == "none":
-        return work(msg, context)
-    sent = decode(msg.content.array_records[ARRAYS])
-    answer = work(msg, context)
-    contributed, metrics = answer[KNOWLEDGE], answer[METRICS]
-    assert isinstance(contributed, ArrayRecord)
-    assert isinstance(metrics, MetricRecord)
-    if contributed:
-        raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(contributed)} would travel without noise")
-    trained = decode(answer.array_records[ARRAYS])
-    said = {name: value for name, value in metrics.items() if name in _SAID or name.startswith(SECONDS)}
-    return RecordDict({
-        ARRAYS: encode(noised(privacy, sent, trained)), KNOWLEDGE: ArrayRecord(), METRICS: MetricRecord(said)
-    })  # fmt: skip
+        The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is not
+        repeatable.
+
+        Raises:
+            FedShiftError: If the node contributes knowledge, or noise does not fit its weights.
+        """
+        privacy = config.privacy
+        if privacy.name == "none":
+            return reply
+        if reply.knowledge:
+            raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(reply.knowledge)} would travel without noise")
+        said = {name: value for name, value in reply.metrics.items() if name in _SAID or name.startswith(SECONDS)}
+        return Reply(noised(privacy, sent, reply.weights), {}, said)
 
 
 def noised(privacy: PrivacyConfig, sent: Arrays, trained: Arrays) -> Arrays:

@@ -225,6 +225,24 @@ class NodeTools(NumPyClient, Parametrised[P]):
             self._counting = None
         return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
 
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Let scores hold counts for the figures."""
+        self._counts = True
+        try:
+            yield
+        finally:
+            self._counts = False
+
+    @contextmanager
+    def scoring_by_batch(self) -> Iterator[None]:
+        """Let scores go by BatchNorm's statistics of each batch."""
+        self._by_batch = True
+        try:
+            yield
+        finally:
+            self._by_batch = False
+
     def as_scored(self, run: Callable[[Tensor], T]) -> Callable[[Tensor], T]:
         """Return how the model runs while scores go by the statistics of each batch, else ``run`` itself."""
         if not self._by_batch:

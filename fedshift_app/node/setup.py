@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from clients.adapt.base import Adaptation
 from clients.adapt.catalog import ADAPTATIONS
 from clients.base import ClientSetup, DomainClient
+from clients.features import catalog as features
 from clients.models import networks
 from clients.models.catalog import NETWORKS
 from clients.models.freezing import freeze
@@ -22,7 +23,6 @@ from clients.modules.catalog import MODULES
 from clients.training import precision
 from clients.training.model_cache import Workbench, keep_freed_memory
 from clients.training.settings import ModelConfig
-from clients.training.statistics import layers
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
@@ -37,7 +37,7 @@ from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
-from fedshift_core.wire.names import BN_MEAN, BN_VAR, DOMAINS, ENGINE, RUN, SERVER_ROUND
+from fedshift_core.wire.names import DOMAINS, ENGINE, RUN, SERVER_ROUND
 
 SIMULATION = "simulation"
 DEPLOYMENT = "deployment"
@@ -132,6 +132,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         modules=modules(config),
         adaptation=adaptation(config),
         bench=bench,
+        features=features.of(config.features),
         public_set=(lambda: public_set(config, where).images) if client_class.uses_public else None,
     )
     return client
@@ -259,28 +260,6 @@ def open_message(config_record: Any, context: Context) -> tuple[RunConfig, Place
     """
     config = read_config(str(config_record[RUN]))
     return config, place(config, context, str(config_record[ENGINE]))
-
-
-def statistics(arrays: Arrays, client: DomainClient) -> Arrays:
-    """Return BatchNorm's statistics that the server took anew, checked.
-
-    Raises:
-        FedShiftError: If they are not those of the layers of the client's model, or a number is not what it may be.
-    """
-    state = client.model.state_dict()
-    shared = set(client.shared_names)
-    wanted = {f"{name}.{key}" for name in layers(client.model) for key in (BN_MEAN, BN_VAR)} & shared
-    if arrays.keys() != wanted:
-        strange = sorted(arrays.keys() ^ wanted)
-        raise FedShiftError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
-    for name, array in arrays.items():
-        if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
-            raise FedShiftError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
-        if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
-            raise FedShiftError(
-                f"the server's statistics {name} hold numbers that are not finite, or negative variances"
-            )
-    return arrays
 
 
 def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[Any]]:

@@ -92,13 +92,14 @@ def prepare(
 
 def frozen_told(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
     """Say in one line what is frozen, what is sent once and what travels each round; empty where nothing is."""
-    if not federation.model.start:
+    start, frozen = federation.model.start, federation.model.frozen
+    if not start:
         return ""
-    once = sum(array.nbytes for array in federation.model.start.values())
-    each = sum(len(array.data) for name, array in initial.items() if name not in federation.model.frozen)
+    once = sum(array.nbytes for array in start.values())
+    each = sum(len(array.data) for name, array in initial.items() if name not in frozen)
     what = f"model.freeze={config.model.freeze}: " if config.model.freeze != "none" else "private parts begin from it: "
     return (
-        f"{what}{len(federation.model.start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
+        f"{what}{len(start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
         f"{size(each)} each way"
     )
 

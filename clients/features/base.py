@@ -1,0 +1,226 @@
+"""What a feature may do on a node: hooks, which do nothing unless a feature overrides them."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.training.inputs import ClientSetup
+from clients.training.node import Scores
+from clients.training.statistics import Moments
+from clients.training.stopwatch import Stopwatch
+from datasets.base import ImageSet
+from fedshift_core.arrays import Arrays
+from fedshift_core.options.run import RunSettings
+from fedshift_core.params import Params
+
+Metrics = dict[str, Any]
+
+
+class Client(Protocol):
+    """What a feature uses of :class:`clients.base.DomainClient`."""
+
+    model: Any
+    setup: ClientSetup
+    watch: Stopwatch
+    train_set: ImageSet
+    validation_set: ImageSet | None
+    own_test: ImageSet | None
+    test_set: Callable[[str], ImageSet]
+    shared_names: list[str]
+    server_round: int
+    statistics: Arrays
+
+    def take(self, parameters: list[NDArray[Any]]) -> None:
+        """Put shared weights into the model and let the method act on them."""
+
+    def start_pass(self) -> None:
+        """Begin a pass over images."""
+
+    def score(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> tuple[int, float]:
+        """Return the number of correct predictions and the summed cross-entropy."""
+
+    def score_test(self, test: ImageSet) -> Scores:
+        """Score a test set, adapted to it if the run says so."""
+
+    def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
+        """Yield each domain that a message names, with its test images to score."""
+
+    def other_statistics(self) -> None:
+        """Forget what was worked out of the received weights."""
+
+    def other_weights(self) -> None:
+        """Let the adaptation know that the model is another one."""
+
+    def take_statistics(self, most: int) -> tuple[dict[str, Moments], int]:
+        """Sum up what BatchNorm layers are given of training images."""
+
+    def scoring_by_batch(self) -> AbstractContextManager[None]:
+        """Let scores go by BatchNorm's statistics of each batch."""
+
+    def counting(self) -> AbstractContextManager[None]:
+        """Let scores hold counts for the figures."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A message to a node, and what it is held against.
+
+    Attributes:
+        kind: ``train``, ``evaluate`` or ``query``.
+        given: Its record ``config``.
+        config: The configuration of the run, which the message holds.
+        shared: The node is simulated and sees whole test sets.
+        own_domains: The domains whose test images the node has.
+    """
+
+    kind: str
+    given: Mapping[str, Any]
+    config: RunSettings
+    shared: bool
+    own_domains: tuple[str, ...]
+
+    @property
+    def server_round(self) -> int:
+        """The round, of a message that passed the rule of it; 0 of a query."""
+        return int(self.given.get("server-round", 0))
+
+    @property
+    def private(self) -> str:
+        """Why nothing of training images may leave without noise; empty where the run has no noise."""
+        name = self.config.privacy.name
+        return "" if name == "none" else f"this run has privacy.name={name}"
+
+    def refuse_domains(self, value: Any) -> str:
+        """Return why the value names domains that the node does not score; each is to be named once."""
+        whose = "this run has" if self.shared else "this node holds"
+        fits = isinstance(value, list) and len(set(value)) == len(value) and set(value) <= set(self.own_domains)
+        return "" if fits else f"{whose} {', '.join(self.own_domains)}, each to be named once"
+
+    def refuse_score(self) -> str:
+        """Return why nothing is scored in this round; empty where the run scores it."""
+        evaluate, rounds = self.config.evaluate, self.config.rounds
+        if evaluate.scores_global(self.server_round, rounds):
+            return ""
+        return f"round {self.server_round} is not scored: this run has evaluate.every={evaluate.every} ({self.late})"
+
+    @property
+    def late(self) -> str:
+        """What decides which rounds are the last ones."""
+        return f"rounds={self.config.rounds}, evaluate.last={self.config.evaluate.last}"
+
+
+def is_count(value: Any, least: int, most: int) -> bool:
+    """Tell whether a value is a whole number within bounds."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+@dataclass(frozen=True)
+class About:
+    """What a node knows of itself before the first round.
+
+    Attributes:
+        num_validation: Images of its validation part; None without one.
+        public: SHA-256 and number of images of its copy of the public set; None where the run uses none.
+    """
+
+    num_validation: int | None
+    public: tuple[str, int] | None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a node is about to send after local training.
+
+    Attributes:
+        weights: The shared weights, by name.
+        knowledge: What the method contributes.
+        metrics: Numbers.
+    """
+
+    weights: Arrays
+    knowledge: Arrays
+    metrics: Metrics
+
+
+class NodeFeature:
+    """The node's side of a feature. It keeps nothing between messages.
+
+    Attributes:
+        name: The feature's name, as ``fedshift_core.features`` has it.
+    """
+
+    def __init__(self, name: str, params: Params) -> None:
+        self.name, self.params = name, params
+
+    # --- what a message may ask for ----------------------------------------------------------------
+
+    def refuse(self, request: Request, key: str, value: Any) -> str:
+        """Return why the run's configuration does not ask for this value of a key of the feature; empty if it does."""
+        return ""
+
+    def missing(self, request: Request) -> str:
+        """Return what a message that asks for scores lacks; empty for nothing."""
+        return ""
+
+    def sent_records(self, request: Request) -> tuple[str, ...]:
+        """Return the records of arrays that a message may have with what it asks for."""
+        return ()
+
+    def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
+        """Take in the feature's records of a message; raise ``FedShiftError`` if they do not fit the model."""
+
+    # --- what is added to replies ------------------------------------------------------------------
+
+    def introduce(self, about: About) -> tuple[Metrics, dict[str, str]]:
+        """Return numbers and words that the node says of itself before the first round."""
+        return {}, {}
+
+    def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of the weights as they came."""
+        return {}
+
+    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of the model as local training left it."""
+        return {}
+
+    def answer(
+        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
+    ) -> tuple[Arrays, int] | None:
+        """Return arrays and a number of images in place of scores; None where the message asks for scores."""
+        return None
+
+    def mixes_images(self, request: Mapping[str, Any]) -> bool:
+        """Tell whether test images are to be scored in an order that mixes their classes."""
+        return False
+
+    def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Return what holds while the weights are scored."""
+        return nullcontext()
+
+    def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Return what holds while test images are scored."""
+        return nullcontext()
+
+    def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
+        """Return arrays for records of the feature, by record, from the scores of a domain."""
+        return {}
+
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return further numbers of the weights as they are scored."""
+        return {}
+
+    def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of other scores."""
+        return {}
+
+    def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
+        """Return what may leave the node after local training; raise ``FedShiftError`` if nothing may."""
+        return reply
+
+    def finish(self, client: Client, started: float) -> Metrics:
+        """Return numbers of the whole call, which began at this time of ``time.perf_counter``."""
+        return {}

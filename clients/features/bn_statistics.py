@@ -1,0 +1,199 @@
+"""Scores with other statistics of BatchNorm, and sums behind re-estimated ones (``evaluate.bn``)."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clients.features.base import Client, Metrics, NodeFeature, Request, is_count
+from clients.training import statistics, stopwatch
+from clients.training.arrays import view
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import largest
+from fedshift_core.wire.names import (
+    AVERAGED,
+    BATCH,
+    BN_IMAGES,
+    BN_MEAN,
+    BN_SCORE,
+    BN_SQUARES,
+    BN_SUM,
+    BN_VAR,
+    BN_WAYS,
+    DOMAINS,
+    DRAWN,
+    FIGURES,
+    OTHER_CORRECT,
+    OWN,
+    RETAKEN,
+    SERVER_ROUND,
+    STARTS,
+    STATISTICS,
+    STOPS,
+    TAKE_STATISTICS,
+    VALIDATION,
+)
+
+LEAST_STATISTICS = 2  # training images behind statistics that leave a node
+_OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, FIGURES, BN_WAYS))
+
+
+class BatchNormStatisticsOnNode(NodeFeature):
+    """Scores with the statistics that a message names, and sends sums of training images where one asks for them."""
+
+    # --- what a message may ask for ----------------------------------------------------------------
+
+    def refuse(self, request: Request, key: str, value: Any) -> str:
+        """Allow what ``evaluate.bn`` and ``evaluate.bn_images`` say."""
+        rule = {TAKE_STATISTICS: _take_statistics, BN_WAYS: _bn_statistics, BN_IMAGES: _bn_images}[key]
+        return rule(request, value)
+
+    def missing(self, request: Request) -> str:
+        """Return that a score would be with averaged statistics alone, where the run asks for others."""
+        if BN_WAYS in request.given:
+            return ""
+        wanted = request.config.evaluate.bn
+        alone = tuple(name for name in wanted if name != RETAKEN) == (AVERAGED,)
+        return "" if alone else f"without {BN_WAYS}, where this run has evaluate.bn=[{','.join(wanted)}]"
+
+    def sent_records(self, request: Request) -> tuple[str, ...]:
+        """Allow the record of statistics with a message that scores with re-estimated ones."""
+        scores = request.kind == "evaluate" and TAKE_STATISTICS not in request.given
+        return (STATISTICS,) if scores and RETAKEN in request.given.get(BN_WAYS, ()) else ()
+
+    def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
+        """Take in the statistics that the server re-estimated."""
+        client.statistics = checked(records[STATISTICS], client) if STATISTICS in records else {}
+
+    # --- scores ------------------------------------------------------------------------------------
+
+    def mixes_images(self, request: Mapping[str, Any]) -> bool:
+        """Tell whether the accuracy goes by statistics of each batch: a test set may be in the order of its classes."""
+        return _of_accuracy(request) == BATCH
+
+    def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Let the model be scored with the statistics of the accuracy."""
+        return scored_with(client, _of_accuracy(request), request)
+
+    def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return the correct predictions with all other statistics."""
+        metrics: Metrics = {}
+        for way in request.get(BN_WAYS, (AVERAGED,))[1:]:
+            with scored_with(client, way, request):
+                for domain, test in client.tests(request, mixed=way == BATCH):
+                    metrics[f"{OTHER_CORRECT}{BN_SCORE}{way}/{domain}"] = client.score_test(test).correct
+        return metrics
+
+    def answer(
+        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
+    ) -> tuple[Arrays, int] | None:
+        """Return sums of training images, where the message asks for them."""
+        return sums_of_images(client, parameters, request) if request.get(TAKE_STATISTICS) else None
+
+
+def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> tuple[Arrays, int]:
+    """Take BatchNorm's statistics of training images with the given weights.
+
+    Args:
+        client: The node's.
+        parameters: Shared arrays in the order of the client's ``shared_names``.
+        request: Holds ``server-round`` and ``bn-images``, how many images are looked at at most.
+
+    Returns:
+        Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
+        layers whose statistics travel, under their names on the wire; and the number of images.
+
+    Raises:
+        FedShiftError: If they would be those of one image.
+    """
+    client.server_round = int(request[SERVER_ROUND])
+    if min(len(client.train_set), int(request[BN_IMAGES])) < LEAST_STATISTICS:
+        raise FedShiftError(f"sums over fewer than {LEAST_STATISTICS} images would be those of a single one")
+    client.take(parameters)
+    moments, images = client.take_statistics(int(request[BN_IMAGES]))
+    shared = set(client.shared_names)
+    sums: Arrays = {}
+    for name, layer in moments.items():
+        if f"{name}.{BN_MEAN}" in shared:
+            sums |= {BN_SUM + name: layer.sums.cpu().numpy(), BN_SQUARES + name: layer.squares.cpu().numpy()}
+    client.watch.lap(stopwatch.EVALUATION)
+    return sums, images
+
+
+@contextmanager
+def scored_with(client: Client, way: str, request: Mapping[str, Any]) -> Iterator[None]:
+    """Let the model be scored with statistics of ``evaluate.bn``."""
+    client.other_weights()
+    client.other_statistics()
+    if way == AVERAGED:
+        yield
+    elif way == BATCH:
+        with client.scoring_by_batch():
+            yield
+    else:
+        if way == OWN:
+            given = statistics.of_moments(*client.take_statistics(int(request[BN_IMAGES])))
+        else:
+            given = {name: view(array) for name, array in client.statistics.items()}
+        with statistics.in_place(client.model, given):
+            yield
+
+
+def checked(arrays: Arrays, client: Client) -> Arrays:
+    """Return BatchNorm's statistics that the server re-estimated, checked.
+
+    Raises:
+        FedShiftError: If they are not those of the layers of the client's model, or a number is not what it may be.
+    """
+    state = client.model.state_dict()
+    shared = set(client.shared_names)
+    layers = statistics.layers(client.model)
+    wanted = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)} & shared
+    if arrays.keys() != wanted:
+        strange = sorted(arrays.keys() ^ wanted)
+        raise FedShiftError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
+    for name, array in arrays.items():
+        if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
+            raise FedShiftError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
+        if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
+            raise FedShiftError(
+                f"the server's statistics {name} hold numbers that are not finite, or negative variances"
+            )
+    return arrays
+
+
+def _of_accuracy(request: Mapping[str, Any]) -> str:
+    return str(request.get(BN_WAYS, (AVERAGED,))[0])
+
+
+def _take_statistics(request: Request, value: Any) -> str:
+    evaluate = request.config.evaluate
+    if value is not True:
+        return "it is true or absent"
+    if request.private:
+        return request.private
+    if RETAKEN not in evaluate.bn:
+        return f"this run has evaluate.bn=[{','.join(evaluate.bn)}]"
+    if others := sorted(request.given.keys() & _OF_SCORES):
+        return f"then nothing is scored, and {others[0]} has no place"
+    if BN_IMAGES not in request.given:
+        return f"without {BN_IMAGES}"
+    return request.refuse_score()
+
+
+def _bn_images(request: Request, value: Any) -> str:
+    most = request.config.evaluate.bn_images
+    if not (TAKE_STATISTICS in request.given or BN_WAYS in request.given):
+        return f"without {BN_WAYS} and {TAKE_STATISTICS}"
+    return "" if is_count(value, 2, most) and value == most else f"this run has evaluate.bn_images={most}"
+
+
+def _bn_statistics(request: Request, value: Any) -> str:
+    wanted = request.config.evaluate.bn
+    possible = (list(wanted), [name for name in wanted if name != RETAKEN])  # where no statistics travel
+    if value not in possible or not value:
+        return f"this run has evaluate.bn=[{','.join(wanted)}]"
+    return "" if BN_IMAGES in request.given else f"without {BN_IMAGES}"

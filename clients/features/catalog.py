@@ -1,0 +1,137 @@
+"""All features of a run on the node, in the order of the server's: FedShift's own, then those of other packages."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from numpy.typing import NDArray
+
+from clients.features.base import About, Client, Metrics, NodeFeature, Reply, Request
+from clients.training.node import Scores
+from fedshift_core.arrays import Arrays
+from fedshift_core.features import FEATURES, OURS, Feature, Key
+from fedshift_core.frozen import Section
+from fedshift_core.options.run import RunSettings
+from fedshift_core.params import Params
+from fedshift_core.registry import imported
+
+
+class Features:
+    """The features of a run on the node."""
+
+    def __init__(self, entries: tuple[Section, ...] = ()) -> None:
+        self.declared: list[Feature] = [*OURS, *(FEATURES[str(entry["name"])] for entry in entries)]
+        self.all: list[NodeFeature] = [
+            imported(feature.node)(feature.name, Params()) for feature in OURS if feature.node
+        ]
+        for entry in entries:
+            feature = FEATURES[str(entry["name"])]
+            params = feature.params.model_validate({key: value for key, value in entry.items() if key != "name"})
+            if feature.node:
+                self.all.append(imported(feature.node)(feature.name, params))
+        self._by_name = {feature.name: feature for feature in self.all}
+
+    def keys(self, kind: str) -> dict[str, tuple[Key, NodeFeature]]:
+        """Return what a message of a kind may have in its record ``config``, with the feature whose it is."""
+        return {
+            key.name: (key, self._by_name[feature.name])
+            for feature in self.declared
+            for key in {"train": feature.train, "evaluate": feature.evaluate}.get(kind, ())
+        }
+
+    def missing(self, request: Request) -> str:
+        """Return what a message that asks for scores lacks; empty for nothing."""
+        return next((why for feature in self.all if (why := feature.missing(request))), "")
+
+    def records(self) -> set[str]:
+        """Return the names of the records of features."""
+        return {key.name for feature in self.declared for key in feature.records}
+
+    def sent_records(self, request: Request) -> set[str]:
+        """Return the names of the records that a message may have with what it asks for."""
+        return {name for feature in self.all for name in feature.sent_records(request)}
+
+    def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
+        """Take in the records of a message."""
+        for feature in self.all:
+            feature.receive(client, records)
+
+    def introduce(self, about: About) -> tuple[Metrics, dict[str, str]]:
+        """Return numbers and words that the node says of itself."""
+        numbers: Metrics = {}
+        words: dict[str, str] = {}
+        for feature in self.all:
+            more, said = feature.introduce(about)
+            numbers, words = numbers | more, words | said
+        return numbers, words
+
+    def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of the weights as they came."""
+        return _union(feature.before_training(client, request) for feature in self.all)
+
+    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of the model as local training left it."""
+        return _union(feature.after_training(client, request) for feature in self.all)
+
+    def answer(
+        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
+    ) -> tuple[Arrays, int] | None:
+        """Return arrays and a number of images in place of scores, if a feature answers the message so."""
+        answers = (feature.answer(client, parameters, request) for feature in self.all)
+        return next((answer for answer in answers if answer is not None), None)
+
+    def mixes_images(self, request: Mapping[str, Any]) -> bool:
+        """Tell whether test images are to be scored in a mixed order."""
+        return any(feature.mixes_images(request) for feature in self.all)
+
+    @contextmanager
+    def around_scores(self, client: Client, request: Mapping[str, Any]) -> Iterator[None]:
+        """Hold what features need while the weights are scored."""
+        with ExitStack() as stack:
+            for feature in self.all:
+                stack.enter_context(feature.around_scores(client, request))
+            yield
+
+    @contextmanager
+    def around_tests(self, client: Client, request: Mapping[str, Any]) -> Iterator[None]:
+        """Hold what features need while test images are scored."""
+        with ExitStack() as stack:
+            for feature in self.all:
+                stack.enter_context(feature.around_tests(client, request))
+            yield
+
+    def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
+        """Return arrays by record from the scores of a domain."""
+        return _union(feature.record(domain, scores) for feature in self.all)
+
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return further numbers of the weights as they are scored."""
+        return _union(feature.on_scores(client, request) for feature in self.all)
+
+    def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return numbers of other scores."""
+        return _union(feature.after_scores(client, request) for feature in self.all)
+
+    def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
+        """Return what may leave the node after local training."""
+        for feature in self.all:
+            reply = feature.protect(config, sent, reply)
+        return reply
+
+    def finish(self, client: Client, started: float) -> Metrics:
+        """Return numbers of the whole call."""
+        return _union(feature.finish(client, started) for feature in self.all)
+
+
+@functools.lru_cache(maxsize=8)
+def of(entries: tuple[Section, ...] = ()) -> Features:
+    """Return the features of a run, whose configuration has these entries in its section ``features``."""
+    return Features(entries)
+
+
+def _union(parts: Iterator[Any] | Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in parts:
+        found |= part
+    return found

@@ -1,0 +1,27 @@
+"""Scores on the node's validation part (``allocation.validation_fraction``)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from clients.features.base import About, Client, Metrics, NodeFeature, Request
+from fedshift_core.wire.names import NUM_VALIDATION, VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
+
+
+class ValidationOnNode(NodeFeature):
+    """Scores the weights on the validation part, where the node has one."""
+
+    def refuse(self, request: Request, key: str, value: Any) -> str:
+        """Allow it where nodes have validation parts."""
+        fraction = request.config.allocation.validation_fraction
+        return "" if value is True and fraction > 0 else f"this run has allocation.validation_fraction={fraction:g}"
+
+    def introduce(self, about: About) -> tuple[Metrics, dict[str, str]]:
+        """Say how many validation images there are."""
+        return ({} if about.num_validation is None else {NUM_VALIDATION: about.num_validation}), {}
+
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return correct predictions and images of the validation part."""
+        images = client.validation_set
+        if not request.get(VALIDATION) or images is None:
+            return {}
+        return {VALIDATION_CORRECT: client.score_test(images).correct, VALIDATION_COUNT: len(images)}
