@@ -1,7 +1,7 @@
 """The hooks of a method on the server. By itself each does what FedAvg does.
 
-A method overrides a few: ``start_run`` (what must be there before round 1), ``weights`` (how nodes weigh), ``merge`` (how
-updates become the next weights), ``contributes`` and ``merge_knowledge`` (what nodes contribute besides weights),
+A method overrides a few: ``start_run`` (what must be there before round 1), ``weights`` (how nodes weigh), ``merge``
+(how updates become the next weights), ``contributes`` and ``merge_knowledge`` (what nodes contribute besides weights),
 ``knowledge_for`` and ``tell`` (what a node is sent). What must outlive a round is in ``knowledge`` (may be sent) or
 ``state`` (never is). The round that calls them is in :mod:`strategies.base`.
 """

@@ -34,6 +34,7 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from strategies.base import DomainStrategy
 from strategies.contributions import check_contribution
+from strategies.features.public_set import PublicSet
 from strategies.federation.context import Ask, Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
@@ -443,6 +444,11 @@ def federation(**changes: Any) -> RunContext:
     for section, values in sections.items():
         whole[section] = getattr(config, section).model_copy(update=values)
     return RunContext(config.model_copy(update=whole), ModelFacts(**facts), Engine(name, **engine), run_json)
+
+
+def public_set_feature() -> PublicSet:
+    """Return what holds nodes to one copy of the public set."""
+    return PublicSet("public-set", federation(), Params())
 
 
 def new_strategy(

@@ -53,4 +53,4 @@ def _statistics_travel(settings: str) -> bool:
         _, federation = run_build.prepare(config, SIMULATION, initial_model.plain(config))
     except ConfigError:
         return True
-    return bool(federation.batchnorms)
+    return bool(federation.model.batchnorms)

@@ -363,9 +363,10 @@ def summary(result: Estimate) -> str:
         ("machine", machine.describe()),
     ]
     if result.bn_share:
-        further = len(statistics_of(fed)) - 1
+        named = statistics_of(fed)
+        further = len(named) - 1
         lines.insert(2, (
-            "ways", f"of evaluate.bn, {', '.join(statistics_of(fed))}: beyond one scoring {further} x {full.test} test images "
+            "ways", f"of evaluate.bn, {', '.join(named)}: beyond one scoring {further} x {full.test} test images "
             f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-from support import InlineRun, refusal_of
+from support import InlineRun, public_set_feature, refusal_of
 
 from datasets import catalog
 from datasets.base import ImageSet, Source

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from support import public_set_feature
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FederationError
