@@ -33,13 +33,8 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
 from fedshift_core.wire.counts import Counts
-from fedshift_core.wire.names import (
-    CORRECT,
-    COUNT,
-    LOSS_SUM,
-    OTHER_CORRECT,
-    SERVER_ROUND,
-)  # fmt: skip
+from fedshift_core.wire.messages import DomainScore
+from fedshift_core.wire.names import SERVER_ROUND
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 
@@ -237,9 +232,8 @@ class DomainClient(LocalTrainer[P]):
                     scores = self.score_test(test)
                     for name, arrays in self.features.record(domain, scores).items():
                         self.records[name] = self.records.get(name, {}) | arrays
-                    metrics |= {CORRECT + domain: scores.correct, COUNT + domain: len(test)}
-                    metrics |= {LOSS_SUM + domain: scores.loss_sum}
-                    metrics |= {f"{OTHER_CORRECT}{name}/{domain}": number for name, number in scores.others.items()}
+                    score = DomainScore(scores.correct, len(test), scores.loss_sum, scores.others)
+                    metrics |= score.to_numbers(domain)
                     loss, images = loss + scores.loss_sum, images + len(test)
             metrics |= self.features.on_scores(self, config)
         metrics |= self.features.after_scores(self, config)

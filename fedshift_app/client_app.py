@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
 from clients.features import catalog as features
-from clients.features.base import About, Metrics, Reply
+from clients.features.base import About, Reply
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
 from fedshift_app.node import (
@@ -33,26 +33,20 @@ from fedshift_app.run import console
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
+from fedshift_core.wire.messages import WorkReply, WorkRequest
 from fedshift_core.wire.names import (
-    ARRAYS,
     CLASS_COUNTS,
     CONFIG,
     DOMAIN,
     FASTEST,
-    KEPT,
     KNOWLEDGE,
     METRICS,
-    NODE_INDEX,
-    NUM_EXAMPLES,
     NUM_PARTITIONS,
     NUM_TEST,
     PARTITION_ID,
     RAISED,
-    RUN,
     SERVER_ROUND,
     SHARED_TEST,
-    STARTED_ANEW,
-    TOLD,
     UNHELD_TEST,
 )
 from fedshift_core.wire.packing import has_packed, packed, unpacked
@@ -116,37 +110,39 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Callable[[], Reco
 def _train(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context)
-    client, request = called.client, msg.content.config_records[CONFIG]
-    sent = decode(msg.content.array_records[ARRAYS])
-    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), dict(request))
+    client, request = called.client, called.request
+    sent = decode(request.weights)
+    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), dict(request.options))
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     called.shelf.remember(client.server_round, client.memory)
     context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
-    kept = {KEPT: 1} if client.memory else {}
-    numbers = {NUM_EXAMPLES: num_examples} | metrics | kept | called.told | client.features.finish(client, started)
+    numbers = metrics | client.features.finish(client, started)
     trained = Reply(dict(zip(client.shared_names, weights, strict=True)), client.contribution(), numbers)
-    reply = client.features.protect(setup.read_config(str(request[RUN])), sent, trained)
-    return RecordDict({
-        ARRAYS: encode(reply.weights), KNOWLEDGE: encode(reply.knowledge), METRICS: MetricRecord(reply.metrics)
-    })  # fmt: skip
+    reply = client.features.protect(setup.read_config(request.header.run), sent, trained)
+    return WorkReply(
+        num_examples, reply.metrics, bool(client.memory), called.started_anew, encode(reply.weights),
+        encode(reply.knowledge),
+    ).to_record()  # fmt: skip
 
 
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context)
-    client, request = called.client, dict(msg.content.config_records[CONFIG])
-    parameters = setup.in_order(decode(msg.content.array_records[ARRAYS]), client, "the server's")
-    if (answer := client.features.answer(client, parameters, request)) is not None:
+    client, options = called.client, dict(called.request.options)
+    parameters = setup.in_order(decode(called.request.weights), client, "the server's")
+    numbers: Metrics = {}
+    answer = client.features.answer(client, parameters, options)
+    if answer is not None:
         arrays, images = answer
-        numbers: Metrics = {NUM_EXAMPLES: images} | called.told | client.features.finish(client, started)
-        return RecordDict({KNOWLEDGE: encode(arrays), METRICS: MetricRecord(numbers)})
-    _, num_examples, metrics = client.evaluate(parameters, request)
-    numbers = {NUM_EXAMPLES: num_examples} | metrics | called.told | client.features.finish(client, started)
-    records = {name: encode(arrays) for name, arrays in client.records.items()}
-    return RecordDict({METRICS: MetricRecord(numbers), **records})
+        records = {KNOWLEDGE: encode(arrays)}
+    else:
+        _, images, numbers = client.evaluate(parameters, options)
+        records = {name: encode(arrays) for name, arrays in client.records.items()}
+    numbers = numbers | client.features.finish(client, started)
+    return WorkReply(images, numbers, started_anew=called.started_anew, records=records).to_record()
 
 
 def _introduce(msg: Message, context: Context) -> RecordDict:
@@ -180,13 +176,15 @@ class Called:
 
     Attributes:
         client: With its knowledge and its memory.
+        request: What it is asked.
         shelf: Where its memory is kept.
-        told: What the server is to know of its memory.
+        started_anew: What the node must have kept is gone.
     """
 
     client: DomainClient
+    request: WorkRequest
     shelf: Shelf
-    told: dict[str, int]
+    started_anew: bool
 
 
 def open_client(msg: Message, context: Context) -> Called:
@@ -195,40 +193,23 @@ def open_client(msg: Message, context: Context) -> Called:
     Raises:
         FedShiftError: If the node lacks what it needs, or its memory cannot be read.
     """
-    record = msg.content.config_records[CONFIG]
-    config, where = setup.open_message(record, context)
-    client = setup.make_client(config, where, int(str(record[NODE_INDEX])))
-    arrays = msg.content.array_records
-    knowledge, scalars = decode(arrays[KNOWLEDGE]), told(record)
-    records = {name: decode(arrays[name]) for name in client.features.records() & {*arrays} - {KNOWLEDGE}}
-    shelf = state_store.shelf(record, where)
-    node_payload.begin(client, msg.content, record, shelf)
+    request = WorkRequest.from_record(msg.content)
+    config = setup.read_config(request.header.run)
+    where = setup.place(config, context, request.header.engine)
+    client = setup.make_client(config, where, request.node_index)
+    shelf = state_store.shelf(request.header, where)
+    node_payload.begin(client, request.header, request.start, shelf)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])
     else:  # the first message, the SuperNode's process was started again, or the run was resumed
         trains = msg.metadata.message_type == MessageType.TRAIN
-        kept_in, memory = shelf.recall(int(str(record[SERVER_ROUND])) if trains else None)
+        kept_in, memory = shelf.recall(request.server_round if trains else None)
         if memory and not where.shared:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     anew = kept_in < shelf.expected
     if anew:
         log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
-    client.prepare(RoundInputs(knowledge, scalars, {} if anew else memory))
-    client.features.receive(client, records)
-    return Called(client, shelf, {STARTED_ANEW: 1} if anew else {})
-
-
-def told(record: ConfigRecord) -> dict[str, int | float | str]:
-    """Return what the server's method tells this node.
-
-    Raises:
-        FedShiftError: If it is no number and no word.
-    """
-    found: dict[str, int | float | str] = {}
-    for key, value in record.items():
-        if key.startswith(TOLD):
-            if not isinstance(value, int | float | str):
-                raise FedShiftError(f"the server tells {key.removeprefix(TOLD)} as {type(value).__name__}")
-            found[key.removeprefix(TOLD)] = value
-    return found
+    client.prepare(RoundInputs(decode(request.knowledge), request.scalars, {} if anew else memory))
+    client.features.receive(client, {name: decode(record) for name, record in request.records.items()})
+    return Called(client, request, shelf, anew)

@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
 from fedshift_core.errors import FederationError
 from fedshift_core.params import P
-from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, METRICS, NODE_INDEX, RUN, SERVER_ROUND, TOLD
+from fedshift_core.wire.messages import RunHeader, WorkRequest, parts_to_options
+from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS
 from strategies.contributions import check_contribution
 from strategies.features.base import Session, Training
 from strategies.federation import announced, checks, phases, untrained
 from strategies.federation.context import Ask, RoundResult, RunContext
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
-from strategies.federation.evaluation import Evaluation, Questions, asked_of
+from strategies.federation.evaluation import Evaluation, Questions
 from strategies.federation.memory import NodeMemory
 from strategies.federation.one_time_payload import Start
 from strategies.federation.pending import Sent, check_whole, let_go_strays
@@ -232,17 +233,14 @@ class DomainStrategy(MethodHooks[P]):
 
     def _message(self, kind: str, node: Node, arrays: ArrayRecord, options: Mapping[str, Any]) -> Message:
         ask = Ask(self._result.server_round, kind == MessageType.TRAIN)
-        scalars = {TOLD + name: value for name, value in self.tell(node, ask).items()}
-        config = ConfigRecord({
-            SERVER_ROUND: ask.server_round, NODE_INDEX: node.index, ENGINE: self.federation.engine.name,
-            RUN: self.federation.run_json, **self.memory.told(node), **scalars, **options,
-        })  # fmt: skip
-        knowledge = self._encoder.record(self.knowledge_for(node, ask))
-        content = RecordDict({ARRAYS: arrays, KNOWLEDGE: knowledge, CONFIG: config})
-        for name, record in self.features.sent_records(options).items():
-            content[name] = self._encoder.record(record)
-        self.start_values.put(content, node.node_id)
-        return Message(content, node.node_id, kind)
+        digest, start = self.start_values.for_node(node.node_id)
+        header = RunHeader(self.federation.engine.name, self.federation.run_json, start_digest=digest)
+        request = WorkRequest(
+            self.memory.header(node, header), ask.server_round, node.index, arrays,
+            self._encoder.record(self.knowledge_for(node, ask)), self.tell(node, ask), options,
+            {name: self._encoder.record(of) for name, of in self.features.sent_records(options).items()}, start,
+        )  # fmt: skip
+        return Message(request.to_record(), node.node_id, kind)
 
     def _in_order(self, messages: list[Message], work: Mapping[Node, int]) -> Iterable[Message]:
         """Return messages, longest first, so that Flower's simulation keeps to that."""
@@ -254,7 +252,7 @@ class DomainStrategy(MethodHooks[P]):
         more = self.features.score_options(evaluation)
         work = {node: sum(len(part) for part in parts) for node, parts in parts_of.items()}
         sliced = self.federation.engine.is_simulation
-        return self._evaluating(work, lambda node: asked_of(parts_of[node], sliced=sliced) | more)
+        return self._evaluating(work, lambda node: parts_to_options(parts_of[node], sliced=sliced) | more)
 
     def _evaluating(self, work: Mapping[Node, int], options: Callable[[Node], Mapping[str, Any]]) -> Iterable[Message]:
         """Return a question to each node about the weights that are scored."""

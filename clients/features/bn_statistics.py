@@ -13,6 +13,7 @@ from clients.training.arrays import view
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest
+from fedshift_core.wire.messages import DomainScore
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -26,7 +27,6 @@ from fedshift_core.wire.names import (
     DOMAINS,
     DRAWN,
     FIGURES,
-    OTHER_CORRECT,
     OWN,
     RETAKEN,
     SERVER_ROUND,
@@ -84,7 +84,7 @@ class BatchNormStatisticsOnNode(NodeFeature):
         for way in request.get(BN_WAYS, (AVERAGED,))[1:]:
             with scored_with(client, way, request):
                 for domain, test in client.tests(request, mixed=way == BATCH):
-                    metrics[f"{OTHER_CORRECT}{BN_SCORE}{way}/{domain}"] = client.score_test(test).correct
+                    metrics[DomainScore.other_key(BN_SCORE + way, domain)] = client.score_test(test).correct
         return metrics
 
     def answer(

@@ -16,10 +16,10 @@ from fedshift_core.limits import largest
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import unpredictable
-from fedshift_core.wire.names import KEPT, NUM_EXAMPLES, PROCESS, SECONDS, STARTED_ANEW
+from fedshift_core.wire.names import PROCESS, SECONDS
 
-#: The numbers that travel with a noised update: none of them depends on what the images show.
-_SAID = frozenset((NUM_EXAMPLES, KEPT, STARTED_ANEW, PROCESS))
+#: Of the numbers, those that travel with a noised update: none of them depends on what the images show.
+_SAID = frozenset((PROCESS,))
 
 
 class PrivacyOnNode(NodeFeature):

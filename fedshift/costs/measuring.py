@@ -25,6 +25,7 @@ from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
 from fedshift_core.errors import FederationError
+from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_core.wire.records import decode
 from strategies.federation.roster import Listener, Node
@@ -246,5 +247,5 @@ def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Mes
 
 def _kind(message: Message) -> str:
     """Return the text scalars that the server's method sends a node."""
-    scalars = client_app.told(message.content.config_records[CONFIG])
+    scalars = WorkRequest.from_record(message.content).scalars
     return ", ".join(f"{name}={value}" for name, value in scalars.items() if isinstance(value, str))

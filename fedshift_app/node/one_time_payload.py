@@ -1,12 +1,10 @@
 """What a node begins from beside the weights of each round: it comes once, and is kept on the node's disk."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord
 
 from clients.base import DomainClient
 from fedshift_app.node.state_store import START_STEM, Shelf
@@ -14,35 +12,34 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import as_found, largest
-from fedshift_core.wire.names import KEPT_IN, START, START_DIGEST
+from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import decode
 
 _SUFFIX = ".safetensors"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def begin(client: DomainClient, content: RecordDict, told: Mapping[str, Any], shelf: Shelf) -> None:
+def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, shelf: Shelf) -> None:
     """Let a client begin from what the server sent with this message or an earlier one; nothing if it says of none.
 
     Args:
         client: As it was made.
-        content: The message.
-        told: Its record ``config``.
+        header: What the message says of the run.
+        sent: What came with it to begin from; None for nothing.
         shelf: Where the node keeps what it remembers; a simulated node finds the server's own file beside it.
 
     Raises:
         FedShiftError: If the arrays are not there (the server sends them again), not what the server says that they
             are, or not of the client's model.
     """
-    wanted = str(told.get(START_DIGEST, ""))
+    wanted = header.start_digest
     if not wanted or client.begun == wanted:
         return
     if not _DIGEST.fullmatch(wanted):  # it becomes a part of a file's name
         raise FedShiftError(f"the server says that nodes begin from {as_found(wanted)}, expected 64 hexadecimal digits")
-    base = str(told.get(KEPT_IN, ""))
-    folder = shelf.folder if shelf.own else Path(base).parent if base else None
-    if START in content.array_records:
-        arrays = decode(content.array_records[START])
+    folder = shelf.folder if shelf.own else Path(header.kept_in).parent if header.kept_in else None
+    if sent is not None:
+        arrays = decode(sent)
         if digest(arrays) != wanted:
             raise FedShiftError("what the server sent to begin from is not what it says that it is")
         check(arrays, client)

@@ -37,12 +37,12 @@ from fedshift_core.wire.names import (
     RESUMED_AFTER,
     RUN,
     RUN_ID,
+    SCALAR,
     SERVER_ROUND,
     START,
     START_DIGEST,
     STARTS,
     STOPS,
-    TOLD,
 )  # fmt: skip
 from strategies.base import DomainStrategy
 from strategies.contributions import declared
@@ -121,8 +121,8 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     core, features = ALLOWED[request.kind], request.features.keys(request.kind)
     strategy = registry.get(request.run.method["name"]).strategy_class()
     for key, value in request.given.items():
-        if key.startswith(TOLD):
-            _refuse(request, key, value, _declared(strategy, "tells", key.removeprefix(TOLD)))
+        if key.startswith(SCALAR):
+            _refuse(request, key, value, _declared(strategy, "tells", key.removeprefix(SCALAR)))
         elif key not in core and key not in features:
             _refuse(request, key, value, f"a message to {request.kind} has no such key")
     for key in core:  # in the order of the table: later rules rest on earlier ones

@@ -15,10 +15,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fedshift_app.node.data import Place
 from fedshift_core import atomic_io, private_files
@@ -26,7 +24,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
-from fedshift_core.wire.names import CHOSEN, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID
+from fedshift_core.wire.messages import RunHeader
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
@@ -177,22 +175,19 @@ class Shelf:
         return [found[-1] for found in upto if found]
 
 
-def shelf(told: Mapping[str, Any], where: Place) -> Shelf:
-    """Return where a node keeps what it remembers, from the server's ``config`` record.
+def shelf(header: RunHeader, where: Place) -> Shelf:
+    """Return where a node keeps what it remembers, by what a message says of the run.
 
     Raises:
-        FedShiftError: If a real node is not told which run this is, or has no folder to keep anything in.
+        FedShiftError: If a real node is not given a run's id, or has no folder to keep anything in.
     """
-    resumed_after = tuple(int(after) for after in told.get(RESUMED_AFTER, ()))
-    expected = int(told.get(MEMORY_ROUND, 0))
-    chosen = tuple(int(kept) for kept in list(told.get(CHOSEN, ()))[:MOST_CHOSEN])
+    chosen = header.chosen[:MOST_CHOSEN]
     if where.shared:
-        base = str(told.get(KEPT_IN, ""))
-        return Shelf(simulated(Path(base), where.partition_id) if base else None, resumed_after, expected, chosen)
-    run_id = str(told.get(RUN_ID, ""))
-    if not _RUN_ID.fullmatch(run_id):  # it becomes the name of a folder
-        raise FedShiftError(f"the server says that the run is {run_id[:40]!r}, expected 32 hexadecimal digits")
-    return Shelf(_own_folder(where, run_id), resumed_after, expected, chosen, own=True)
+        folder = simulated(Path(header.kept_in), where.partition_id) if header.kept_in else None
+        return Shelf(folder, header.resumed_after, header.memory_round, chosen)
+    if not _RUN_ID.fullmatch(header.run_id):  # it becomes the name of a folder
+        raise FedShiftError(f"the server says that the run is {header.run_id[:40]!r}, expected 32 hexadecimal digits")
+    return Shelf(_own_folder(where, header.run_id), header.resumed_after, header.memory_round, chosen, own=True)
 
 
 def simulated(base: Path, index: int) -> Path:

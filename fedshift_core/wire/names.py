@@ -43,7 +43,7 @@ GAP = (
     "gap"  # list of str, only where it is asked for: tell "loss" or "accuracy" on own images of "train" or "validation"
 )
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
-TOLD = "told/"  # + name: a scalar that the method tells this node (int, float or str)
+SCALAR = "told/"  # + name: a scalar of the method for this node (int, float or str)
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, tell BatchNorm's statistics of training images

@@ -8,9 +8,10 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.wire.messages import Part
 from strategies.federation.checks import Known
 from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Answer, Evaluation, Part
+from strategies.federation.evaluation import Answer, Evaluation
 from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
 

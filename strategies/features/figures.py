@@ -109,7 +109,7 @@ class Figures(ServerFeature):
         """Return the counts of each domain, checked against its accuracy."""
         if not self._counts(evaluation):
             return {}
-        asked = {answer.part.domain: (int(answer.count), int(answer.correct)) for answer in answers}
+        asked = {answer.part.domain: (int(answer.score.count), int(answer.score.correct)) for answer in answers}
         return read(content, asked, self.run.num_classes)
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:

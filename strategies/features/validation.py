@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedshift_core.wire.messages import Part
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
 from strategies.features.base import ServerFeature
 from strategies.federation import announced
 from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
 from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Evaluation, Part, Tally
+from strategies.federation.evaluation import Evaluation, Tally
 from strategies.federation.nodes import Node
 
 

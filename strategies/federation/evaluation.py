@@ -9,46 +9,15 @@ from typing import Any, Protocol
 from flwr.app import Message, RecordDict
 
 from fedshift_core.limits import Refused
-from fedshift_core.wire.names import (
-    CORRECT,
-    COUNT,
-    DOMAINS,
-    DRAWN,
-    LOSS_SUM,
-    METRICS,
-    NUM_EXAMPLES,
-    OTHER_CORRECT,
-    STARTED_ANEW,
-    STARTS,
-    STOPS,
-)  # fmt: skip
+from fedshift_core.wire.messages import DomainScore, Part
+from fedshift_core.wire.names import METRICS, NUM_EXAMPLES, STARTED_ANEW
 from strategies.federation import announced, checks
-from strategies.federation.checks import ANY_COUNT, Known, right_of
+from strategies.federation.checks import ANY_COUNT, Known
 from strategies.federation.roster import Node
 
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
 MIN_BATCHES = 8
-
-
-@dataclass(frozen=True)
-class Part:
-    """Test images of a domain that one node is to score: some of those drawn from a test set, or all.
-
-    Attributes:
-        domain: Whose test set.
-        drawn: How many of its images are scored at all, by whomever.
-        start: First of the drawn images that the node scores.
-        stop: One past the last of them.
-    """
-
-    domain: str
-    drawn: int
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
 
 
 Questions = dict[Node, list[Part]]
@@ -62,19 +31,13 @@ class Answer:
     Attributes:
         node: Who scored it.
         part: The part.
-        correct: Correct predictions.
-        count: Images.
-        loss_sum: Cross-entropy summed over them.
-        others: By name of another way to score: correct predictions and images.
+        score: How it did.
         extra: What features read of the same reply for the part's domain, by their name.
     """
 
     node: Node
     part: Part
-    correct: float
-    count: float
-    loss_sum: float
-    others: list[tuple[str, float, float]]
+    score: DomainScore
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -274,11 +237,11 @@ class Evaluation:
         for task in self._tasks:
             if task.answer is None or task.part.domain in missing:
                 continue
-            domain, answer = task.part.domain, task.answer
-            tally.add(domain, answer.correct, answer.count, answer.loss_sum)
-            for name, correct, count in answer.others:
+            domain, score = task.part.domain, task.answer.score
+            tally.add(domain, score.correct, score.count, score.loss_sum)
+            for name, correct in score.others.items():
                 if all(extra.counts_other(name, held=domain in self._held) for extra in self._extras):
-                    tally.add_other(name, domain, correct, count)
+                    tally.add_other(name, domain, correct, score.count)
         return tally
 
     def extra(self, name: str, domain: str) -> list[Any]:
@@ -294,7 +257,8 @@ class Evaluation:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
         found: dict[str, float | None] = {}
         for domain in self._domains:
-            each = [100 * answer.correct / answer.count for answer in self._answers(domain) if answer.count]
+            scores = [answer.score for answer in self._answers(domain)]
+            each = [100 * score.correct / score.count for score in scores if score.count]
             found[domain] = statistics.stdev(each) if len(each) > 1 else None
         return found
 
@@ -329,9 +293,9 @@ class Evaluation:
         known = {NUM_EXAMPLES: ANY_COUNT}
         for task in tasks:
             domain = task.part.domain
-            known |= {CORRECT + domain: ANY_COUNT, COUNT + domain: ANY_COUNT}
-            known |= {LOSS_SUM + domain: checks.loss_sum_of(len(task.part))}
-            known |= {f"{OTHER_CORRECT}{name}/{domain}": ANY_COUNT for name in self._scores}
+            ranges = (ANY_COUNT, ANY_COUNT, checks.loss_sum_of(len(task.part)))
+            known |= {key + domain: allowed for key, allowed in zip(DomainScore.KEYS, ranges, strict=True)}
+            known |= {DomainScore.other_key(name, domain): ANY_COUNT for name in self._scores}
         parts = [task.part for task in tasks]
         for extra in self._extras:
             known |= extra.score_bounds(node, parts, self)
@@ -389,22 +353,6 @@ class Evaluation:
         return {node: [task.part for task in tasks] for node, tasks in asked.items()}
 
 
-def asked_of(parts: list[Part], *, sliced: bool = True) -> dict[str, list[str] | list[int] | bool]:
-    """Return the parts that a node is to score, as they travel.
-
-    Args:
-        parts: Those of one node.
-        sliced: Nodes share test sets out (simulation). A real node scores all images that are drawn of its own, and
-            refuses a message that names a part of them.
-    """
-    drawn: dict[str, list[str] | list[int] | bool] = {
-        DOMAINS: [part.domain for part in parts], DRAWN: [part.drawn for part in parts],
-    }  # fmt: skip
-    if not sliced:
-        return drawn
-    return drawn | {STARTS: [part.start for part in parts], STOPS: [part.stop for part in parts]}
-
-
 def sample_size(images: int, batch: int, share: float) -> int:
     """Return how many of so many images to score: the share, rounded up to whole batches."""
     return min(images, math.ceil(share * images / batch) * batch)
@@ -436,13 +384,7 @@ def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dic
 def _answer(node: Node, metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> Answer:
     """Return what a node says of one part."""
     domain = task.part.domain
-    if not all(key + domain in metrics for key in (CORRECT, COUNT, LOSS_SUM)):
-        raise Refused(f"no numbers for domain {domain!r}")
-    correct, count, loss_sum = (float(metrics[key + domain]) for key in (CORRECT, COUNT, LOSS_SUM))
-    if correct > count:
-        raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
-    if count != len(task.part):
-        raise Refused(f"{count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
-    names = [name for name in scores if f"{OTHER_CORRECT}{name}/{domain}" in metrics]
-    others = [(name, *right_of(metrics, f"{OTHER_CORRECT}{name}/{domain}", COUNT + domain)) for name in names]
-    return Answer(node, task.part, correct, count, loss_sum, others)
+    score = DomainScore.from_numbers(metrics, domain, scores)
+    if score.count != len(task.part):
+        raise Refused(f"{score.count:g} images scored in domain {domain!r}, asked were {len(task.part)}")
+    return Answer(node, task.part, score)

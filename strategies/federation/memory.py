@@ -2,10 +2,11 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedshift_core.wire.names import CHOSEN, KEPT, KEPT_IN, MEMORY_ROUND, RESUMED_AFTER, RUN_ID, STARTED_ANEW
+from fedshift_core.wire.messages import RunHeader
+from fedshift_core.wire.names import KEPT, STARTED_ANEW
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -29,20 +30,12 @@ class NodeMemory:
     rounds: dict[int, int] = field(default_factory=dict)
     chosen: tuple[int, ...] = ()
 
-    def told(self, node: Node) -> dict[str, str | int | list[int]]:
-        """Return what a node is told with each message."""
-        told: dict[str, str | int | list[int]] = {}
-        if self.run_id:
-            told[RUN_ID] = self.run_id
-        if self.kept_in:
-            told[KEPT_IN] = self.kept_in
-        if self.resumed_after:
-            told[RESUMED_AFTER] = list(self.resumed_after)
-        if self.chosen:
-            told[CHOSEN] = list(self.chosen)
-        if node.index in self.rounds:
-            told[MEMORY_ROUND] = self.rounds[node.index]
-        return told
+    def header(self, node: Node, header: RunHeader) -> RunHeader:
+        """Return what a message says of the run, with which memory the node must have."""
+        return replace(
+            header, run_id=self.run_id, kept_in=self.kept_in, resumed_after=self.resumed_after, chosen=self.chosen,
+            memory_round=self.rounds.get(node.index, 0),
+        )  # fmt: skip
 
     def hear(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
         """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""

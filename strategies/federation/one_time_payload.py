@@ -6,10 +6,9 @@ any more answers with an error, and so is sent it again.
 
 from collections.abc import Iterable
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 
 from fedshift_core.arrays import Arrays, digest
-from fedshift_core.wire.names import CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import encode
 
 
@@ -34,19 +33,17 @@ class Start:
         self._still: dict[str, Array] = {}
         self._order: list[str] = []
 
-    def put(self, content: RecordDict, node_id: int) -> None:
-        """Tell a node what it must begin from, with the arrays unless it has them."""
+    def for_node(self, node_id: int) -> tuple[str, ArrayRecord | None]:
+        """Return the digest of what a node must begin from, and the arrays unless it has them."""
         if not self._digest:
-            return
-        config = content[CONFIG]
-        assert isinstance(config, ConfigRecord)
-        config[START_DIGEST] = self._digest
+            return "", None
         self._sent.discard(node_id)
-        if node_id not in self._given and not self.beside:
-            if self._record is None:
-                self._record = encode(self._arrays)
-            content[START] = self._record
-            self._sent.add(node_id)
+        if node_id in self._given or self.beside:
+            return self._digest, None
+        if self._record is None:
+            self._record = encode(self._arrays)
+        self._sent.add(node_id)
+        return self._digest, self._record
 
     def heard(self, answers: Iterable[Message]) -> None:
         """Note who has it: who answered, and not with an error."""

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
-from fedshift_core.wire.names import ARRAYS, CONFIG, ENGINE, KNOWLEDGE, RUN
+from fedshift_core.wire.messages import RunHeader
 from strategies.federation import announced
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
@@ -87,7 +87,7 @@ class Roster:
         self.fastest: dict[int, Arithmetic] = {}
         self._domains = domains
         self._simulated = engine == "simulation"
-        self._config = {ENGINE: engine, RUN: run_json}
+        self._header = RunHeader(engine, run_json)
         self._introduction = Introduction(domains, num_classes, simulated=self._simulated)
         self.silence = Silence()
         self.max_images = math.inf
@@ -127,7 +127,7 @@ class Roster:
 
     def tell(self, run_json: str) -> None:
         """Send this configuration to nodes that come from now on."""
-        self._config[RUN] = run_json
+        self._header = replace(self._header, run=run_json)
 
     def gather(self, grid: Grid, at_least: int, timeout: float) -> None:
         """Wait until ``at_least`` nodes, or as many as the nodes say there are, can take part.
@@ -310,8 +310,7 @@ class Roster:
         return dict(sorted(problems.items()))
 
     def _question(self, node_id: int) -> Message:
-        config = ConfigRecord(dict(self._config))
-        content = RecordDict({ARRAYS: ArrayRecord(), KNOWLEDGE: ArrayRecord(), CONFIG: config})
+        content = self._header.to_record()
         return Message(content, node_id, MessageType.QUERY)
 
     def _meet(self, replies: Iterable[Message], problems: dict[str, int]) -> None:

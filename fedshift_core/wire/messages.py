@@ -1,0 +1,251 @@
+"""Messages between server and node as types, with their codecs: nobody else puts a name and a prefix together.
+
+A server makes a request and sends ``request.to_record()``; the node reads it with ``from_record`` after it was held
+against the run's configuration (``fedshift_app.node.requests``). Replies are checked by the server, name by name
+(``strategies.federation.checks``), before they are read. What features add travels in ``options`` (to the node), in
+``numbers`` (to the server) and in ``records``, under the names that ``fedshift_core.features`` declares.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import Refused
+from fedshift_core.wire import names as wire
+
+Scalar = int | float | str
+
+
+@dataclass(frozen=True)
+class RunHeader:
+    """What each message to a node says of the run and of what the node must have.
+
+    Attributes:
+        engine: ``simulation`` or ``deployment``: whether the node is given its domain or works it out.
+        run: The resolved configuration as JSON.
+        run_id: 32 hexadecimal digits; a run that is resumed keeps it. Empty where nothing is kept on disk.
+        kept_in: Folder where simulated nodes keep their private parts; empty for real ones.
+        resumed_after: The rounds after which the run was resumed.
+        chosen: Rounds whose memory the node keeps in addition to the usual ones.
+        memory_round: The node must have what it kept in this round, or later; 0 for nothing.
+        start_digest: SHA-256 of what the node must begin from; empty for nothing.
+    """
+
+    engine: str
+    run: str
+    run_id: str = ""
+    kept_in: str = ""
+    resumed_after: tuple[int, ...] = ()
+    chosen: tuple[int, ...] = ()
+    memory_round: int = 0
+    start_digest: str = ""
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the entries of the record ``config``; what is empty does not travel."""
+        more = {
+            wire.RUN_ID: self.run_id, wire.KEPT_IN: self.kept_in, wire.RESUMED_AFTER: list(self.resumed_after),
+            wire.CHOSEN: list(self.chosen), wire.MEMORY_ROUND: self.memory_round, wire.START_DIGEST: self.start_digest,
+        }  # fmt: skip
+        return {wire.ENGINE: self.engine, wire.RUN: self.run} | {key: value for key, value in more.items() if value}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Read the entries of a record ``config``."""
+        return cls(
+            str(config[wire.ENGINE]), str(config[wire.RUN]), str(config.get(wire.RUN_ID, "")),
+            str(config.get(wire.KEPT_IN, "")), tuple(int(number) for number in config.get(wire.RESUMED_AFTER, ())),
+            tuple(int(number) for number in config.get(wire.CHOSEN, ())), int(config.get(wire.MEMORY_ROUND, 0)),
+            str(config.get(wire.START_DIGEST, "")),
+        )  # fmt: skip
+
+    def to_record(self) -> RecordDict:
+        """Return a message that asks a node what it is."""
+        return RecordDict({
+            wire.ARRAYS: ArrayRecord(), wire.KNOWLEDGE: ArrayRecord(), wire.CONFIG: ConfigRecord(self.to_config())
+        })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Part:
+    """Test images of a domain that one node is to score: some of those drawn from a test set, or all.
+
+    Attributes:
+        domain: Whose test set.
+        drawn: How many of its images are scored at all, by whomever.
+        start: First of the drawn images that the node scores.
+        stop: One past the last of them.
+    """
+
+    domain: str
+    drawn: int
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class WorkRequest:
+    """What a node is asked to do with weights.
+
+    Attributes:
+        header: What the message says of the run.
+        server_round: The round, from 1.
+        node_index: The node's place in the order of the federation.
+        weights: The shared weights.
+        knowledge: What the method shares besides.
+        scalars: Numbers and words of the method for this node.
+        options: What features ask for.
+        records: Arrays of features.
+        start: What the node begins from in addition to the weights; None where it is not sent with this message.
+    """
+
+    header: RunHeader
+    server_round: int
+    node_index: int
+    weights: ArrayRecord
+    knowledge: ArrayRecord
+    scalars: Mapping[str, Scalar] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+    start: ArrayRecord | None = None
+
+    def to_record(self) -> RecordDict:
+        """Return the message."""
+        config = {wire.SERVER_ROUND: self.server_round, wire.NODE_INDEX: self.node_index, **self.header.to_config()}
+        config |= {wire.SCALAR + name: value for name, value in self.scalars.items()} | dict(self.options)
+        start = {} if self.start is None else {wire.START: self.start}
+        return RecordDict({
+            wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge, wire.CONFIG: ConfigRecord(config),
+            **self.records, **start,
+        })  # fmt: skip
+
+    @classmethod
+    def from_record(cls, content: RecordDict) -> Self:
+        """Read a message that was held against the run's configuration.
+
+        Raises:
+            FedShiftError: If a scalar is no number and no word.
+        """
+        config = content.config_records[wire.CONFIG]
+        arrays = content.array_records
+        core = {wire.ARRAYS, wire.KNOWLEDGE, wire.START}
+        scalars: dict[str, Scalar] = {}
+        options: dict[str, Any] = {}
+        for key, value in config.items():
+            if not key.startswith(wire.SCALAR):
+                options[key] = value
+            elif isinstance(value, int | float | str):
+                scalars[key.removeprefix(wire.SCALAR)] = value
+            else:
+                raise FedShiftError(f"the server sends {key.removeprefix(wire.SCALAR)} as {type(value).__name__}")
+        return cls(
+            RunHeader.from_config(config), int(str(config[wire.SERVER_ROUND])), int(str(config[wire.NODE_INDEX])),
+            arrays[wire.ARRAYS], arrays[wire.KNOWLEDGE], scalars, options,
+            {name: record for name, record in arrays.items() if name not in core},
+            arrays.get(wire.START),
+        )  # fmt: skip
+
+
+def parts_to_options(parts: Iterable[Part], *, sliced: bool) -> dict[str, list[str] | list[int]]:
+    """Return the parts that a node is to score, as they travel.
+
+    Args:
+        parts: Those of one node.
+        sliced: Nodes share test sets out (simulation). A real node scores all images that are drawn of its own, and
+            refuses a message that names a part of them.
+    """
+    parts = list(parts)
+    drawn: dict[str, list[str] | list[int]] = {
+        wire.DOMAINS: [part.domain for part in parts], wire.DRAWN: [part.drawn for part in parts],
+    }  # fmt: skip
+    if not sliced:
+        return drawn
+    return drawn | {wire.STARTS: [part.start for part in parts], wire.STOPS: [part.stop for part in parts]}
+
+
+@dataclass(frozen=True)
+class DomainScore:
+    """How a node's model did on test images of one domain.
+
+    Attributes:
+        correct: Correct top-1 predictions.
+        count: Images.
+        loss_sum: Cross-entropy summed over them.
+        others: By name of another way to score: correct predictions.
+    """
+
+    correct: float
+    count: float
+    loss_sum: float
+    others: Mapping[str, float] = field(default_factory=dict)
+
+    KEYS: ClassVar[tuple[str, ...]] = (wire.CORRECT, wire.COUNT, wire.LOSS_SUM)
+
+    def to_numbers(self, domain: str) -> dict[str, Any]:
+        """Return the entries of the record ``metrics``."""
+        return {
+            wire.CORRECT + domain: self.correct, wire.COUNT + domain: self.count, wire.LOSS_SUM + domain: self.loss_sum
+        } | {self.other_key(name, domain): correct for name, correct in self.others.items()}  # fmt: skip
+
+    @staticmethod
+    def other_key(name: str, domain: str) -> str:
+        """Return the name of the number of another way to score."""
+        return f"{wire.OTHER_CORRECT}{name}/{domain}"
+
+    @classmethod
+    def from_numbers(cls, numbers: Mapping[str, Any], domain: str, others: Iterable[str]) -> Self:
+        """Read the entries of a record ``metrics``, whose names and ranges were checked.
+
+        Raises:
+            Refused: If the domain lacks a number, or more are correct than there are images.
+        """
+        if not all(key + domain in numbers for key in cls.KEYS):
+            raise Refused(f"no numbers for domain {domain!r}")
+        correct, count, loss_sum = (float(numbers[key + domain]) for key in cls.KEYS)
+        if correct > count:
+            raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
+        named = {name: cls.other_key(name, domain) for name in others}
+        found = {name: float(numbers[key]) for name, key in named.items() if key in numbers}
+        for name, right in found.items():
+            if right > count:
+                raise Refused(f"{named[name]} {right:g} of {count:g}")
+        return cls(correct, count, loss_sum, found)
+
+
+@dataclass(frozen=True)
+class WorkReply:
+    """What a node sends after training or scoring.
+
+    Attributes:
+        num_examples: Images that it worked on.
+        numbers: Losses, scores and what features add, by name.
+        keeps: The node keeps private arrays of this round's training.
+        started_anew: What the node must have kept is gone.
+        weights: The shared weights after local training; None of a score.
+        knowledge: What the node contributes besides; None of a score.
+        records: Arrays of features.
+    """
+
+    num_examples: int
+    numbers: Mapping[str, Any]
+    keeps: bool = False
+    started_anew: bool = False
+    weights: ArrayRecord | None = None
+    knowledge: ArrayRecord | None = None
+    records: Mapping[str, ArrayRecord] = field(default_factory=dict)
+
+    def to_record(self) -> RecordDict:
+        """Return the message."""
+        numbers: dict[str, Any] = {wire.NUM_EXAMPLES: self.num_examples, **self.numbers}
+        numbers |= {wire.KEPT: 1} if self.keeps else {}
+        numbers |= {wire.STARTED_ANEW: 1} if self.started_anew else {}
+        arrays = {wire.ARRAYS: self.weights, wire.KNOWLEDGE: self.knowledge}
+        return RecordDict({
+            **{name: record for name, record in arrays.items() if record is not None},
+            wire.METRICS: MetricRecord(numbers), **self.records,
+        })  # fmt: skip
