@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
 from clients.features import catalog as features
-from clients.features.base import About, Reply
+from clients.features.base import About, Metrics, Reply
 from fedshift_app.config import registry
 from fedshift_app.flower import simulating
 from fedshift_app.node import (
