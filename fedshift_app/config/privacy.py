@@ -1,10 +1,10 @@
-"""The section ``privacy``: what it may say, which methods it fits, and what a run spends of it.
+"""The section ``privacy``: its keys, the methods that it fits, and the privacy that a run spends.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
-(``noising.py``). The server is not trusted with the update, and nothing that is made of it afterwards spends more.
+(``node/noise.py``). The server is not trusted with the update, and later processing of it spends nothing more.
 
-The unit is a node: two neighbouring federations differ in all training images of one node, of which the number per
-class is known. Any two updates of norm C at most are 2C apart, which is the sensitivity.
+The unit is a node: two neighbouring federations differ in all training images of one node, whose number per class
+is known. Two updates of norm C at most are at most 2C apart, which is the sensitivity.
 
 Noise: Dwork & Roth, "The Algorithmic Foundations of Differential Privacy", 2014, theorem A.1, as in Flower's mod.
 Composition: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2 (exact for the Gaussian
@@ -24,7 +24,7 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import RETAKEN
 from strategies.federation.schedule import EvaluateConfig
 
-#: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
+#: Bounds of norm and epsilon, within which the noise and the spent epsilon are finite, also in float32.
 SMALLEST, LARGEST = 1e-6, 1e6
 SMALLEST_DELTA = 1e-30
 
@@ -40,7 +40,7 @@ class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     clipping_norm: float = Field(
         1.0, ge=SMALLEST, le=LARGEST, description="Largest L2 norm of a node's update (C); a longer one is scaled down."
     )
-    #: Above 1 :meth:`spent` says what one round spends.
+    #: Above 1 :meth:`spent` gives the epsilon of one round.
     epsilon: float = Field(
         1.0,
         ge=SMALLEST,
@@ -54,7 +54,7 @@ class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
 
     @property
     def sensitivity(self) -> float:
-        """How far apart the updates of a node can be for two sets of training images."""
+        """The largest distance between a node's updates for two sets of training images."""
         return 2 * self.clipping_norm
 
     @property
@@ -63,7 +63,7 @@ class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
 
     def spent(self, rounds: int) -> float:
-        r"""Return the epsilon, at :attr:`delta`, of a node that trained in so many rounds.
+        r"""Return the epsilon, at :attr:`delta`, of a node that trained in ``rounds`` rounds.
 
         The smallest with :math:`\Phi(\mu/2-\epsilon/\mu)-e^\epsilon\,\Phi(-\mu/2-\epsilon/\mu)\le\delta`, where
         :math:`\mu=\sqrt{\text{rounds}}\cdot 2C/\sigma`.
@@ -84,56 +84,56 @@ def _delta(mu: float, epsilon: float) -> float:
 
 
 def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfig) -> None:
-    """Refuse a method or a way to score that would let a node's images out beside the noise.
+    """Refuse a method or a score that would reveal a node's images without noise.
 
     Raises:
-        ConfigError: With what there is instead.
+        ConfigError: With the alternatives.
     """
     if privacy.name == "none":
         return
     if not _sends_weights_alone(method):
         raise ConfigError(
-            f"privacy.name={privacy.name} puts noise on weights and on nothing else, which does not do for "
-            f"{method.name!r} (what travels besides them: {registry.travels(method)}); it fits methods whose nodes "
-            "send weights alone, see: fedshift methods --privacy"
+            f"privacy.name={privacy.name} puts noise on weights only, which does not protect "
+            f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
+            "send only weights, see: fedshift methods --privacy"
         )
     if evaluate.client_models != "off":
         raise ConfigError(
             f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: "
-            "it scores a node's model as it is before the noise"
+            "it scores a node's model before the noise"
         )
     if RETAKEN in evaluate.bn:
         raise ConfigError(
-            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm's statistics would leave a node "
+            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm statistics would leave a node "
             "without noise"
         )
 
 
 def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a model that shares arrays which noise does not fit.
+    """Refuse a model that shares arrays which cannot get noise.
 
     Raises:
-        ConfigError: If there is something else than vectors, matrices, ... of real numbers.
+        ConfigError: If a shared array is a single number, or has no real numbers.
     """
     if privacy.name == "none":
         return
     for name, array in shared.items():
         if array.dtype.kind != "f" or array.ndim == 0:
             raise ConfigError(
-                f"privacy.name={privacy.name}: {name} would travel, a single number of type {array.dtype} that can be "
-                "given no noise; keep BatchNorm on the nodes (model.bn=local), or take a model without it "
+                f"privacy.name={privacy.name}: {name} would travel, a single number of type {array.dtype} that cannot "
+                "get noise; keep BatchNorm on the nodes (model.bn=local), or use a model without it "
                 "(model.name=cnn)"
             )
 
 
 def _sends_weights_alone(method: Method) -> bool:
-    """Tell whether the server takes weights from the method's nodes, and nothing else."""
-    more = bool(method.strategy_class().contributes or method.numbers)
-    return not more and not method.client_class().heterogeneous
+    """Return whether the method's nodes send only weights."""
+    sends_more = bool(method.strategy_class().contributes or method.numbers)
+    return not sends_more and not method.client_class().heterogeneous
 
 
-def told(privacy: PrivacyConfig, rounds: int) -> str:
-    """Return what a run spends at most, in a line for the screen."""
+def summary_line(privacy: PrivacyConfig, rounds: int) -> str:
+    """Return a line with the largest epsilon that a run spends."""
     return (
         f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard deviation "
         f"{privacy.noise:.3g}; after {rounds} rounds epsilon is {privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
