@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedshift_app.config import privacy, registry
-from fedshift_app.config.requested import asked_by_method
+from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import (
     engine_name,
@@ -161,18 +161,16 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),
         num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
-        asked=asked_by_method(run_config, config) if past is None else None,
+        requested=requested_by_method(run_config, config) if past is None else None,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
-            public = run_build.public_told(config, nodes)
-            about = (computed, *beginning.told, run_build.frozen_told(config, federation, initial), public)
-            lines = (
-                describe(config, engine, nodes, statistics_of(federation)),
-                *(f"  {line}" for line in about if line),
-            )
+            public = run_build.public_line(config, nodes)
+            about = (computed, *beginning.messages, run_build.frozen_line(config, federation, initial), public)
+            first = describe(config, engine, nodes, statistics_of(federation))
+            lines = (first, *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.model.start:
                 node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
@@ -244,7 +242,7 @@ def _look_for_room(output_dir: Path, past: Past | None, needed: disk_space.Neede
     if past is None:
         disk_space.check(output_dir, disk_space.free(output_dir), needed)
     else:
-        left = max(needed.whole - disk_space.taken(past.path), 0)
+        left = max(needed.folder - disk_space.taken(past.path), 0)
         disk_space.check(past.path, disk_space.free(past.path), disk_space.Needed(needed.checkpoint, left))
 
 
@@ -324,7 +322,7 @@ class Progress:
 
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
-    told = flwr_run.run_config_told(run_config)
+    told = flwr_run.run_config_text(run_config)
     return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
 
 
@@ -345,7 +343,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
         f"seed {config.seed}, engine {engine}",
         *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]
-    if approximation := registry.approximation_told(config.method["name"]):
+    if approximation := registry.approximation_line(config.method["name"]):
         lines.append(f"  {approximation}")
     if config.evaluate.fraction < 1:
         lines.append(
@@ -355,7 +353,7 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
     if config.evaluate.bn != (AVERAGED,):
         lines.append(f"  scored with BatchNorm's statistics {_ways_told(config, bn_ways)}")
     if config.privacy.name != "none":
-        lines.append(f"  {privacy.told(config.privacy, config.rounds)}")
+        lines.append(f"  {privacy.summary_line(config.privacy, config.rounds)}")
     if config.aggregation.robust != "none":
         lines.append(f"  {robust.told(config.aggregation)}")
     if config.server.optimizer != "none":

@@ -112,15 +112,15 @@ class _OnceLoader(yaml.SafeLoader):
 
     def _key(self, node: Node) -> Any:
         if not isinstance(node, ScalarNode):
-            raise _problem("a list or mapping is no key; a key is a word", node)
+            raise _problem("a list or mapping is not a key; a key is a word", node)
         key = self.construct_object(node, deep=True)
         if not isinstance(key, self.keys):
             raise _problem(
-                f"{as_found(key)} is no key; a key is a word, in quotes if YAML takes it for something else", node
+                f"{as_found(key)} is not a key; a key is a word, in quotes if YAML takes it for something else", node
             )
         if isinstance(key, str) and not (key.isprintable() and 0 < len(key) <= MOST_KEY):
             raise _problem(
-                f"{as_found(key)} is no key; a key is a word of at most {MOST_KEY} characters, "
+                f"{as_found(key)} is not a key; a key is a word of at most {MOST_KEY} characters, "
                 "without control characters",
                 node,
             )

@@ -19,7 +19,7 @@ from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 
 COMMANDS = typer.main.get_command(cli.app)
@@ -37,7 +37,7 @@ def options(command: str) -> dict[str, Any]:
 
 def settings(config: RunConfig, nodes: int) -> dict[str, Any]:
     """Return the settings of a run by dotted key, as a comparison reads them of a finished one."""
-    return as_asked(flat(config.model_dump(mode="json"))) | {NODES: nodes}
+    return as_requested(flat(config.model_dump(mode="json"))) | {NODES: nodes}
 
 
 def runs_of(command: str) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import modules_by_name, section_of
 from fedshift_app.config.recipes import said_by, targets_of
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import METHOD_SECTIONS
 from fedshift_core.extensions import OURS
 from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
@@ -173,7 +174,7 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the defaults that a method's file says: of its own parameters, and of other sections, modules by name."""
-    sections = {key: value for key, value in method.defaults.items() if key in configuration.ASKED_BY_METHODS}
+    sections = {key: value for key, value in method.defaults.items() if key in METHOD_SECTIONS}
     if "modules" in sections:
         sections["modules"] = modules_by_name(sections["modules"])
     return {key: value for key, value in method.defaults.items() if key not in sections}, sections

@@ -343,7 +343,7 @@ def _verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains
         (seeds < LEAST_FOR_TEST, f"{seeds} {'seed' if seeds == 1 else 'seeds'}"),
         (domains < LEAST_DOMAINS, f"{domains} common domain"),
         (bool(other), ", ".join(other)),
-        (bool(registry.approximation_told(row.method)), "an approximation"),
+        (bool(registry.approximation_line(row.method)), "an approximation"),
         (not printed.certain, "the label is a reading"),
         (gain == 0, "no gain printed"),
     )

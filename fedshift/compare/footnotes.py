@@ -10,8 +10,8 @@ from fedshift.papers.deviations import TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
 from fedshift.results.loading import BASELINE, BN_STATISTICS, NODES, Run
 from fedshift.results.statistics import LEAST_FOR_TEST
-from fedshift_app.run.model_selection import stop_told
-from fedshift_app.run.summary import lost_told, untrained_line
+from fedshift_app.run.model_selection import early_stop_text
+from fedshift_app.run.summary import lost_text, untrained_line
 from fedshift_core.options.scoring import BN_WAYS_TOLD, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 
@@ -72,7 +72,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes += _pairings(rows)
     notes += _lacking(rows)
     notes += [
-        f"{named(row)}, seed {run.results.seed} is degraded: {lost_told(run.results.lost)}"
+        f"{named(row)}, seed {run.results.seed} is degraded: {lost_text(run.results.lost)}"
         for row in rows for run in row.runs if run.results.lost
     ]  # fmt: skip
     notes += [
@@ -80,7 +80,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         for row in rows for run in row.runs if run.results.untrained
     ]  # fmt: skip
     notes += [
-        f"{named(row)}, seed {run.results.seed} {stop_told(run.results.stopped_early.model_dump())}"
+        f"{named(row)}, seed {run.results.seed} {early_stop_text(run.results.stopped_early.model_dump())}"
         for row in rows for run in row.runs if run.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
@@ -163,7 +163,7 @@ def _images(rows: Sequence[Row]) -> list[str]:
         for run in row.runs:
             if run.results.figures is not None:
                 known = [
-                    f"{name} {figure.told_images}" for name, figure in run.results.figures.domains.items() if figure
+                    f"{name} {figure.images_text}" for name, figure in run.results.figures.domains.items() if figure
                 ]
                 who = rows_by_images.setdefault(", ".join(known), [])
                 if named(row) not in who:

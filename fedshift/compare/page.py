@@ -16,7 +16,7 @@ from fedshift.compare.table import Numbers
 from fedshift.html.theme import STYLE
 from fedshift.report.command import REPORT_FILE
 from fedshift.results.loading import NODES, Run
-from fedshift_app.run.figures import total_told
+from fedshift_app.run.figures import total_images_text
 from fedshift_core.limits import MOST_NAME, plain
 
 OPEN = 30  # the list of runs is open up to this number
@@ -179,7 +179,7 @@ def _kept(part: str) -> str:
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return the common facts of all runs, or the values in which they differ."""
     images = [
-        total_told([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
+        total_images_text([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
         if figures_of_run is not None
         else "not told"
         for figures_of_run in (run.results.figures for run in runs)

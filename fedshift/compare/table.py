@@ -149,7 +149,7 @@ def numbers_of(
         )
         for method, values in grouping.by_hand(runs).items()
     ]
-    approximations = map(registry.approximation_told, dict.fromkeys(row.method for row in rows))
+    approximations = map(registry.approximation_line, dict.fromkeys(row.method for row in rows))
     notes += [text for text in approximations if text]
     notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
               grouping.own(runs).items()]  # fmt: skip

@@ -208,7 +208,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        disk_space.needed(settled, arrays, strategy, roster, simulated=True).whole, measured,
+        disk_space.needed(settled, arrays, strategy, roster, simulated=True).folder, measured,
     )  # fmt: skip
 
 
@@ -332,7 +332,7 @@ def summary(result: Estimate) -> str:
     gpu = " of the GPU" if torch.cuda.is_available() else ""
     side = f"{result.side_by_side} at a time" if result.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
-        ("method", registry.approximation_told(config.method["name"])),
+        ("method", registry.approximation_line(config.method["name"])),
         ("nodes", f"{len(result.nodes)}, of which {result.playing} train in a round, {side}"),
         (
             "time",

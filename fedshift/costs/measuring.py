@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from clients.base import DomainClient
 from fedshift.engine.inline import InlineGrid
 from fedshift_app import client_app
-from fedshift_app.config.keys import COST_SECTIONS, as_asked, flat
+from fedshift_app.config.keys import COST_SECTIONS, as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
@@ -190,7 +190,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
 
 def deciding(config: RunConfig) -> dict[str, Any]:
     """Return the settings that may affect a run's costs, by dotted key."""
-    settings = as_asked(flat(config.model_dump(mode="json")))
+    settings = as_requested(flat(config.model_dump(mode="json")))
     return {key: value for key, value in settings.items() if key.startswith(COST_SECTIONS)}
 
 

@@ -10,7 +10,7 @@ from fedshift.export import programs, saved, scorer
 from fedshift.export.programs import Program
 from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
-from fedshift_app.config import resolving
+from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
@@ -25,7 +25,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     if model.configuration.get("plugins"):
         raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model runs no files")
     try:
-        config = resolving.validate(dict(model.configuration))
+        config = validating.validate(dict(model.configuration))
     except ConfigError as error:
         raise error.under(f"{shown(folder)}: configuration") from None
     built = {

@@ -55,7 +55,7 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     if len(figures.domains) > MOST_SHOWN:
         part.notes.append(f"{len(figures.domains) - MOST_SHOWN} more domains are in results.json.")
     rows = [
-        [name, counts.told_images, *(_percent(getattr(counts, key)) for key in SHORT)] for name, counts in shown.items()
+        [name, counts.images_text, *(_percent(getattr(counts, key)) for key in SHORT)] for name, counts in shown.items()
     ]
     heads = ["domain", "test images", *(HEADS[key] for key in SHORT)]
     part.tables.append(Table("figures", heads, rows, next_to_figure=True))

@@ -10,7 +10,7 @@ from fedshift.report.page import Section
 from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
 from fedshift_app.config import registry
-from fedshift_app.run.figures import images_told
+from fedshift_app.run.figures import images_text
 from fedshift_core.options.scoring import BN_WAYS_TOLD
 from fedshift_core.seeding import generator
 
@@ -102,7 +102,7 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
     for place, domain in enumerate(record.config.dataset.domains):
         if domain in counted:
             of_domain = record.figures.domains.get(domain) if record.figures else None
-            number = images_told(
+            number = images_text(
                 int(counted[domain].sum()), of_domain.images if of_domain else None, " test images", ","
             )
             scored = f"{domain}: all {number}, as its nodes counted them in the run"

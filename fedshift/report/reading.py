@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedshift_app.config import resolving as configuration
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import sections_of_run
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement, checkpoints, config_file, figures, model_selection, resuming, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
@@ -99,7 +99,7 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     recorded = read_yaml(path / CONFIG_FILE)
     config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = configuration.as_it_ran(recorded)
+    sections = sections_of_run(recorded)
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)

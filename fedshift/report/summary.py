@@ -10,11 +10,11 @@ from fedshift.report import curves, maps
 from fedshift.report.page import Section
 from fedshift.report.reading import Record
 from fedshift_app.config import registry
-from fedshift_app.config.keys import NONE, as_asked, flat
+from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import model_selection, one_class
 from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
-from fedshift_app.run.summary import lost_told
+from fedshift_app.run.summary import lost_text
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_WAYS_TOLD, last_rounds
 from fedshift_core.registry import Method
@@ -34,7 +34,7 @@ def _head(record: Record) -> dict[str, Any]:
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
         if stopped := (results or {}).get("stopped_early"):
-            state = f"Finished: {model_selection.stop_told(stopped)}."
+            state = f"Finished: {model_selection.early_stop_text(stopped)}."
     elif done:
         state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
     else:
@@ -109,11 +109,11 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
     if partly := results.get("partly_scored_rounds"):
         notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
     if constant := results.get(one_class.KEY):
-        notes.append(f"{one_class.told(constant).capitalize()}; {constant.get('advice', '')}.")
+        notes.append(f"{one_class.sentence(constant).capitalize()}; {constant.get('advice', '')}.")
     if missing := results.get("missing"):
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
     if lost := results.get("lost"):
-        notes.append(f"The run is degraded: {lost_told(lost)}.")
+        notes.append(f"The run is degraded: {lost_text(lost)}.")
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
     if kinds or scored_with(results) != AVERAGED:
         further = "".join(f"; bn={kind}: the same rounds with those {BN_WAYS_TOLD.get(kind, kind)}" for kind in kinds)
@@ -174,7 +174,7 @@ def _federation(record: Record) -> Section:
 def _settings(record: Record) -> dict[str, Any]:
     config, recorded = record.config, record.told
     method = registry.known(config.method["name"])
-    settings = as_asked(flat(config.model_dump(mode="json")))
+    settings = as_requested(flat(config.model_dump(mode="json")))
     own = {key.removeprefix("method."): value for key, value in settings.items() if key.startswith("method.")}
     params = ", ".join(f"{key}={_word(value)}" for key, value in own.items() if key != "name")
     extras = {key: settings[key] for key in ("modules", "adapt.name") if settings.get(key, NONE) != NONE}

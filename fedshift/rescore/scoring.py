@@ -14,6 +14,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
@@ -113,7 +114,7 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = configuration.validate(configuration.as_it_ran(saved_config))
+    kept = validate(sections_of_run(saved_config))
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
@@ -182,7 +183,7 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     folder = RunFolder(
         output_dir, config, engine=NAME, personal=federation.model.personal, command=command, num_nodes=past.num_nodes,
         images=past.images, arithmetic=settled.train.arithmetic, scored_again=checked.marks,
-        asked=checked.saved_config.get("asked"),
+        requested=checked.saved_config.get("asked"),
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
@@ -253,6 +254,6 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
             continue
         marks = saved_config.get("scored_again") or {}
         same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
-        if same and configuration.validate(saved_config["resolved"]).model_dump(mode="json") == wanted:
+        if same and validate(saved_config["resolved"]).model_dump(mode="json") == wanted:
             return path
     return None

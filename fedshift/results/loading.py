@@ -14,7 +14,7 @@ from fedshift.results import distinct
 from fedshift_app.config import registry, written
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
-from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement, config_file
@@ -281,7 +281,7 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
     """
     config = configuration.resolve({"experiment": experiment, "set": given})
     nodes = config.allocation.num_nodes()
-    return as_asked(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+    return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
 
 def _known(experiment: str, dataset: str, method: str) -> bool:
@@ -293,7 +293,7 @@ def _known(experiment: str, dataset: str, method: str) -> bool:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    return as_asked(flat(configuration.resolve(given).model_dump(mode="json")))
+    return as_requested(flat(configuration.resolve(given).model_dump(mode="json")))
 
 
 def _places(path: Path) -> list[Path]:
@@ -355,7 +355,7 @@ def _read(place: Path) -> Run:
         holders = [str(node.get("domain")) for node in results.nodes]
         known = distinct.filled(results.figures, results.evaluated, holders, own_images)
         results = results.model_copy(update={"figures": known})
-    config = as_asked(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
+    config = as_requested(flat(resolved.model_dump(mode="json"))) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
     if (config["method.name"], config["seed"]) != (results.method, results.seed):

@@ -10,7 +10,7 @@ import typer
 from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
-from fedshift_app.config import resolving as configuration
+from fedshift_app.config.validating import validate
 from fedshift_app.run import checkpoints, config_file
 from fedshift_app.run.folder import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -113,7 +113,7 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
         config_file.check(content, str(file), ("resolved", "nodes"))
         if "scored_again" in content:
             return None
-        return grid.identity(configuration.validate(content["resolved"]), content["nodes"]), content
+        return grid.identity(validate(content["resolved"]), content["nodes"]), content
     except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field, ValidationError
 from fedshift.sweep import grid
 from fedshift.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
 from fedshift_app.config import registry
-from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -216,7 +216,7 @@ def _plan(
         space = _space(grid_request.experiment, method, given, where)
     except FedShiftError as error:
         raise error.under(shortened(method)) from None
-    known = as_asked(flat(base.config.model_dump(mode="json")))
+    known = as_requested(flat(base.config.model_dump(mode="json")))
     default = {key: known.get(key) for key in space}
     outside = [f"{key}={default[key]}" for key, place in space.items() if not place.holds(default[key])]
     if outside:

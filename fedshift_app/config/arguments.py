@@ -1,4 +1,4 @@
-"""The arguments of ``fedshift run`` and of each run of a sweep: ``[EXPERIMENT] [KEY=VALUE ...]``."""
+"""Parses the arguments of ``fedshift run`` and of each run of a sweep: ``[EXPERIMENT] [KEY=VALUE ...]``."""
 
 import math
 import shlex
@@ -12,20 +12,26 @@ from fedshift_core.limits import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUN
 from fedshift_core.paths import user_path
 from fedshift_core.spelling import meant
 
-#: Keys of ``fedshift run`` that say how to launch; all others belong to the run's configuration.
+#: Keys of ``fedshift run`` that decide the launch; all others belong to the run's configuration.
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
-#: Keys of the configuration that have no dot.
+#: Keys of the configuration without a dot.
 WITHOUT_DOT = (MODEL_PER_NODE, "modules", "keep", "keep_rounds", "tuned")
-#: How large a whole number may be.
+#: Largest value of each whole number.
 MOST = {
-    "rounds": MOST_ROUNDS, "round": MOST_ROUNDS, "evaluate-every": MOST_ROUNDS, "seed": LARGEST_SEED,
-    "nodes": MOST_NODES, "workers": MOST_CORES, "actors": MOST_CORES, "cpus-per-client": MOST_CORES,
-}  # fmt: skip
+    "rounds": MOST_ROUNDS,
+    "round": MOST_ROUNDS,
+    "evaluate-every": MOST_ROUNDS,
+    "seed": LARGEST_SEED,
+    "nodes": MOST_NODES,
+    "workers": MOST_CORES,
+    "actors": MOST_CORES,
+    "cpus-per-client": MOST_CORES,
+}
 
 
 def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split ``[EXPERIMENT] [key=value ...]`` into flat run-config keys and launch keys.
+    """Return the flat run-config keys and the launch keys of ``[EXPERIMENT] [key=value ...]``.
 
     Raises:
         ConfigError: If a key is unknown or a value has the wrong type.
@@ -68,7 +74,7 @@ def not_empty(key: str, value: str) -> str:
     """Return the value of a typed key.
 
     Raises:
-        ConfigError: If it is empty, as a shell's variable may be: the default would take its place without a word.
+        ConfigError: If it is empty, as a shell variable may be; the default would silently replace it.
     """
     if not value.strip():
         raise ConfigError(f"{key}: expected a value, found {as_found(value)}; leave the key out for its default")

@@ -1,4 +1,4 @@
-"""Which keys of a run go together, across its sections."""
+"""Checks keys of different sections of a run against each other."""
 
 from clients.models.catalog import NETWORKS
 from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
@@ -10,27 +10,34 @@ from fedshift_core.wire.names import AVERAGED, OWN
 
 
 def check_together(config: RunConfig) -> None:
-    """Refuse combinations of sections that make no sense.
+    """Refuse contradictory combinations of sections.
 
     Raises:
         ConfigError: With the keys.
     """
     dataset = config.dataset.known()
     size = config.dataset.size or dataset.size
-    asked = [("model.name", config.model.name), *(("model.per_node", name) for name in config.model.per_node)]
-    for key, name in asked:
+    networks_of_keys = [
+        ("model.name", config.model.name),
+        *(("model.per_node", name) for name in config.model.per_node),
+    ]
+    for key, name in networks_of_keys:
         with at("model", key.removeprefix("model.")):
-            only = NETWORKS.named(name, key).size
-        if only is not None and size != only:
+            fixed_size = NETWORKS.named(name, key).size
+        if fixed_size is not None and size != fixed_size:
             any_size = ", ".join(network.name for network in NETWORKS.values() if network.size is None)
-            raise ConfigError(f"model.name={name} needs dataset.size={only}, found {size}; {any_size} take any size")
-    _check_batchnorm(config, [name for _, name in asked])
+            raise ConfigError(
+                f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
+            )
+    _check_batchnorm(config, [name for _, name in networks_of_keys])
     networks.check_model(config.model)
     _check_choosing(config)
     _check_gaps(config)
-    if beyond := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
+    if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
         with at("keep_rounds"):
-            raise ConfigError(f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {beyond[0]}")
+            raise ConfigError(
+                f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {out_of_range[0]}"
+            )
     if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
@@ -38,7 +45,7 @@ def check_together(config: RunConfig) -> None:
         )
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in dataset.test_only:
-            raise ConfigError(f"{domain!r} is a test set only: put it under allocation.held_out, or leave it out")
+            raise ConfigError(f"{domain!r} is only a test set: put it under allocation.held_out, or leave it out")
     if config.shift.name in ("domain", "attribute") and not config.allocation.held_out:
         raise ConfigError(f"shift.name={config.shift.name} needs allocation.held_out: the domains to test on")
     if config.shift.name == "corruption" and config.allocation.test_fraction > 0:
@@ -46,12 +53,12 @@ def check_together(config: RunConfig) -> None:
     if config.shift.name == "corruption" and not SMALLEST_SIDE <= size <= LARGEST_SIDE:
         raise ConfigError(
             f"shift.name=corruption needs images of {SMALLEST_SIDE} to {LARGEST_SIDE} pixels, found {size}: its "
-            "constants are made for these sizes; take another dataset.size"
+            "constants fit these sizes only; set another dataset.size"
         )
     if config.shift.label_mix == "own" and config.allocation.test_fraction > 0:
         raise ConfigError(
             "shift.label_mix=own needs allocation.test_fraction=0, found "
-            f"{config.allocation.test_fraction:g}: a test set cut from a node's images follows its labels already"
+            f"{config.allocation.test_fraction:g}: a test set cut from a node's images has the same label mix"
         )
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
@@ -66,7 +73,7 @@ def check_together(config: RunConfig) -> None:
 
 
 def _check_public_share(config: RunConfig) -> None:
-    """Refuse a share for a public set of which no image is left that is no test image."""
+    """Refuse a public share where all images are test images."""
     if config.dataset.public_share and config.allocation.test_on == "domain":
         raise ConfigError(
             f"dataset.public={config.dataset.public_share:g} needs allocation.test_on=split, found domain: there all "
@@ -75,7 +82,7 @@ def _check_public_share(config: RunConfig) -> None:
 
 
 def _check_choosing(config: RunConfig) -> None:
-    """Refuse to choose a round, or to stop, by validation that does not take place.
+    """Refuse to choose a round, or to stop, without validation.
 
     Raises:
         ConfigError: With the keys.
@@ -85,14 +92,14 @@ def _check_choosing(config: RunConfig) -> None:
         _check_without_test(config)
     if config.keep == "last" and not patience:
         return
-    told = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
+    setting = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
     if not config.allocation.validation_fraction:
         raise ConfigError(
-            f"{told} needs validation parts on the nodes: allocation.validation_fraction above 0, found 0"
+            f"{setting} needs validation parts on the nodes: allocation.validation_fraction above 0, found 0"
         )
     if config.evaluate.fraction < 1:
         raise ConfigError(
-            f"{told} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be the one to count"
+            f"{setting} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be chosen"
         )
     if patience and config.evaluate.client_models == "last":
         raise ConfigError(
@@ -102,15 +109,14 @@ def _check_choosing(config: RunConfig) -> None:
 
 
 def _check_without_test(config: RunConfig) -> None:
-    """Refuse to score nothing at all, and the nodes' own models on test images that are not to be looked at.
+    """Refuse ``evaluate.test=false`` if nothing is scored, or if client models are scored on test images.
 
     Raises:
         ConfigError: With the keys.
     """
     if not config.allocation.validation_fraction:
         raise ConfigError(
-            "evaluate.test=false scores validation parts alone: it needs allocation.validation_fraction above 0, "
-            "found 0"
+            "evaluate.test=false scores only validation parts: it needs allocation.validation_fraction above 0, found 0"
         )
     if config.evaluate.client_models != "off":
         raise ConfigError(
@@ -120,7 +126,7 @@ def _check_without_test(config: RunConfig) -> None:
 
 
 def _check_gaps(config: RunConfig) -> None:
-    """Refuse generalisation gaps on images that nobody has, or beside the noise.
+    """Refuse generalisation gaps on missing images, or together with noise.
 
     Raises:
         ConfigError: With the keys.
@@ -131,43 +137,41 @@ def _check_gaps(config: RunConfig) -> None:
     if rule.gap_on == "validation" and not config.allocation.validation_fraction:
         raise ConfigError(
             "aggregation.gap_on=validation needs validation parts on the nodes: allocation.validation_fraction above "
-            "0, found 0; or take aggregation.gap_on=train"
+            "0, found 0; or set aggregation.gap_on=train"
         )
     if config.privacy.name != "none":
         raise ConfigError(
-            f"privacy.name={config.privacy.name} does not go with aggregation.weights=ga: nodes tell how their own "
-            "models do before the noise"
+            f"privacy.name={config.privacy.name} does not go with aggregation.weights=ga: nodes report the scores "
+            "of their own models before the noise"
         )
 
 
 def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
-    """Refuse statistics of BatchNorm where there are none, and a model that is kept but not scored.
+    """Refuse BatchNorm statistics that do not exist, and a kept model that is not scored.
 
     Raises:
         ConfigError: With the keys.
     """
-    ways, keep = config.evaluate.bn, config.model.bn_keep
-    if keep != AVERAGED and keep not in ways:
-        raise ConfigError(
-            f"model.bn_keep={keep}: the model that a run keeps is to be scored, add {keep} to evaluate.bn"
-        )
-    if ways == (AVERAGED,):
+    statistics, kept = config.evaluate.bn, config.model.bn_keep
+    if kept != AVERAGED and kept not in statistics:
+        raise ConfigError(f"model.bn_keep={kept}: the kept model must be scored; add {kept} to evaluate.bn")
+    if statistics == (AVERAGED,):
         return
-    told = f"evaluate.bn=[{','.join(ways)}]"
+    setting = f"evaluate.bn=[{','.join(statistics)}]"
     if config.model.bn in ("freeze", "group"):
-        raise ConfigError(f"{told} scores other statistics of BatchNorm, model.bn={config.model.bn} has none to take")
+        raise ConfigError(f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none")
     for name in networks:
         if not NETWORKS[name].batchnorm:
-            raise ConfigError(f"{told}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
-    if ways[0] == OWN and config.allocation.held_out:
-        raise ConfigError(f"{told}: its first is own, but nobody has training images of a held-out domain")
+            raise ConfigError(f"{setting}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
+    if statistics[0] == OWN and config.allocation.held_out:
+        raise ConfigError(f"{setting}: its first entry is own, but no node has training images of a held-out domain")
 
 
 def _check_whole_domains(config: RunConfig) -> None:
-    """Refuse what goes by test splits where whole domains are the test."""
+    """Refuse settings that need test splits where whole domains are the test."""
     if config.shift.name == "corruption" or config.shift.label_mix == "own":
-        found = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
-        raise ConfigError(f"shift.{found} needs allocation.test_on=split, found domain: it alters test splits")
+        setting = "name=corruption" if config.shift.name == "corruption" else "label_mix=own"
+        raise ConfigError(f"shift.{setting} needs allocation.test_on=split, found domain: it changes test splits")
     for domain in config.dataset.domains:
         if domain in config.dataset.known().test_only:
-            raise ConfigError(f"allocation.test_on=domain: {domain!r} is a test set only; allowed is split")
+            raise ConfigError(f"allocation.test_on=domain: {domain!r} is only a test set; allowed is split")

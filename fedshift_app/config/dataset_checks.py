@@ -1,4 +1,4 @@
-"""What the section ``dataset`` may say of its data set, beyond the type of each key."""
+"""Checks the section ``dataset`` against its data set, beyond the type of each key."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedshift_core.spelling import meant
 
 
 def check_dataset(config: DatasetConfig) -> None:
-    """Refuse a path that depends on where the process started, and domains that the data set lacks or that come twice.
+    """Refuse a relative path, and domains that are unknown or come twice.
 
     Raises:
         ConfigError: With the key.
@@ -22,7 +22,7 @@ def check_dataset(config: DatasetConfig) -> None:
     if config.data_dir and not Path(config.data_dir).is_absolute():
         raise ConfigError(
             f"dataset.data_dir: {as_found(config.data_dir)} is not an absolute path; "
-            "the key data-dir= takes a relative one"
+            "the key data-dir= accepts a relative path"
         )
     check_path(config.data_dir, "dataset.data_dir")
     dataset = config.known()
@@ -47,15 +47,15 @@ def check_dataset(config: DatasetConfig) -> None:
 
 
 def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
-    """Refuse a public domain that there is not, or that nodes hold or are tested on.
+    """Refuse a public domain that is unknown, or that nodes hold or are tested on.
 
     Raises:
         ConfigError: With what is allowed.
     """
     if catalog.PUBLIC in config.domains:
         raise ConfigError(
-            f"dataset.public: a domain of the run is called {catalog.PUBLIC!r}, which is what a node's copy of the "
-            "public set is called; rename the domain"
+            f"dataset.public: a domain of the run is called {catalog.PUBLIC!r}, like a node's copy of the public set; "
+            "rename the domain"
         )
     domain = config.public_domain
     if not domain:
@@ -64,7 +64,7 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
         others = ",".join(other for other in config.domains if other != domain)
         raise ConfigError(
             f"dataset.public={shortened(domain)}: nodes hold this domain, or are tested on it; make a share public, "
-            "such as dataset.public=0.1, or take the domain out",
+            "such as dataset.public=0.1, or remove the domain",
             remedy=f"without it: dataset.domains=[{others}]",
         )
     if dataset.own is not None:
@@ -81,16 +81,16 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
 
 
 def check_own(config: DatasetConfig) -> None:
-    """Refuse names of a user's own that could not be those of domains, classes and a data set.
+    """Refuse a user's names that cannot be names of domains, classes or a data set.
 
     Raises:
         ConfigError: With the key.
     """
     if config.of and config.name in catalog.DATASETS:
-        raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a name of your own")
+        raise ConfigError(f"dataset.of: {config.name} is a data set itself; dataset.name must be a new name")
     if len(config.classes) < 2 or same_names.twice(config.classes):
-        found = shortened(", ".join(config.classes)) or "none"
-        raise ConfigError(f"dataset.classes: expected at least two different classes, found {found}")
+        listed = shortened(", ".join(config.classes)) or "none"
+        raise ConfigError(f"dataset.classes: expected at least two different classes, found {listed}")
     if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
         raise ConfigError(
             f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
@@ -114,11 +114,11 @@ def check_own(config: DatasetConfig) -> None:
 
 
 def _check_not_own(config: DatasetConfig) -> None:
-    """Refuse what is said of a user's own images where the data set has names and splits of its own."""
+    """Refuse keys about a user's own images where the data set has its own names and splits."""
     if config.of:
-        raise ConfigError(f"dataset.of: {config.of} has names of its own; allowed is {', '.join(catalog.of_users())}")
+        raise ConfigError(f"dataset.of: {config.of} has its own names; allowed is {', '.join(catalog.of_users())}")
     for key in ("classes", "labels", "test_share"):
         if getattr(config, key):
             raise ConfigError(
-                f"dataset.{key}: {config.name} has its own; it belongs to {', '.join(catalog.of_users())}"
+                f"dataset.{key}: {config.name} has its own; the key is for {', '.join(catalog.of_users())}"
             )

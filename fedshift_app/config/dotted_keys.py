@@ -1,4 +1,4 @@
-"""All keys of a configuration that are always there, by dotted name."""
+"""Lists the keys that every configuration has, by dotted name."""
 
 import functools
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from fedshift_core import spelling
 
 @functools.cache
 def known() -> tuple[str, ...]:
-    """Return all dotted keys, but for parameters of methods, modules and adaptations, which depend on their names."""
+    """Return all dotted keys except parameters of methods, modules and adaptations."""
     return tuple(_within(RunConfig, ""))
 
 
@@ -26,17 +26,17 @@ def _within(model: type[BaseModel], above: str) -> Iterator[str]:
 
 
 def meant(key: object, others: Iterable[str] = ()) -> str:
-    """Return the end of a message about an unknown key: what may have been meant; empty where nothing is like it.
+    """Return a suggestion for the end of a message about an unknown key; empty if no key is similar.
 
     A key without its section is found by its last part.
 
     Args:
-        key: What was given.
-        others: Keys that may stand beside the dotted ones.
+        key: The unknown key.
+        others: Keys that are allowed in addition to the dotted ones.
     """
     flat = tuple(others)
     if isinstance(key, str) and "." not in key and not spelling.near(key, flat):
-        ends = {one.rpartition(".")[2]: one for one in reversed(known()) if "." in one}
+        ends = {dotted.rpartition(".")[2]: dotted for dotted in reversed(known()) if "." in dotted}
         words = [ends[end] for end in spelling.near(key.replace("-", "_"), ends)]
         return f"; did you mean {' or '.join(words)}?" if words else ""
     return spelling.meant(key, (*flat, *known()))

@@ -1,4 +1,4 @@
-"""Where in a person's YAML file a key stands that a mistake is about."""
+"""Finds the line and column in a YAML file of the key that an error is about."""
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ Key = tuple[str | int, ...]
 #: Line and column, from 1.
 Place = tuple[int, int]
 
-MOST_FILE = 60  # characters of a file's name at the end of a line
+MOST_FILE = 60  # characters of the file's name in a message
 
 
 @contextmanager
 def at(*key: str | int) -> Iterator[None]:
-    """Say of a :class:`ConfigError` that is raised inside, and does not say so itself, which key it is about."""
+    """Set the key of a :class:`ConfigError` that is raised inside and has none."""
     try:
         yield
     except ConfigError as error:
@@ -31,14 +31,14 @@ def at(*key: str | int) -> Iterator[None]:
 def placed(
     error: ConfigError, path: Path, method: str, typed: Collection[str], stands_for: Mapping[str, str]
 ) -> ConfigError:
-    """Return a mistake with the line and column of each key that it is about, as far as they stand in a file.
+    """Return an error with the line and column of each of its keys that are in the file.
 
     Args:
-        error: What was found.
+        error: The error.
         path: The experiment's file.
-        method: The run's method: ``methods: METHOD:`` in the file comes before what the file says of all.
-        typed: Dotted keys of the command, which come before the file's.
-        stands_for: Of a recipe, by dotted key the parameter of the method that it is said by.
+        method: The run's method: ``methods: METHOD:`` in the file overrides the file's other sections.
+        typed: Dotted keys of the command, which override the file's.
+        stands_for: For a recipe, the method's parameter that sets each dotted key.
     """
     if not error.keys:
         return error
@@ -46,57 +46,61 @@ def placed(
     lines = str(error).split("\n")
     for i, key in enumerate(error.keys[: len(lines)]):
         dotted = ".".join(map(str, key))
-        said = stands_for.get(dotted)
-        if any(one == name or one.startswith(f"{name}.") for one in (dotted, said) if one for name in typed):
+        parameter = stands_for.get(dotted)
+        if any(
+            given == name or given.startswith(f"{name}.") for given in (dotted, parameter) if given for name in typed
+        ):
             continue
-        exact: list[Key] = [key] if said is None else [tuple(said.split(".")), key]
-        candidates = [*exact, key[:-1]] if len(key) > 2 else exact  # at last the list or mapping that it is in
-        where = next((places[one] for key in candidates for one in _said_in(key, method) if one in places), None)
-        if where is not None:
-            lines[i] += f" (line {where[0]}, column {where[1]} of {shown(path.name, MOST_FILE)})"
+        exact: list[Key] = [key] if parameter is None else [tuple(parameter.split(".")), key]
+        candidates = [*exact, key[:-1]] if len(key) > 2 else exact  # as a last resort the enclosing list or mapping
+        place = next(
+            (places[given] for key in candidates for given in _candidates(key, method) if given in places), None
+        )
+        if place is not None:
+            lines[i] += f" (line {place[0]}, column {place[1]} of {shown(path.name, MOST_FILE)})"
     return ConfigError("\n".join(lines), keys=error.keys)
 
 
-def _said_in(key: Key, method: str) -> Iterator[Key]:
-    """Yield where a file may say a key, what counts most first."""
-    own = key[0] == "method"
-    special: Key = ("methods", method, *(key[1:] if own else key))
-    for found in (key, special) if own else (special, key):
-        yield found
-        yield ("resolved", *found)  # the config.yaml of a run folder
+def _candidates(key: Key, method: str) -> Iterator[Key]:
+    """Yield the positions where a file may set a key, in order of precedence."""
+    is_method = key[0] == "method"
+    special: Key = ("methods", method, *(key[1:] if is_method else key))
+    for place in (key, special) if is_method else (special, key):
+        yield place
+        yield ("resolved", *place)  # the config.yaml of a run folder
 
 
 def places_of(path: Path) -> dict[Key, Place]:
-    """Return where each key and each entry of a list begins in a YAML file; none if it cannot be read.
+    """Return the place of each key and list entry in a YAML file; empty if it cannot be read.
 
-    An entry of a list that has a name, as those of ``modules``, stands under its name as well.
+    A list entry with a name, such as those of ``modules``, is listed under its name as well.
     """
     try:
         node = outline(path)
     except ConfigError:
         return {}
-    found: dict[Key, Place] = {}
+    places: dict[Key, Place] = {}
     if node is not None:
-        _walk(node, (), found)
-    return found
+        _walk(node, (), places)
+    return places
 
 
-def _walk(node: Node, above: Key, found: dict[Key, Place]) -> None:
+def _walk(node: Node, above: Key, places: dict[Key, Place]) -> None:
     if isinstance(node, MappingNode):
         for key, value in node.value:
-            here = (*above, str(key.value))
-            found[here] = _place(key)
-            _walk(value, here, found)
+            position = (*above, str(key.value))
+            places[position] = _place(key)
+            _walk(value, position, places)
     elif not isinstance(node, ScalarNode):
         for i, value in enumerate(node.value):
             names: tuple[str | int, ...] = (i, *_name(value))
             for name in names:
-                found[(*above, name)] = _place(value)
-                _walk(value, (*above, name), found)
+                places[(*above, name)] = _place(value)
+                _walk(value, (*above, name), places)
 
 
 def _name(node: Any) -> tuple[str, ...]:
-    """Return the name of an entry of a list: itself, or what its key ``name`` says."""
+    """Return the name of a list entry: itself, or the value of its key ``name``."""
     if isinstance(node, ScalarNode):
         return (str(node.value),)
     pairs = node.value if isinstance(node, MappingNode) else ()

@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, as a person is told."""
+"""Turns validation errors of a configuration into messages."""
 
 import re
 from typing import Any
@@ -14,8 +14,8 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def explained(error: ValidationError, *section: str) -> ConfigError:
-    """Return what says in a line or two which key is wrong, what was found and what is allowed."""
-    # First what is unknown: a word that is not quite that of a key is why the key is missing.
+    """Return an error of one or two lines with the wrong key, the value found and what is allowed."""
+    # Unknown keys first: a misspelt key is the reason why the right one is missing.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
     lines = [_problem(p, (*section, *p["loc"])) for p in problems[:2]]
     more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
@@ -26,19 +26,19 @@ def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
     key = shortened(".".join(str(part) for part in loc)) or "configuration"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        beside = _fields_beside(loc)
-        return f"unknown key {key}; there are {', '.join(beside)}{meant(loc[-1], beside)}"
+        fields = _allowed_fields(loc)
+        return f"unknown key {key}; there are {', '.join(fields)}{meant(loc[-1], fields)}"
     if problem["type"] == "missing":
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {message}"
-    # pydantic tells the words of a Literal as it writes them: 'a', 'b' or 'c'.
+    # pydantic writes the words of a Literal as 'a', 'b' or 'c'.
     words = _QUOTED.findall(problem["ctx"]["expected"]) if problem["type"] == "literal_error" else ()
     return f"{key}: {message}, found {as_found(problem['input'])}{meant(problem['input'], words)}"
 
 
-def _fields_beside(loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that are allowed where ``loc`` points."""
+def _allowed_fields(loc: tuple[int | str, ...]) -> list[str]:
+    """Return the keys that are allowed at ``loc``."""
     model: type[BaseModel] = RunConfig
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))

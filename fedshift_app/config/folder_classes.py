@@ -1,4 +1,4 @@
-"""Domains and classes of a user's own images: read from data-dir and written into the configuration, which travels."""
+"""Reads domains and classes of a user's own images from data-dir into the configuration, which the nodes receive."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,17 +20,17 @@ def dataset(name: str, of: Any) -> Dataset:
 
     Args:
         name: The key ``dataset.name``.
-        of: The key ``dataset.of``; empty where ``name`` is a data set itself.
+        of: The key ``dataset.of``; empty if ``name`` is a data set itself.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no such data set.
     """
     if not isinstance(of, str) or (of and of not in catalog.DATASETS):
         raise ConfigError(f"dataset.of: {as_found(of)}; allowed is {', '.join(catalog.of_users())}")
     if not of and name not in catalog.DATASETS:
         users = " or ".join(catalog.of_users())
         raise ConfigError(
-            f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for images of your own say "
+            f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for your own images write "
             f"dataset: {{name: {as_found(name)}, of: {users}}}{meant(name, catalog.DATASETS)}",
             keys=(("dataset", "name"),),
         )
@@ -38,14 +38,14 @@ def dataset(name: str, of: Any) -> Dataset:
 
 
 def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]:
-    """Return the section ``dataset`` with the domains and classes that data-dir holds, where they are not stated.
+    """Return the section ``dataset``, with unstated domains and classes taken from data-dir.
 
     Args:
         section: The section.
-        typed: Its classes come from the command line, whatever a file says of them.
+        typed: Its classes come from the command line, not from a file.
 
     Raises:
-        ConfigError: If a key is wrong, or there is no data-dir to read them from.
+        ConfigError: If a key is wrong, or there is no data-dir.
         DataError: If data-dir holds none, or they cannot be names.
     """
     try:
@@ -58,8 +58,8 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
         return section
     if not config.data_dir:
         raise ConfigError(
-            f"dataset {config.name} reads its domains and classes from the key data-dir; where there is none, as for "
-            "the server of real nodes, state dataset.domains=[...] and dataset.classes=[...]"
+            f"dataset {config.name} reads its domains and classes from data-dir; without one, as on the server of real "
+            "nodes, set dataset.domains=[...] and dataset.classes=[...]"
         )
     names = known.own(config.source(), config.domains)
     domains = tuple(domain for domain in names.domains if not same_names.same(domain, config.public_domain))
@@ -68,11 +68,11 @@ def filled(section: Mapping[str, Any], *, typed: bool = False) -> dict[str, Any]
 
 
 def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, Any]:
-    """Return the section ``allocation`` with the names of domains as the run spells them, where they are one name.
+    """Return the section ``allocation`` with domain names spelled as in the run.
 
     Args:
         allocation: The section, not yet checked.
-        domains: The run's.
+        domains: The run's domains.
     """
 
     def name(given: Any) -> Any:
@@ -81,9 +81,9 @@ def spelled(allocation: Mapping[str, Any], domains: Sequence[str]) -> dict[str, 
 
     section = dict(allocation)
     for key in ("counts", "share"):
-        told = section.get(key)
-        if isinstance(told, Mapping) and len({name(one) for one in told}) == len(told):
-            section[key] = {name(one): value for one, value in told.items()}
+        by_domain = section.get(key)
+        if isinstance(by_domain, Mapping) and len({name(domain) for domain in by_domain}) == len(by_domain):
+            section[key] = {name(domain): value for domain, value in by_domain.items()}
     if isinstance(section.get("held_out"), list | tuple):
-        section["held_out"] = [name(one) for one in section["held_out"]]
+        section["held_out"] = [name(domain) for domain in section["held_out"]]
     return section

@@ -1,4 +1,4 @@
-"""Layers of a configuration: sections laid over one another, and dotted keys set in them."""
+"""Merges the layers of a configuration, and sets dotted keys in them."""
 
 import shlex
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.yaml_files import MOST_BYTES, parse
 
-#: What an experiment calls ``model.per_node``.
+#: Name of ``model.per_node`` in an experiment.
 MODEL_PER_NODE = "model_per_node"
 MOST_KEY = 100  # characters of a dotted key
 MOST_PARTS = 5  # of a dotted key
 
 
 def parse_set(text: str) -> dict[str, Any]:
-    """Parse dotted overrides such as ``"method.tau=0.07 train.lr=0.005"``; values are YAML.
+    """Return dotted overrides such as ``"method.tau=0.07 train.lr=0.005"`` by key; values are YAML.
 
     Raises:
         ConfigError: If a part is not ``section.key=value``.
@@ -35,7 +35,7 @@ def parse_set(text: str) -> dict[str, Any]:
             raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
         if len(dotted) > MOST_KEY or dotted.count(".") >= MOST_PARTS or not dotted.isprintable():
             raise ConfigError(
-                f"set: {as_found(dotted)} is no key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
+                f"set: {as_found(dotted)} is not a key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
             )
         key = dotted.replace("-", "_")
         overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
@@ -46,7 +46,7 @@ def _scalar(text: str, key: str) -> Any:
     try:
         value = parse(text)
     except ValueError as error:
-        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not YAML that a key takes: {error}") from None
+        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not valid YAML for a key: {error}") from None
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
@@ -56,7 +56,7 @@ def _scalar(text: str, key: str) -> Any:
 
 
 def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """Return a copy of a section of a YAML file; one that is absent or left empty is empty."""
+    """Return a copy of a section of a YAML file; empty if the section is absent or empty."""
     value = layers.get(key)
     if value is None:
         return {}
@@ -74,22 +74,22 @@ def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
     entries: list[Any] = list(section) if isinstance(section, list | tuple) else [section]
     if isinstance(section, Mapping) and "name" not in section and all(isinstance(v, Mapping) for v in section.values()):
         entries = [{"name": name} | dict(value) for name, value in section.items()]
-    found: dict[str, dict[str, Any]] = {}
+    modules: dict[str, dict[str, Any]] = {}
     for entry in entries:
-        named: Any = {"name": entry} if isinstance(entry, str) else entry
-        if not isinstance(named, Mapping) or not isinstance(named.get("name"), str):
+        module: Any = {"name": entry} if isinstance(entry, str) else entry
+        if not isinstance(module, Mapping) or not isinstance(module.get("name"), str):
             raise ConfigError(
                 f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {as_found(entry)}"
             )
-        if named["name"] in found:
-            raise ConfigError(f"modules: {as_found(named['name'])} comes twice")
-        if named["name"] != registry.NONE:
-            found[named["name"]] = {key: value for key, value in named.items() if key != "name"}
-    return found
+        if module["name"] in modules:
+            raise ConfigError(f"modules: {as_found(module['name'])} comes twice")
+        if module["name"] != registry.NONE:
+            modules[module["name"]] = {key: value for key, value in module.items() if key != "name"}
+    return modules
 
 
 def laid_over(key: str, below: Any, above: Any) -> Any:
-    """Lay a section over another: by key, modules by name, an adaptation as a whole where another is named."""
+    """Return a section merged over another: by key, modules by name, another adaptation as a whole."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
     if key == "modules":
@@ -103,7 +103,7 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     """Set a key such as ``train.lr`` in the layers.
 
     Raises:
-        ConfigError: If there is no such section, or the key is one.
+        ConfigError: If there is no such section, or the key is a section.
     """
     *sections, key = dotted.split(".")
     if (sections or [key])[0] not in RunConfig.model_fields:
@@ -130,7 +130,7 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any) -> dict[str, dict[str, Any]]:
-    """Set ``modules`` or ``modules.name``, or a key: ``modules.NAME.KEY``, ``modules.KEY`` where there is one entry."""
+    """Return the entries with ``modules``, ``modules.NAME.KEY``, or for a single entry ``modules.KEY``, set."""
     if not keys or keys == ["name"]:
         return {name: entries.get(name, {}) | params for name, params in modules_by_name(value).items()}
     if len(keys) == 1 and len(entries) == 1:
@@ -139,6 +139,6 @@ def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any
         known = ", ".join(entries) or "none"
         raise ConfigError(
             f"set: modules.{'.'.join(keys)}: expected modules.NAME.KEY with a name of the run's modules ({known}); "
-            "modules=[f2dc] puts some in"
+            "modules=[f2dc] adds one"
         )
     return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}

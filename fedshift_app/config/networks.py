@@ -1,4 +1,4 @@
-"""What a run says of its network: which keys go together, and the file of weights that it begins with."""
+"""Checks the keys of a run's network, and finds its file of initial weights."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_model(model: ModelConfig) -> None:
-    """Refuse keys of the section ``model`` that make no sense together. Nothing is read: nodes check this too.
+    """Refuse contradictory keys of the section ``model``, without reading a file; nodes check this too.
 
     Raises:
         ConfigError: With the keys.
@@ -24,26 +24,26 @@ def check_model(model: ModelConfig) -> None:
         check_path(model.weights, "model.weights")
         if not Path(model.weights).is_absolute():
             raise ConfigError(f"model.weights: {as_found(model.weights)} is not an absolute path")
-    begins = "model.weights" if model.weights else "model.download=true" if model.download else ""
+    source = "model.weights" if model.weights else "model.download=true" if model.download else ""
     if model.weights and model.download:
-        raise ConfigError("model.weights and model.download=true: a network begins with one of the two")
-    if begins and model.per_node:
-        raise ConfigError(f"{begins} is for one network, but model.per_node gives nodes networks of their own")
+        raise ConfigError("model.weights and model.download=true: set one of the two")
+    if source and model.per_node:
+        raise ConfigError(f"{source} is for one network, but model.per_node gives nodes different networks")
     if model.download and family_of(model.name) is None:
         libraries = " and ".join(f"{prefix}:NAME" for prefix in FAMILIES)
-        raise ConfigError(f"model.download=true: there are weights to fetch of {libraries}, not of {model.name}")
+        raise ConfigError(f"model.download=true: weights can be fetched for {libraries}, not for {model.name}")
     if model.freeze in ("encoder", "norm") and model.bn == "local":
         raise ConfigError(
-            f"model.freeze={model.freeze} leaves no BatchNorm that trains, so model.bn=local has nothing to keep on "
+            f"model.freeze={model.freeze} leaves no BatchNorm to train, so model.bn=local has nothing to keep on "
             "the node; allowed is average"
         )
 
 
 def find_file(layers: dict[str, Any], experiment: Path) -> None:
-    """Make ``model.weights`` an absolute path; what is relative starts in the folder of the experiment's file.
+    """Make ``model.weights`` an absolute path; a relative one starts in the folder of the experiment's file.
 
     Raises:
-        ConfigError: If it can be no path.
+        ConfigError: If it cannot be a path.
     """
     section = layers.get("model")
     if isinstance(section, Mapping) and isinstance(section.get("weights"), str) and section["weights"]:
@@ -52,24 +52,24 @@ def find_file(layers: dict[str, Any], experiment: Path) -> None:
 
 
 def with_digest(config: "RunConfig") -> "RunConfig":
-    """Return the configuration with the SHA-256 of its file of weights, which must be the one that it names already.
+    """Return the configuration with the SHA-256 of its file of weights, which must match a stated one.
 
-    A file that is gone is let pass where its SHA-256 is known: a run that goes on does not need it.
+    A missing file is accepted if its SHA-256 is stated: a continued run does not need the file.
 
     Raises:
-        ConfigError: If the file cannot be read, or is another one.
+        ConfigError: If the file cannot be read, or its SHA-256 differs.
     """
     model = config.model
     if not model.weights:
         if model.weights_sha256 and not model.download:
-            raise ConfigError("model.weights_sha256 is of a file that model.weights names, or of model.download=true")
+            raise ConfigError("model.weights_sha256 needs model.weights or model.download=true")
         return config
     from clients.models import weights
 
     path = Path(model.weights)
     if model.weights_sha256 and not path.exists():
         return config
-    found = weights.digest(path)
-    if model.weights_sha256 not in ("", found):
-        raise weights.other_file(path, found, model.weights_sha256)
-    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": found})})
+    digest = weights.digest(path)
+    if model.weights_sha256 not in ("", digest):
+        raise weights.other_file(path, digest, model.weights_sha256)
+    return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": digest})})

@@ -1,7 +1,7 @@
-"""A user's own Python files: ``plugins: [my_method.py]`` in an experiment file.
+"""Runs a user's own Python files: ``plugins: [my_method.py]`` in an experiment file.
 
-They run in simulation and in engine=inline alone, and only where the process's own environment names them
-(``FEDSHIFT_PLUGINS``): the command that starts a run sets it. What a server sends never makes a node run a file.
+They run only in simulation and with engine=inline, and only if the process's own environment names them
+(``FEDSHIFT_PLUGINS``), which the command that starts a run sets. A server's message never makes a node run a file.
 """
 
 import os
@@ -20,19 +20,19 @@ from fedshift_core.extensions import OURS
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.paths import user_path
 
-#: Environment variable: files that this process may run, separated as in PATH.
+#: Environment variable: the files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
 
 
 def take_files(experiment: dict[str, Any], path: Path) -> None:
-    """Run the files of an experiment's ``plugins`` and allow them to the processes that this one starts.
+    """Run the files of an experiment's ``plugins``, and allow them for child processes.
 
     Args:
-        experiment: Its content; the files' absolute paths are put in.
-        path: Where it is: relative paths start there.
+        experiment: The content of the experiment, which gets the files' absolute paths.
+        path: The experiment's file: relative paths start in its folder.
 
     Raises:
-        ConfigError: If a file cannot be read or run, or brings nothing.
+        ConfigError: If a file cannot be read or run, or defines nothing.
     """
     section = experiment.get("resolved") if isinstance(experiment.get("resolved"), dict) else experiment
     assert section is not None
@@ -47,18 +47,18 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
 
 
 def allow(given: Any) -> None:
-    """Run the files of a configuration, if this process's environment names them.
+    """Run the files of a configuration that this process's environment allows.
 
     Args:
-        given: Its key ``plugins``.
+        given: The key ``plugins``.
 
     Raises:
-        ConfigError: If it does not, or they are no list of files.
+        ConfigError: If the environment does not allow a file, or ``given`` is not a list of files.
     """
     for file in _listed(given):
         if file not in _allowed():
             raise ConfigError(
-                f"plugins: {shown(file, MOST_NAME)} is not run here. A file serves in simulation only, started by "
+                f"plugins: {shown(file, MOST_NAME)} is not run here. A file works in simulation only, started by "
                 "`fedshift run` or `sweep`; SuperNodes and servers need it as an installed package "
                 "(docs/adding-a-method.md)",
                 remedy=f"for another command set {ALLOWED}={shlex.quote(os.pathsep.join(_listed(given)))}",
@@ -73,7 +73,7 @@ def _listed(given: Any) -> Sequence[str]:
 
 
 def brought(config: RunConfig) -> dict[str, str]:
-    """Return the version of each package, and the start of the SHA-256 of each file, that extends FedShift in a run."""
+    """Return the versions of packages, and the start of the SHA-256 of files, that extend FedShift in a run."""
     used: list[tuple[extensions.Registry[Any], str]] = [
         (registry.METHODS, config.method["name"]),
         (catalog.DATASETS, config.dataset.kind),

@@ -1,7 +1,7 @@
-"""The section ``privacy``: what it may say, which methods it fits, and what a run spends of it.
+"""The section ``privacy``: its keys, the methods that it fits, and the privacy that a run spends.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
-(``noising.py``). The server is not trusted with the update, and nothing that is made of it afterwards spends more.
+(``clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing more.
 """
 
 from collections.abc import Mapping
@@ -18,56 +18,56 @@ from fedshift_core.wire.names import RETAKEN
 
 
 def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfig) -> None:
-    """Refuse a method or a way to score that would let a node's images out beside the noise.
+    """Refuse a method or a score that would reveal a node's images without noise.
 
     Raises:
-        ConfigError: With what there is instead.
+        ConfigError: With the alternatives.
     """
     if privacy.name == "none":
         return
     if not _sends_weights_alone(method):
         raise ConfigError(
-            f"privacy.name={privacy.name} puts noise on weights and on nothing else, which does not do for "
-            f"{method.name!r} (what travels besides them: {registry.travels(method)}); it fits methods whose nodes "
-            "send weights alone, see: fedshift methods --privacy"
+            f"privacy.name={privacy.name} puts noise on weights only, which does not protect "
+            f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
+            "send only weights, see: fedshift methods --privacy"
         )
     if evaluate.client_models != "off":
         raise ConfigError(
             f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: "
-            "it scores a node's model as it is before the noise"
+            "it scores a node's model before the noise"
         )
     if RETAKEN in evaluate.bn:
         raise ConfigError(
-            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm's statistics would leave a node "
+            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm statistics would leave a node "
             "without noise"
         )
 
 
 def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse a model that shares arrays which noise does not fit.
+    """Refuse a model that shares arrays which cannot get noise.
 
     Raises:
-        ConfigError: If there is something else than vectors, matrices, ... of real numbers.
+        ConfigError: If a shared array is a single number, or has no real numbers.
     """
     if privacy.name == "none":
         return
     for name, array in shared.items():
         if array.dtype.kind != "f" or array.ndim == 0:
             raise ConfigError(
-                f"privacy.name={privacy.name}: {name} would travel, a single number of type {array.dtype} that can be "
-                "given no noise; keep BatchNorm on the nodes (model.bn=local), or take a model without it "
+                f"privacy.name={privacy.name}: {name} would travel, a single number of type {array.dtype} that cannot "
+                "get noise; keep BatchNorm on the nodes (model.bn=local), or use a model without it "
                 "(model.name=cnn)"
             )
 
 
 def _sends_weights_alone(method: Method) -> bool:
-    """Tell whether the server takes weights from the method's nodes, and nothing else."""
-    more = bool(method.strategy_class().contributes or method.numbers)
-    return not more and not method.client_class().heterogeneous
+    """Return whether the method's nodes send only weights."""
+    sends_more = bool(method.strategy_class().contributes or method.numbers)
+    return not sends_more and not method.client_class().heterogeneous
 
 
-def told(privacy: PrivacyConfig, rounds: int) -> str:
-    """Return what a run spends at most, in a line for the screen."""
+def summary_line(privacy: PrivacyConfig, rounds: int) -> str:
+    """Return a line with the largest epsilon that a run spends."""
     return (
         f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard deviation "
         f"{privacy.noise:.3g}; after {rounds} rounds epsilon is {privacy.spent(rounds):.3g} at delta {privacy.delta:g}"

@@ -1,4 +1,4 @@
-"""Recipes: methods that are a configuration of another one, and what their parameters stand for."""
+"""Recipes: methods that are a configuration of another method, and the keys that their parameters stand for."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,14 +12,14 @@ from fedshift_core.spelling import meant
 
 
 def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide parameters of a method into its own and the keys of other sections that they stand for.
+    """Return a method's own parameters, and the keys of other sections that its other parameters stand for.
 
     Args:
-        method: Its ``parameters`` say what stands for what.
+        method: The method; its ``parameters`` map parameters to keys.
         given: Parameters by name.
 
     Returns:
-        The method's own parameters; sections, of modules by name.
+        The method's own parameters, and sections (modules by name).
 
     Raises:
         ConfigError: If a value has no meaning.
@@ -27,26 +27,26 @@ def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     own: dict[str, Any] = {}
     sections: dict[str, Any] = {}
     for key, value in given.items():
-        for dotted, stood_for in _targets(method, key, value):
+        for dotted, value_of_key in _targets(method, key, value):
             target = sections
             section, *inner, last = dotted.split(".")
             if section == "method":
-                own[last] = stood_for
+                own[last] = value_of_key
                 continue
             for part in (section, *inner):
                 target = target.setdefault(part, {})
-            target[last] = stood_for
+            target[last] = value_of_key
     return own, sections
 
 
 def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys that a parameter stands for, each with the value that it gets."""
+    """Yield the dotted keys that a parameter stands for, each with its value."""
     for target in targets_of(method, key):
         if isinstance(target, str):
             yield target, value
             continue
         if isinstance(value, list | dict) or value not in target["values"]:
-            known = [str(one) for one in target["values"]]
+            known = [str(allowed) for allowed in target["values"]]
             raise ConfigError(
                 f"method.{key}: {as_found(value)}; allowed are {', '.join(known)}{meant(value, known)}",
                 keys=(("method", key),),
@@ -55,13 +55,13 @@ def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def targets_of(method: Method, key: str) -> tuple[Any, ...]:
-    """Return what a parameter stands for: dotted keys, or mappings of one with the meaning of each value."""
+    """Return the dotted keys that a parameter stands for, or mappings of a key with the meaning of each value."""
     stands_for = method.parameters.get(key, f"method.{key}")
     return stands_for if isinstance(stands_for, tuple) else (stands_for,)
 
 
-def said_by(method: Method) -> dict[str, str]:
-    """Return by dotted key of other sections the parameter ``method.KEY`` of a recipe that stands for it."""
+def parameter_of_key(method: Method) -> dict[str, str]:
+    """Return the parameter ``method.KEY`` of a recipe that stands for each dotted key of other sections."""
     return {
         target if isinstance(target, str) else target["key"]: f"method.{key}"
         for key in method.parameters
@@ -70,13 +70,13 @@ def said_by(method: Method) -> dict[str, str]:
 
 
 def moved(method: Method, key: str) -> bool:
-    """Tell whether a parameter stands for keys of other sections alone."""
+    """Return whether a parameter stands only for keys of other sections."""
     own = (isinstance(target, str) and target.startswith("method.") for target in targets_of(method, key))
     return key in method.parameters and not any(own)
 
 
 def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """Lay keys over sections, however deep they are."""
+    """Return sections with the keys of a patch merged in at any depth."""
     merged = dict(sections)
     for key, value in patch.items():
         below = merged.get(key)
@@ -85,21 +85,21 @@ def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
 
 
 def check_needs(config: RunConfig, method: Method) -> None:
-    """Refuse a configuration that takes away from a recipe what makes it the method.
+    """Refuse a configuration that changes the keys that a recipe needs.
 
     Raises:
-        ConfigError: With the key, what was found and what is needed.
+        ConfigError: With the key, the value found and the value needed.
     """
-    for key, wanted in method.needs.items():
-        allowed = wanted if isinstance(wanted, tuple) else (wanted,)
+    for key, needed in method.needs.items():
+        allowed = needed if isinstance(needed, tuple) else (needed,)
         if key == "network":
             _check_network(config, method)
         elif key == "modules":
             names = [entry["name"] for entry in config.modules]
             for name in allowed:
                 if name not in names:
-                    found = shortened(", ".join(names)) or "none"
-                    raise ConfigError(f"method {method.name} needs the modules {name}, found modules={found}")
+                    listed = shortened(", ".join(names)) or "none"
+                    raise ConfigError(f"method {method.name} needs the modules {name}, found modules={listed}")
         else:
             value: Any = config
             for part in key.split("."):

@@ -1,4 +1,4 @@
-"""Every method by name: FedShift's own (conf/methods), those of installed packages, those of a user's own files."""
+"""All methods by name: FedShift's own (conf/methods), those of installed packages, and those of a user's files."""
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,8 +15,8 @@ from fedshift_core.registry import Group, Method, imported, method_file
 from fedshift_core.spelling import meant
 from strategies.contributions import described
 
-NONE = "none"  # the name of no adaptation
-FIRST = "fedavg"  # of all lists
+NONE = "none"  # stands for no adaptation
+FIRST = "fedavg"  # the first method of all lists
 GROUP_TITLES: dict[Group, str] = {
     "papers": "the five papers",
     "weights": "weights: how they are trained, weighed and merged",
@@ -29,7 +29,7 @@ _GROUPS = get_args(Group)
 
 
 class _Files(Mapping[str, Method]):
-    """The methods of conf/methods: a file is read when its method is asked for, all of them when they are listed."""
+    """The methods of conf/methods: a look-up reads one file, a list reads all files."""
 
     def __iter__(self) -> Iterator[str]:
         read = [self[name] for name in _names()]
@@ -59,10 +59,10 @@ METHODS: Registry[Method] = Registry("method", "fedshift.methods", lambda: Metho
 
 
 def get(name: str) -> Method:
-    """Return a method by name; a recipe with the classes of the method that it is made of.
+    """Return a method by name; a recipe gets the classes of its base method.
 
     Raises:
-        ConfigError: If there is none of that name, or its package cannot be used.
+        ConfigError: If there is no such method, or its package cannot be used.
     """
     method = METHODS[name]
     if not method.of:
@@ -74,7 +74,7 @@ def get(name: str) -> Method:
 
 
 def known(name: str) -> Method | None:
-    """Return a method by name; None if it is not here, as of a finished run whose plugin or package is elsewhere."""
+    """Return a method by name; None if its plugin or package is not installed here."""
     try:
         return get(name)
     except ConfigError:
@@ -82,16 +82,16 @@ def known(name: str) -> Method | None:
 
 
 def label(name: str) -> str:
-    """Return a method's name as tables, pages and logs show it; one that is not here (an old file's) as it is."""
+    """Return a method's label for tables, pages and logs; its name if the method is not installed here."""
     method = known(name)
     return name if method is None else method.label
 
 
-def approximation_told(name: str) -> str:
-    """Return in one line why a method is an approximation; empty where it is its paper's."""
+def approximation_line(name: str) -> str:
+    """Return a line on why a method is an approximation of its paper; empty if it is none."""
     method = known(name)
-    why = "" if method is None else method.approximation
-    return f"{name} is an approximation of its paper's method: {why}" if why else ""
+    reason = "" if method is None else method.approximation
+    return f"{name} is an approximation of its paper's method: {reason}" if reason else ""
 
 
 def modules_params(name: str, given: Mapping[str, Any]) -> Params:
@@ -131,7 +131,7 @@ def _checked(model: type[Params], given: Mapping[str, Any], section: str, of: st
 
 
 def contributed(method: Method) -> str:
-    """Return what a method's nodes contribute, for people; what only another setting sends stands last, with it."""
+    """Return a text on what a method's nodes contribute; contributions that need a setting come last."""
     declared, optional = method.strategy_class().contributes, method.strategy_class().optional
     parts = [described({name: shape for name, shape in declared.items() if name not in optional})]
     for setting in dict.fromkeys(optional.values()):
@@ -141,7 +141,7 @@ def contributed(method: Method) -> str:
 
 
 def travels(method: Method) -> str:
-    """Return what travels besides the shared weights, in both directions."""
+    """Return a text on what travels besides the shared weights, in both directions."""
     up = contributed(method)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
     parts += [f"numbers: {method.numbers}"] if method.numbers else []
@@ -149,27 +149,27 @@ def travels(method: Method) -> str:
 
 
 def listed() -> list[Method]:
-    """Return all methods that can be used, in the order of lists; recipes with their classes."""
+    """Return all usable methods in the order of lists; recipes have their classes."""
     return [get(name) for name in METHODS]
 
 
 def markdown() -> str:
-    """Return FedShift's own methods as a table for a README that lies beside ``docs``."""
+    """Return FedShift's own methods as a table for the README next to ``docs``."""
     head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
     rows: list[Sequence[str]] = []
     ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
-    for group, found in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
+    for group, methods in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
         if group:
             rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
         rows += [
             (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
-            for m in found
-        ]  # fmt: skip
+            for m in methods
+        ]
     return table(head, rows)
 
 
 def privacy_markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
+    """Return the table of docs/security.md: what nodes of each own method contribute besides weights."""
     rows = [
         (marked(m.name), f"numbers: {m.numbers}" if m.numbers else contributed(m), m.private)
         for m in listed()
@@ -179,7 +179,7 @@ def privacy_markdown() -> str:
 
 
 def marked(name: str) -> str:
-    """Return a method's label as Markdown has it."""
+    """Return a method's label in Markdown."""
     return f"`{name}`{label(name).removeprefix(name)}"
 
 

@@ -1,4 +1,4 @@
-"""The sections of a run's configuration and what each may hold."""
+"""The sections of a run's configuration with their keys, types and ranges."""
 
 import re
 from pathlib import Path
@@ -21,20 +21,20 @@ from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.params import Params, Rounds, Seconds, Seed
 from fedshift_core.spelling import meant
 
-#: What a name from a configuration must be so that a file of that name stays in its folder.
+#: Form of a name that is safe as the name of a file or folder.
 FOLDER_NAME = re.compile(r"[^./\\][^/\\]{0,99}")
-MOST_BYTES = 150  # of such a name: method, seed and time stand beside it in a folder's name, which has 255
+MOST_BYTES = 150  # of such a name; a folder's name of 255 bytes holds method, seed and time as well
 
 WindowEnd = Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
-def _listed(told: Any) -> Any:
-    """Return the rounds in what a configuration says: a list, one number, or numbers with commas."""
-    if told is None:
+def _listed(given: Any) -> Any:
+    """Return the rounds in a value: a list, one number, or numbers with commas."""
+    if given is None:
         return ()
-    if isinstance(told, str):
-        return tuple(part.strip() for part in told.strip("[] ").split(",") if part.strip())
-    return (told,) if isinstance(told, int) and not isinstance(told, bool) else told
+    if isinstance(given, str):
+        return tuple(part.strip() for part in given.strip("[] ").split(",") if part.strip())
+    return (given,) if isinstance(given, int) and not isinstance(given, bool) else given
 
 
 def _in_order(rounds: tuple[int, ...]) -> tuple[int, ...]:
@@ -46,11 +46,11 @@ KeptRounds = Annotated[
 ]
 
 
-def _as_names(told: Any) -> Any:
-    """Return class names as text where a configuration has whole numbers, as YAML reads ``[0, 1]``."""
-    if not isinstance(told, list | tuple):
-        return told
-    return [str(name) if type(name) is int else name for name in told]
+def _as_names(given: Any) -> Any:
+    """Return class names as text, also where YAML reads whole numbers, such as ``[0, 1]``."""
+    if not isinstance(given, list | tuple):
+        return given
+    return [str(name) if type(name) is int else name for name in given]
 
 
 ClassNames = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
@@ -153,7 +153,7 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     @field_validator("labels")
     @classmethod
     def _names_a_file(cls, labels: str) -> str:
-        # A server says it to nodes: it must not be a way to other files.
+        # A server sends it to nodes, so it must not lead to other files.
         if labels and not (FOLDER_NAME.fullmatch(labels) and labels.isprintable() and labels.endswith(".csv")):
             raise ValueError(f"{as_found(labels)}; allowed is the name of a .csv file right in data-dir")
         return labels
@@ -176,10 +176,10 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
         )
 
     def known(self) -> Dataset:
-        """Return the data set as this run has it.
+        """Return the data set with this run's domains and classes.
 
         Raises:
-            ConfigError: If there is none of that name, or its package cannot be used.
+            ConfigError: If there is no such data set, or its package cannot be used.
         """
         return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
@@ -226,30 +226,30 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
         description="Seconds to wait for nodes to connect (at least 600 in simulation), and again for evaluation.",
     )
     round_timeout: Seconds = Field(3600.0, description="Seconds that the training of a round may take.")
-    #: Weights and features of these models stay below 1e3; 1e30 is finite, but drowns all others in an average.
+    #: Weights and features of these models stay below 1e3; 1e30 is finite, but dominates an average.
     max_value: float = Field(
         1e6,
         gt=0,
         description="Largest absolute value in what a node sends; a node that exceeds it is left out of the round.",
     )
-    #: The norm of (received - sent) over that of what was sent, and, from a tenth of that on, over the median of the
-    #: round's nodes, where a node with more images than most may go farther by as much. The norm of prototypes, ... is
-    #: over the median of the nodes. Honest training was below 1, 2 and 8 where it went well, and at 19 shortly before
-    #: it diverged.
+    #: The norm of (received - sent) is divided by the norm of the sent weights and, from a tenth of the limit on, by
+    #: the median of the round's nodes; a node with more images than most may go farther in proportion. The norm of
+    #: prototypes and other arrays is divided by the nodes' median. Honest training stayed below 1, 2 and 8 where it
+    #: went well, and reached 19 shortly before it diverged.
     max_update: float = Field(
         10.0,
         gt=0,
         description="Largest relative change of the weights by a node, and largest ratio of its other arrays' norm to"
         " the nodes' median; a node that exceeds it is left out.",
     )
-    #: Nobody can verify what a node announces; a line says where one is held.
+    #: The server cannot verify a node's number of images; a log line names a node that is limited.
     max_images: float = Field(
         100.0, ge=1, description="Upper limit of a node's weight, in multiples of the median number of training images."
     )
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
-    """Everything that decides the numbers of a run, and whether its time is measured."""
+    """All settings that decide the numbers of a run, and whether its time is measured."""
 
     experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")
     dataset: DatasetConfig = Field(description="Which images.")

@@ -1,4 +1,4 @@
-"""What an experiment asks for other methods than the run's (``methods: NAME:``): checked whichever of them runs."""
+"""Checks an experiment's settings of single methods (``methods: NAME:``), also of those that do not run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,15 +16,15 @@ from fedshift_core.spelling import meant
 def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]) -> None:
     """Refuse unknown keys and wrong values.
 
-    What depends on the rest of the run (whether values go together) is checked when the method runs.
+    Whether values fit the rest of the run is checked when the method runs.
 
     Args:
-        method: The method that the entry is of.
+        method: The method of the entry.
         params: Its parameters in the entry.
         sections: The sections of the run in the entry.
 
     Raises:
-        ConfigError: With the key under ``methods``, what was found and what is allowed.
+        ConfigError: With the key under ``methods``, the value found and what is allowed.
     """
     known = method.known_keys()
     for key in params:
@@ -34,10 +34,10 @@ def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]
                 f"{meant(str(key), known)}",
                 keys=(("methods", method.name, key),),
             )
-    own, asked = recipes.spread(method, params)
+    own, stood_for = recipes.spread(method, params)
     for side in method.params_models():
         _check(side, {key: value for key, value in own.items() if key in side.model_fields}, method, ())
-    for key, value in (*asked.items(), *sections.items()):
+    for key, value in (*stood_for.items(), *sections.items()):
         annotation = RunConfig.model_fields[key].annotation
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             _check(annotation, value, method, (key,))
@@ -49,20 +49,22 @@ def check(method: Method, params: Mapping[str, Any], sections: Mapping[str, Any]
 
 
 def _check(model: type[BaseModel] | TypeAdapter[Any], value: Any, method: Method, above: tuple[str, ...]) -> None:
-    """Check a part of a section: keys that are not there are the business of the rest of the configuration."""
+    """Refuse wrong keys in a part of a section; other layers may set missing keys."""
     try:
         model.validate_python(value) if isinstance(model, TypeAdapter) else model.model_validate(value)
     except ValidationError as error:
-        wrong = [
-            one for one in error.errors() if one["type"] != "missing" and (one["loc"] or isinstance(model, TypeAdapter))
+        entries = [
+            entry
+            for entry in error.errors()
+            if entry["type"] != "missing" and (entry["loc"] or isinstance(model, TypeAdapter))
         ]
-        if not wrong:
+        if not entries:
             return
-        path = (*above, *map(str, wrong[0]["loc"]))
+        path = (*above, *map(str, entries[0]["loc"]))
         dotted = ".".join(("methods", method.name, *path))
-        if wrong[0]["type"] == "extra_forbidden" and not isinstance(model, TypeAdapter):
+        if entries[0]["type"] == "extra_forbidden" and not isinstance(model, TypeAdapter):
             fields = list(model.model_fields)
-            told = f"unknown key; there are {', '.join(fields)}{meant(path[-1], fields)}"
+            problem = f"unknown key; there are {', '.join(fields)}{meant(path[-1], fields)}"
         else:
-            told = f"{wrong[0]['msg']}, found {as_found(wrong[0]['input'])}"
-        raise ConfigError(f"{shortened(dotted)}: {told}", keys=(("methods", method.name, *path),)) from None
+            problem = f"{entries[0]['msg']}, found {as_found(entries[0]['input'])}"
+        raise ConfigError(f"{shortened(dotted)}: {problem}", keys=(("methods", method.name, *path),)) from None

@@ -1,4 +1,4 @@
-"""``tracking``: the names of trackers in a configuration, and whether they are installed."""
+"""The key ``tracking``: the names of trackers in a configuration, and a check that they are installed."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -9,19 +9,19 @@ from pydantic import AfterValidator, BeforeValidator
 from fedshift_core.errors import ConfigError
 
 TrackerName = Literal["tensorboard", "mlflow", "wandb"]
-#: What people call them, and the extra of FedShift that installs each.
+#: Their full names, and the extra of FedShift that installs each.
 CALLED = {"tensorboard": "TensorBoard", "mlflow": "MLflow", "wandb": "Weights & Biases"}
 EXTRAS = {"tensorboard": "tracking", "mlflow": "mlflow", "wandb": "wandb"}
 
 
-def _listed(told: Any) -> Any:
-    """Return the names in what a configuration says: a list, names with commas, or ``none`` (what it was once)."""
-    if told is None:
+def _listed(given: Any) -> Any:
+    """Return the names in a value: a list, names with commas, or ``none`` (an earlier form)."""
+    if given is None:
         return ()
-    names = told.strip("[] ").split(",") if isinstance(told, str) else told
+    names = given.strip("[] ").split(",") if isinstance(given, str) else given
     if not isinstance(names, list | tuple):
-        return told
-    words = [one.strip() if isinstance(one, str) else one for one in names]
+        return given
+    words = [name.strip() if isinstance(name, str) else name for name in names]
     return tuple(word for word in words if word not in ("none", ""))
 
 
@@ -33,7 +33,7 @@ Trackers = Annotated[tuple[TrackerName, ...], BeforeValidator(_listed), AfterVal
 
 
 def check_trackers(names: Sequence[TrackerName]) -> None:
-    """Refuse to track with what is not installed.
+    """Refuse trackers that are not installed.
 
     Raises:
         ConfigError: With the command that installs it.

@@ -1,7 +1,7 @@
-"""A run's configuration as its folder has it, read where the code that the run was made with need not be.
+"""Reads a run's configuration from its folder, where the plugins and packages of the run may be missing.
 
-Results need no code: what the nodes scored is in the folder. A plugin that is not run here, a package that is not
-installed, leaves the settings as the run wrote them, with every default in them.
+Results need no code, as the scores are in the folder. Without a plugin or package, the settings stay as the run wrote
+them, with every default.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from clients.models.catalog import NETWORKS
 from datasets import catalog
-from fedshift_app.config import plugins, registry, resolving
+from fedshift_app.config import plugins, registry, validating
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import modules_by_name
 from fedshift_app.config.sections import RunConfig
@@ -19,23 +19,23 @@ from fedshift_core.errors import ConfigError
 
 
 def read_back(layers: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration of a run that was made, checked as far as the code for it is here.
+    """Return the configuration of a finished run, checked as far as its code is installed here.
 
     Args:
-        layers: The sections, as ``resolved`` of ``config.yaml`` has them.
+        layers: The sections under ``resolved`` of ``config.yaml``.
 
     Raises:
-        ConfigError: As ``resolving.validate``, for what needs no code.
+        ConfigError: As ``validating.validate``, for checks that need no code.
     """
     try:
-        return resolving.validate(dict(layers))
+        return validating.validate(dict(layers))
     except ConfigError as error:
         if lacking(layers) is None:
             raise
-        # Of a mapping of another kind nothing is known at all.
+        # Without a section of the method nothing is known.
         if not isinstance(layers.get("method"), Mapping):
             raise error from None
-    sections = resolving.upgraded(layers)
+    sections = validating.upgraded(layers)
     modules = modules_by_name(sections.get("modules") or ())
     sections["modules"] = [{"name": name} | params for name, params in modules.items()]
     try:
@@ -47,7 +47,7 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
 
 
 def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
-    """Return what code of a run is not here, as the error with its remedy; None where all is.
+    """Return an error with its remedy if code of a run is missing here; otherwise None.
 
     Args:
         layers: The sections of the run.
@@ -62,7 +62,7 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
 
 
 def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield what a configuration names that a package or a file may have brought, with the registry of its kind."""
+    """Yield the names in a configuration that a package or a file may define, each with its registry."""
     sections = {key: value if isinstance(value := layers.get(key), Mapping) else {} for key in _SECTIONS}
     networks = sections["model"].get("per_node")
     names: list[tuple[Mapping[str, Any], Any]] = [

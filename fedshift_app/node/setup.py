@@ -24,8 +24,8 @@ from clients.training import precision
 from clients.training.model_cache import Workbench, keep_freed_memory
 from clients.training.settings import ModelConfig
 from fedshift_app.config import registry
-from fedshift_app.config.resolving import from_json
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies
 from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
 from fedshift_core import same_names

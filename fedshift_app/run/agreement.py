@@ -1,4 +1,4 @@
-"""Whether ``results.json`` of a run says what its ``metrics.jsonl`` does: a file may be replaced, edited, cut off."""
+"""Checks that ``results.json`` of a run agrees with its ``metrics.jsonl``: a file may be replaced, edited, cut off."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -7,14 +7,14 @@ from fedshift_app.run.scores import mean
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.options.scoring import LAST_ROUNDS
 
-#: Percentage points by which a sum in another order may differ.
+#: Percentage points that a sum in another order may change.
 _CLOSE = 1e-6
-#: So many contradictions are named; of others their number.
-_MOST = 3
+#: Number of contradictions that a message names; it counts the rest.
+_MOST_NAMED = 3
 
 
 def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return in a line what results say otherwise than the rounds; empty where they agree, or there are no rounds.
+    """Return one line that names where the results contradict the rounds; empty if they agree or there are no rounds.
 
     Args:
         results: The content of ``results.json``.
@@ -23,8 +23,8 @@ def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]
     if not lines:
         return ""
     differ = list(_differing(results, lines))
-    more = f", and {len(differ) - _MOST} more" if len(differ) > _MOST else ""
-    which = f"{', '.join(differ[:_MOST])}{more}"
+    more = f", and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
+    which = f"{', '.join(differ[:_MOST_NAMED])}{more}"
     return f"results.json contradicts metrics.jsonl: {which}" if differ else ""
 
 
@@ -33,13 +33,14 @@ def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
     if isinstance(rounds, int) and rounds != len(lines):
         yield f"{rounds} rounds and {len(lines)}"
     accuracies = [
-        line["accuracy"] for line in lines
+        line["accuracy"]
+        for line in lines
         if isinstance(line.get("accuracy"), Mapping) and line["accuracy"] and "evaluated_share" not in line
-    ]  # fmt: skip
+    ]
     if not accuracies:
         return
     last = accuracies[-LAST_ROUNDS:]
-    means = {name: mean(_number(one.get(name)) for one in last) for name in accuracies[-1]}
+    means = {name: mean(_number(accuracy.get(name)) for accuracy in last) for name in accuracies[-1]}
     yield from _unequal("domains", results.get("domains"), means)
     yield from _unequal("final", results.get("final"), accuracies[-1])
     for key in ("best_test", "best_validation"):
@@ -53,15 +54,15 @@ def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
             yield f"{key} is in round {number} of {len(lines)}"
 
 
-def _unequal(key: str, said: Any, there: Any) -> Iterator[str]:
-    """Yield the domains whose number is another one."""
-    if not isinstance(said, Mapping) or not isinstance(there, Mapping):
+def _unequal(key: str, in_results: Any, in_rounds: Any) -> Iterator[str]:
+    """Yield a text for each domain whose two numbers differ."""
+    if not isinstance(in_results, Mapping) or not isinstance(in_rounds, Mapping):
         return
-    for name in dict.fromkeys([*said, *there]):
-        ours, theirs = _number(said.get(name)), _number(there.get(name))
-        same = ours == theirs or (ours is not None and theirs is not None and abs(ours - theirs) < _CLOSE)
+    for name in dict.fromkeys([*in_results, *in_rounds]):
+        first, second = _number(in_results.get(name)), _number(in_rounds.get(name))
+        same = first == second or (first is not None and second is not None and abs(first - second) < _CLOSE)
         if not same:
-            yield f"{key} {plain(str(name), MOST_NAME)} is {_shown(ours)} and {_shown(theirs)}"
+            yield f"{key} {plain(str(name), MOST_NAME)} is {_shown(first)} and {_shown(second)}"
 
 
 def _number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""What a run starts from: the initial weights, what the strategy must know, and the strategy itself."""
+"""Builds what a run starts from: the initial weights, the federation's settings and the strategy."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ from fedshift_app.node import setup
 from fedshift_app.run import initial_model
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
-from fedshift_app.run.initial_model import Beginning
+from fedshift_app.run.initial_model import InitialModel
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.registry import Method
@@ -26,39 +26,39 @@ SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 
 
 def prepare(
-    config: RunConfig, engine: str, beginning: Beginning | None = None, start: Arrays | None = None
+    config: RunConfig, engine: str, initial: InitialModel | None = None, start: Arrays | None = None
 ) -> tuple[ArrayRecord, RunContext]:
-    """Return the initial shared weights and what the strategy must know.
+    """Return the initial shared weights and what the strategy must know of the run.
 
     Args:
         config: The run.
         engine: Where it runs.
-        beginning: What its network begins with; by default as the run says, out of a file where it names one.
-        start: What its nodes began from, of a run that goes on; by default out of ``beginning``.
+        initial: The initial model; by default random values or the file that the run names.
+        start: The arrays that a continued run sent to its nodes once; by default taken from ``initial``.
 
     Raises:
-        ConfigError: If the method, the model and the rest do not go together.
+        ConfigError: If the method, the model and other settings contradict each other.
     """
     deployed = engine == setup.DEPLOYMENT
     if deployed and config.plugins:
         raise ConfigError(
-            f"plugins: {', '.join(config.plugins)} serve in simulation only; for a deployment install them as a "
+            f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
             "package on the server and on every node (docs/adding-a-method.md)"
         )
     if deployed:
         setup.check_noise(config)
-    begun = beginning or initial_model.begin(config)[1]
-    model = begun.model
+    initial = initial or initial_model.begin(config)[1]
+    model = initial.model
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ConfigError(f"model.freeze={config.model.freeze}: nothing is left that trains")
+        raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
     client_class = registry.get(config.method["name"]).client_class()
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     state = {name: t.numpy() for name, t in model.state_dict().items()}
-    whole = {name: array for name, array in state.items() if name not in private}
+    sent = {name: array for name, array in state.items() if name not in private}
     frozen = model.frozen - private
-    shared = {name: array for name, array in whole.items() if name not in frozen}  # what travels each round
+    shared = {name: array for name, array in sent.items() if name not in frozen}  # what travels each round
     if start is None:
-        start = {name: array for name, array in state.items() if name in frozen | (private & begun.taken)}
+        start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
     privacy.check_shared(config.privacy, shared)
     _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
@@ -80,74 +80,75 @@ def prepare(
     )
     where = Engine(
         setup.DEPLOYMENT if deployed else setup.SIMULATION,
-        # Simulated nodes say themselves how many they are.
+        # A simulation counts its own nodes.
         min_nodes=config.federation.min_nodes if deployed else 1,
-        # No simulated node is absent: whoever does not answer is on a machine that is busy.
+        # No simulated node is absent: one that does not answer runs on a busy machine.
         node_timeout=max(config.federation.node_timeout, 0 if deployed else SIMULATED_TIMEOUT),
         queues=engine == setup.SIMULATION,
     )
     federation = RunContext(config, facts, where, config.model_dump_json())
-    return encode(whole), federation
+    return encode(sent), federation
 
 
-def frozen_told(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
-    """Say in one line what is frozen, what is sent once and what travels each round; empty where nothing is."""
+def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
+    """Return a line that says what is frozen, what is sent once and what travels each round; empty if nothing is."""
     start, frozen = federation.model.start, federation.model.frozen
     if not start:
         return ""
     once = sum(array.nbytes for array in start.values())
     each = sum(len(array.data) for name, array in initial.items() if name not in frozen)
-    what = f"model.freeze={config.model.freeze}: " if config.model.freeze != "none" else "private parts begin from it: "
+    freeze = config.model.freeze
+    reason = f"model.freeze={freeze}" if freeze != "none" else "initial values of private parts"
     return (
-        f"{what}{len(start)} arrays, {size(once)}, are sent to each node once; each round the weights are "
-        f"{size(each)} each way"
+        f"{reason}: {len(start)} arrays, {size(once)}, are sent to each node once; each round the "
+        f"weights are {size(each)} each way"
     )
 
 
-def public_told(config: RunConfig, nodes: Sequence[Node]) -> str:
-    """Say in one line what the public set is, and that all nodes have the same; empty where there is none."""
+def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
+    """Return a line that describes the public set, which all nodes share; empty if there is none."""
     cfg = config.dataset
     if cfg.public is None:
         return ""
     what = f"the domain {cfg.public_domain}" if cfg.public_domain else f"{100 * cfg.public_share:g} % of each domain"
     if not setup.uses_public(config):
-        return f"public set, {what}: no node holds it, and the method {config.method['name']!r} does not use it"
+        return f"public set, {what}: no node holds it; the method {config.method['name']!r} does not use it"
     first = nodes[0]
     return f"public set, {what}: {first.num_public} images, the same on all nodes (sha256 {first.public[:12]})"
 
 
 def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
-    """Refuse what is done with weights where none travel.
+    """Refuse settings that need shared weights where none travel.
 
     Raises:
         ConfigError: With the key.
     """
     robust, optimizer = config.aggregation.robust, config.server.optimizer
-    asked = {
+    uses = {
         f"aggregation.robust={robust} averages": robust != "none",
         f"server.optimizer={optimizer} needs averaged": optimizer != "none",
         "aggregation.weights=ga needs averaged": config.aggregation.weights == "ga",
     }
-    for told, is_asked in asked.items():
-        if is_asked and not shared:
+    for use, is_used in uses.items():
+        if is_used and not shared:
             raise ConfigError(
-                f"{told} weights, and with the method {config.method['name']!r}, as it is configured, none travel"
+                f"{use} weights, but the method {config.method['name']!r}, as it is configured, sends none"
             )
 
 
 def _terms(config: RunConfig) -> tuple[str, ...]:
-    """Return the names of all loss terms that the run's nodes may have."""
+    """Return the names of all loss terms that the run's nodes may report."""
     methods = _methods(config)
     modules = (MODULES[str(entry["name"])] for entry in config.modules)
-    told = [*(m.terms + m.other_terms for m in methods), *(entry.terms for entry in modules)]
-    return tuple(dict.fromkeys((CE, *(name for names in told for name in names))))
+    terms = [*(m.terms + m.other_terms for m in methods), *(entry.terms for entry in modules)]
+    return tuple(dict.fromkeys((CE, *(name for names in terms for name in names))))
 
 
 def _scores(config: RunConfig) -> tuple[str, ...]:
-    """Return the names of all other ways in which the run's nodes may score test images."""
-    adapts = setup.adaptation(config)
-    told = [name for method in _methods(config) for name in method.scores]
-    return tuple(dict.fromkeys(told if adapts is None else (*told, adapts.before)))
+    """Return the names of all further scores that the run's nodes may report."""
+    adaptation = setup.adaptation(config)
+    names = [name for method in _methods(config) for name in method.scores]
+    return tuple(dict.fromkeys(names if adaptation is None else (*names, adaptation.before)))
 
 
 def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...]) -> None:
@@ -158,43 +159,43 @@ def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...]) -> None:
     """
     if batchnorms or RETAKEN not in (*config.evaluate.bn, config.model.bn_keep):
         return
-    why = f"with {config.method['name']!r} and model.bn={config.model.bn} no statistics of BatchNorm travel"
+    reason = f"with {config.method['name']!r} and model.bn={config.model.bn} no BatchNorm statistics travel"
     if config.model.bn_keep == RETAKEN:
-        raise ConfigError(f"model.bn_keep=retaken: {why}; allowed is averaged")
+        raise ConfigError(f"model.bn_keep=retaken: {reason}; allowed is averaged")
     if config.evaluate.bn[0] == RETAKEN:
-        raise ConfigError(f"evaluate.bn: its first is retaken, but {why}; put {AVERAGED} or {OWN} first")
+        raise ConfigError(f"evaluate.bn: its first entry is retaken, but {reason}; put {AVERAGED} or {OWN} first")
 
 
 def _methods(config: RunConfig) -> list[Method]:
-    """Return the run's method and, of a recipe, that which it is made of."""
+    """Return the run's method and, for a recipe, the method that it is based on."""
     method = registry.get(config.method["name"])
     return [method, registry.get(method.of)] if method.of else [method]
 
 
 def strategy_of(config: RunConfig, federation: RunContext, observer: Observer) -> DomainStrategy:
     """Return the method's strategy before its first round."""
-    made: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
+    strategy: DomainStrategy = registry.get(config.method["name"]).strategy_class()(
         federation, config.server_params(), observer
     )
-    return made
+    return strategy
 
 
 def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpoint) -> ArrayRecord:
-    """Put a strategy where it was after a checkpoint; return the shared weights of then.
+    """Restore a strategy from a checkpoint and return the shared weights of that round.
 
     Raises:
-        ConfigError: If they are not of the model that this version builds.
+        ConfigError: If they do not fit the model that this version builds.
     """
     weights = encode(checkpoint.carried_on)
     shapes = [{name: (a.dtype, tuple(a.shape)) for name, a in record.items()} for record in (weights, initial)]
     if list(weights) != list(initial) or shapes[0] != shapes[1]:
-        raise ConfigError("resume: the weights of the checkpoint are not of the model that this version builds")
+        raise ConfigError("resume: the weights of the checkpoint do not fit the model that this version builds")
     restore(strategy, checkpoint)
     return weights
 
 
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
-    """Put a strategy where it was after a checkpoint."""
+    """Restore a strategy from a checkpoint."""
     strategy.completed = checkpoint.server_round
     strategy.start_values.beside = strategy.federation.engine.is_simulation
     strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
@@ -202,7 +203,7 @@ def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:
-    """Refuse networks whose prototypes do not fit together.
+    """Refuse networks whose features have different widths.
 
     Raises:
         ConfigError: With the width of each.
@@ -212,5 +213,7 @@ def _check_widths(config: RunConfig, feature_dim: int) -> None:
         own = config.model.model_copy(update={"name": name})
         widths[name] = setup.initial_model(config, own).feature_dim
     if config.model.per_node and len(set(widths.values())) > 1:
-        told = ", ".join(f"{name} {width}" for name, width in widths.items())
-        raise ConfigError(f"model.per_node: features must be equally wide on all nodes (and as in model.name): {told}")
+        listed = ", ".join(f"{name} {width}" for name, width in widths.items())
+        raise ConfigError(
+            f"model.per_node: features must be equally wide on all nodes (and as in model.name): {listed}"
+        )

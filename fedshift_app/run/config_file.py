@@ -1,4 +1,4 @@
-"""What ``config.yaml`` of a run folder says of a run, checked before any of it is used."""
+"""Checks ``config.yaml`` of a run folder before anything uses it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -11,13 +11,13 @@ from fedshift_core.params import Arithmetic
 
 
 class _Resumed(BaseModel, extra="allow"):
-    """A time that the run was continued."""
+    """One time that the run was continued."""
 
     after_round: int = Field(ge=0, le=MOST_ROUNDS)
 
 
-class _Told(BaseModel, extra="allow"):
-    """All that is read of the file by name."""
+class _ConfigFile(BaseModel, extra="allow"):
+    """The keys of the file that are read by name."""
 
     resolved: dict[str, Any]
     engine: str = ""
@@ -32,28 +32,28 @@ class _Told(BaseModel, extra="allow"):
     resumed: tuple[_Resumed, ...] = ()
 
 
-def check(told: Mapping[str, Any], where: str, needed: Sequence[str]) -> None:
-    """Refuse what no run has written.
+def check(content: Mapping[str, Any], place: str, needed: Sequence[str]) -> None:
+    """Refuse a file that no run has written.
 
     Args:
-        told: The content of ``config.yaml``.
-        where: What a message begins with: the file.
+        content: The content of ``config.yaml``.
+        place: The file, for the start of a message.
         needed: The keys that must be there.
 
     Raises:
         ConfigError: With the key.
     """
-    lacking = [key for key in needed if told.get(key) is None]
-    if lacking:
-        raise ConfigError(f"{where} lacks {', '.join(lacking)}: it is not of a run")
+    missing = [key for key in needed if content.get(key) is None]
+    if missing:
+        raise ConfigError(f"{place} lacks {', '.join(missing)}: it is not the configuration of a run")
     try:
-        _Told.model_validate(told)
+        _ConfigFile.model_validate(content)
     except ValidationError as error:
-        problem, found = first_problem(error)
-        raise ConfigError(f"{where}: {problem}, found {as_found(found)}") from None
+        problem, value = first_problem(error)
+        raise ConfigError(f"{place}: {problem}, found {as_found(value)}") from None
 
 
 def first_problem(error: ValidationError) -> tuple[str, Any]:
-    """Return the first thing that is wrong with a file, as its dotted key and why, and what was found there."""
+    """Return the first mistake in a file, as its dotted key and the reason, and the value there."""
     first = error.errors()[0]
     return f"{'.'.join(str(part) for part in first['loc']) or 'content'}: {first['msg']}", first["input"]

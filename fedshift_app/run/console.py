@@ -1,4 +1,4 @@
-"""What a person sees of a run: one line per round, a table at the end."""
+"""Prints a run in the terminal: one line per round, a table at the end."""
 
 import logging
 import os
@@ -9,9 +9,9 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
-from fedshift_app.run.figures import images_told
+from fedshift_app.run.figures import images_text
 from fedshift_app.run.logs import FORMAT, JsonLine
-from fedshift_app.run.model_selection import stop_told
+from fedshift_app.run.model_selection import early_stop_text
 from fedshift_app.run.scores import mean, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
@@ -22,9 +22,9 @@ from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 LEAST_WIDTH = 6  # of a column of the final table
-#: Of the final table, by heading: what stands in the rows of domains, of AVG, of STD.
+#: Columns of the final table by heading: the values of the domains, of AVG and of STD.
 Columns = dict[str, tuple[Mapping[str, float | None], float | str | None, str]]
-MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies beside which there is room for those of figures
+MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies that leave room for those of figures
 
 
 class _Stdout(logging.Handler):
@@ -60,33 +60,33 @@ def coloured(stream: TextIO) -> bool:
 
 
 def set_up(*, aside: bool = False) -> None:
-    """Show FedShift's own log lines on standard output, once per process: plainly, or as JSON if that is asked for.
+    """Show FedShift's own log lines on standard output, as text or as JSON, once per process.
 
-    Flower's lines have colours from then on only where they belong.
+    Flower's lines have no colours afterwards where the output shows none.
 
     Args:
-        aside: On standard error, where standard output is a table or an object that somebody keeps.
+        aside: Write to standard error, where standard output is a table or a JSON object.
     """
     ours = [handler for handler in log.handlers if isinstance(handler, _Stdout)]
     for handler in ours:
         handler.aside = aside
     if not ours:
-        asked = os.environ.get(FORMAT, "")
+        log_format = os.environ.get(FORMAT, "")
         handler = _Stdout()
         handler.aside = aside
-        handler.setFormatter(JsonLine() if asked == "json" else logging.Formatter("%(message)s"))
+        handler.setFormatter(JsonLine() if log_format == "json" else logging.Formatter("%(message)s"))
         log.addHandler(handler)
         log.setLevel(logging.INFO)
         log.propagate = False
         logging.getLogger("flwr").addFilter(_NoTraceback())
         if not coloured(sys.stderr):
             without_colours()
-        if asked not in ("", "json"):  # a log's format must not end a node
-            log.warning("%s is %r, allowed is json; lines are plain", FORMAT, plain(asked, MOST_NAME))
+        if log_format not in ("", "json"):  # a log's format must not end a node
+            log.warning("%s is %r, allowed is json; log lines are text", FORMAT, plain(log_format, MOST_NAME))
 
 
 def set_up_node() -> None:
-    """Show a node's log lines as :func:`set_up` if their format is named; else Python shows its warnings."""
+    """Set up a node's log lines as :func:`set_up` if their format is named; otherwise Python shows its warnings."""
     if os.environ.get(FORMAT):
         set_up()
 
@@ -106,7 +106,7 @@ def quiet_flower() -> Iterator[None]:
 def round_line(result: RoundResult, rounds: int, left: float) -> str:
     """Return the line of a round: accuracy per domain, average, worst domain, training loss, seconds, time left.
 
-    A round in which the global model was not scored says nothing of accuracy; one scored on a part says on which.
+    It has no accuracy where the global model was not scored, and names the share where a part was.
     """
     parts = [f"round {result.server_round:>{len(str(rounds))}}/{rounds}"]
     parts += [f"{name} {percent(value)}" for name, value in result.accuracy.items()]
@@ -124,7 +124,7 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
 
 
 def scored_with(results: Mapping[str, Any]) -> str:
-    """Return with which statistics of BatchNorm a run's accuracies were scored."""
+    """Return the BatchNorm statistics that a run's accuracies were scored with."""
     return str(results.get("scored_with", AVERAGED))
 
 
@@ -134,33 +134,33 @@ def table(results: dict[str, Any]) -> str:
         last_rounds(results["averaged_rounds"]): (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
-    for name, domains in few(results.get("others", {})).items():  # over the same rounds as the first column
+    for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
     notes = []
     if spread := results.get("spread_over_nodes"):
         columns["std over nodes"] = (spread, mean(spread.values()), "")
-    for mark, key, on in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
+    for mark, key, images in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
         if best := results.get(key):
             columns[f"best round ({best['round']}){mark}"] = (best["domains"], best["avg"], "")
             partly = results.get("partly_scored_rounds", 0)
             among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
-            notes.append(f"{mark} chosen on {on}{among}")
+            notes.append(f"{mark} chosen on {images}{among}")
     if chosen := results.get("chosen_round"):
         notes[-1] += f"; its model is kept: {chosen['files'][0]}"
     if stopped := results.get("stopped_early"):
-        notes.append(stop_told(stopped))
+        notes.append(early_stop_text(stopped))
     if constant := results.get(one_class.KEY):
-        notes += [one_class.told(constant), constant["advice"]]
-    told = results.get("figures")
-    if told and sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_FIGURES:
-        columns |= _figure_columns(told)
-    notes[:0] = _figure_notes(results, told)
+        notes += [one_class.sentence(constant), constant["advice"]]
+    counted = results.get("figures")
+    if counted and sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_FIGURES:
+        columns |= _figure_columns(counted)
+    notes[:0] = _figure_notes(results, counted)
     rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))
     if any(name.startswith(BN_SCORE) for name in results.get("others", {})) or scored_with(results) != AVERAGED:
         notes.insert(
-            0, f"BatchNorm's statistics: {scored_with(results)}; columns bn=... are the same rounds with others"
+            0, f"BatchNorm statistics: {scored_with(results)}; columns bn=... show the same rounds with others"
         )
     about = " (approximation)" if results.get("approximation") else ""
     title = (
@@ -171,49 +171,59 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines + client_table(results["client_models"]) if "client_models" in results else lines)
 
 
-def _figure_columns(told: Mapping[str, Any]) -> Columns:
-    """Return the columns of the figures, each with its mean over the domains, and of the number of test images."""
+def _figure_columns(figures: Mapping[str, Any]) -> Columns:
+    """Return the columns of figures with their mean over the domains, and the column of test images."""
     columns: Columns = {}
     for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
-        by_domain = {domain: None if one is None else one[key] for domain, one in told["domains"].items()}
+        by_domain = {
+            domain: None if of_domain is None else of_domain[key] for domain, of_domain in figures["domains"].items()
+        }
         columns[name] = (by_domain, mean(by_domain.values()), "")
-    images = {domain: None if one is None else one.get("images") or one["n"] for domain, one in told["domains"].items()}
+    images = {
+        domain: None if of_domain is None else of_domain.get("images") or of_domain["n"]
+        for domain, of_domain in figures["domains"].items()
+    }
     columns["images"] = (images, "", "")
     return columns
 
 
-def _figure_notes(results: Mapping[str, Any], told: Mapping[str, Any] | None) -> list[str]:
-    """Return the lines of the worst domain and of all test images together."""
-    found = []
+def _figure_notes(results: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:
+    """Return the lines on the worst domain and on all test images together."""
+    notes = []
     if least := worst(results["domains"]):
-        one = told["domains"].get(least) if told else None
-        images = f", of {_images(one)}" if one else ""
-        found.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
-    if told and (all_of := told["overall"]):
-        names = {"accuracy": "accuracy", "balanced_accuracy": "balanced", "macro_f1": "macro-F1", "auc": "AUC",
-                 "ece": "ECE"}  # fmt: skip
-        each = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names.items() if all_of[key] is not None)
-        found.append(f"^ of round {told['round']}; all {_images(all_of)} together: {each}")
-    return found
+        of_domain = figures["domains"].get(least) if figures else None
+        images = f", of {_images(of_domain)}" if of_domain else ""
+        notes.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
+    if figures and (all_of := figures["overall"]):
+        names = {
+            "accuracy": "accuracy",
+            "balanced_accuracy": "balanced",
+            "macro_f1": "macro-F1",
+            "auc": "AUC",
+            "ece": "ECE",
+        }
+        values = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names.items() if all_of[key] is not None)
+        notes.append(f"^ of round {figures['round']}; all {_images(all_of)} together: {values}")
+    return notes
 
 
-def _images(one: Mapping[str, Any]) -> str:
-    return images_told(one["n"], one.get("images"), " test images")
+def _images(figures: Mapping[str, Any]) -> str:
+    return images_text(figures["n"], figures.get("images"), " test images")
 
 
 def _cell(value: float | str | None) -> str:
-    """Return an accuracy, a number of images, or what is a word already."""
+    """Return an accuracy or a number as text, and text as it is."""
     return str(value) if isinstance(value, int | str) else percent(value)
 
 
 def client_table(scores: dict[str, Any]) -> list[str]:
-    """Return the lines that show how the nodes' own models did right after local training."""
+    """Return the lines that show the scores of the nodes' own models right after local training."""
     rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
     rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
     rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
     head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
-    why = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []
-    return [*_columns(head, rows, below=4), *why, ""]
+    reason = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []
+    return [*_columns(head, rows, below=4), *reason, ""]
 
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
@@ -232,7 +242,7 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return an accuracy with one digit, or a word where there is none."""
+    """Return an accuracy with one digit, or ``missing``."""
     return "missing" if value is None else f"{value:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""Whether a run's folder has room, looked at before the run starts: an estimate against what is free."""
+"""Checks before a run starts whether the disk has room for its folder: an estimate against the free space."""
 
 import logging
 import math
@@ -22,79 +22,79 @@ from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 
-CHECKPOINTS = 1 + len(KEEP_STEPS)  # of a run that goes on
-OF_A_NODE = CHECKPOINTS + 1  # files of private parts: one more while a round is on its way
-FEWEST = 2  # checkpoints that must have room, else nothing starts: one is written before another is removed
+CHECKPOINTS = 1 + len(KEEP_STEPS)  # of a run in progress
+OF_A_NODE = CHECKPOINTS + 1  # files of private parts: one more during a round
+FEWEST = 2  # checkpoints that must have room: one is written before another is removed
 REPORT = 1_000_000  # bytes of report.html, configuration and status
 OF_A_ROUND = 3_000  # bytes of text: a line of metrics.jsonl, of log.jsonl, of TensorBoard
 
 
 @dataclass(frozen=True)
 class Needed:
-    """What a run needs on the disk, in bytes.
+    """The bytes that a run needs on the disk.
 
     Attributes:
         checkpoint: One checkpoint, with what simulated nodes keep of its round.
-        whole: The run folder when it is largest.
+        folder: The run folder at its largest.
     """
 
     checkpoint: int
-    whole: int
+    folder: int
 
 
 def needed(
     config: RunConfig, initial: ArrayRecord, strategy: DomainStrategy, nodes: Sequence[Node], *, simulated: bool
 ) -> Needed:
-    """Estimate what a run needs; ``simulated`` nodes keep their private parts in the run folder."""
+    """Estimate the disk space of a run; ``simulated`` nodes keep their private parts in the run folder."""
     domains, classes = len(config.dataset.domains), strategy.federation.num_classes
-    about_nodes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
+    node_bytes = len(nodes) * (300 + 8 * classes)  # in the JSON file of a checkpoint
     weights = sum(len(array.data) for array in initial.values())
-    shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + about_nodes
+    shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + node_bytes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
-    text = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
-    once = sum(array.nbytes for array in strategy.federation.model.start.values())
-    # What the run is asked to keep; and the best round until each that it can go back to.
-    asked = len(config.keep_rounds)
-    chosen = asked + (CHECKPOINTS + asked if config.keep == model_selection.BEST else 0)
-    whole = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + once + text + REPORT
-    return Needed(shared + kept, whole)
+    text_bytes = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
+    sent_once = sum(array.nbytes for array in strategy.federation.model.start.values())
+    # Rounds that the run is asked to keep, and the best round up to each of them.
+    kept_on_request = len(config.keep_rounds)
+    chosen = kept_on_request + (CHECKPOINTS + kept_on_request if config.keep == model_selection.BEST else 0)
+    folder_size = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + sent_once + text_bytes + REPORT
+    return Needed(shared + kept, folder_size)
 
 
 def check(folder: Path, free: int, run: Needed) -> None:
-    """Refuse a run that cannot even write ``FEWEST`` checkpoints, warn where the whole may find no room.
+    """Refuse a run that has no room for ``FEWEST`` checkpoints, and warn if the whole folder may not fit.
 
     Args:
         folder: The run folder, or where it is to be made.
-        free: Bytes that are free there.
-        run: What the run needs.
+        free: Free bytes there.
+        run: The bytes that the run needs.
 
     Raises:
-        ConfigError: With what is needed and what is free.
+        ConfigError: With the needed and the free space.
     """
     least = FEWEST * run.checkpoint
-    told = f"{size(free)} are free in {folder}, the run needs about {size(run.whole)}"
+    space = f"{size(free)} are free in {folder}, the run needs about {size(run.folder)}"
     if free < least:
-        raise ConfigError(
-            f"output-dir: {told}, and {size(least)} at the very least; make room, or name another output-dir"
+        raise ConfigError(f"output-dir: {space}, and {size(least)} to start; make room, or name another output-dir")
+    if free < run.folder:
+        log.warning(
+            "little room: %s; the run ends when a file cannot be written", space, extra={"event": "little_room"}
         )
-    if free < run.whole:
-        log.warning("little room: %s; it ends where a file cannot be written", told, extra={"event": "little_room"})
 
 
 def free(folder: Path) -> int:
-    """Return the bytes that are free in a folder, or where it is going to be made.
+    """Return the free bytes on the disk of a folder, which need not exist yet.
 
     Raises:
-        ConfigError: If the system does not say.
+        ConfigError: If the system does not tell.
     """
-    there = folder
-    while not there.exists() and there != there.parent:
-        there = there.parent
+    existing = folder
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
     try:
-        return shutil.disk_usage(there).free
+        return shutil.disk_usage(existing).free
     except OSError as error:
-        raise ConfigError(f"output-dir: cannot tell what is free in {there}: {error.strerror}") from None
+        raise ConfigError(f"output-dir: cannot read the free space of {existing}: {error.strerror}") from None
 
 
 def taken(folder: Path) -> int:
@@ -103,9 +103,9 @@ def taken(folder: Path) -> int:
 
 
 def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> int:
-    """Return the bytes of what the strategy keeps besides weights: as it is, or before round 1 of every node's share.
+    """Return the bytes that the strategy keeps besides weights; before round 1 an estimate from every node's share.
 
-    A dimension that is a node's own is taken for the number of classes.
+    The number of classes stands for a dimension that each node chooses.
     """
     kept: Arrays = {**strategy.knowledge, **strategy.state}
     if kept:
@@ -120,7 +120,7 @@ def _knowledge(strategy: DomainStrategy, initial: ArrayRecord, nodes: int) -> in
 
 
 def _kept(config: RunConfig, weights: int) -> int:
-    """Return the bytes that a node keeps to itself after a round, of the largest network; ``weights`` are shared."""
+    """Return the bytes that a node with the largest network keeps after a round; ``weights`` bytes are shared."""
     client_class: type[DomainClient] = registry.get(config.method["name"]).client_class()
     sizes: list[int] = []
     for name in config.model.per_node or (config.model.name,):
@@ -132,7 +132,7 @@ def _kept(config: RunConfig, weights: int) -> int:
 
 
 def size(number: int) -> str:
-    """Return bytes for people."""
+    """Return a number of bytes as text with a unit."""
     value, units = float(number), ["bytes", "kB", "MB", "GB", "TB"]
     while value >= 1000 and len(units) > 1:
         value, units = value / 1000, units[1:]

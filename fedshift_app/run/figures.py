@@ -1,4 +1,4 @@
-r"""Figures beyond accuracy, of the counts that nodes send: by domain and on the whole (docs/figures.md).
+r"""Figures beyond accuracy from the counts that nodes send: by domain and overall (docs/figures.md).
 
 With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
 
@@ -32,32 +32,32 @@ from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 
-FILE = "figures.json"  # in the run folder: the figures of the last round that was scored on all test images
-OF_ROUND = "figures-{:05d}.json"  # beside the checkpoint of a round that may be the chosen one: those of that round
-#: The figures that are one number; all in percent.
+FILE = "figures.json"  # in the run folder: the figures of the last round scored on all test images
+OF_ROUND = "figures-{:05d}.json"  # next to the checkpoint of a round that may be chosen: its figures
+#: The figures that are one number, all in percent.
 SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
 MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
 
 Shares = NDArray[np.float64]
 
 
-class _Told(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A part of what a run folder says of figures."""
+class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of the figures of a run folder."""
 
 
-class PerClass(_Told):
-    """By class; percent, None where a class has no test image, or is never predicted."""
+class PerClass(_FromFile):
+    """Figures by class in percent; None if a class has no test image or is never predicted."""
 
     recall: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
     precision: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
     n: tuple[int, ...] = Field((), max_length=MOST_CLASSES)
 
 
-class Of(_Told):
-    """The figures of a domain, or of all."""
+class Of(_FromFile):
+    """The figures of a domain, or of all domains."""
 
-    n: int = Field(ge=0)  # scores: an image counts once for each model that was scored on it
-    images: int | None = Field(None, ge=0)  # distinct ones; None where unknown
+    n: int = Field(ge=0)  # scores: an image counts once for each model scored on it
+    images: int | None = Field(None, ge=0)  # distinct images; None if unknown
     accuracy: float | None
     balanced_accuracy: float | None
     macro_f1: float | None
@@ -68,12 +68,12 @@ class Of(_Told):
     confusion: tuple[tuple[int, ...], ...] | None = Field(None, max_length=MOST_CLASSES)
 
     @property
-    def told_images(self) -> str:
-        """How many distinct test images there are; with the number of scores where that is another."""
-        return images_told(self.n, self.images)
+    def images_text(self) -> str:
+        """The number of distinct test images, with the number of scores if it differs."""
+        return images_text(self.n, self.images)
 
 
-class Figures(_Told):
+class Figures(_FromFile):
     """The key ``figures`` of ``results.json``."""
 
     round: int
@@ -82,30 +82,29 @@ class Figures(_Told):
     overall: Of | None = None
 
 
-def images_told(scores: int, images: int | None, noun: str = "", mark: str = "") -> str:
-    """Return the number of distinct images behind some scores, and that of the scores where it is another.
+def images_text(scores: int, images: int | None, noun: str = "", mark: str = "") -> str:
+    """Return the number of distinct images behind some scores, with the number of scores if it differs.
 
     Args:
-        scores: An image counts once for each model that was scored on it.
-        images: Distinct ones; None where that is unknown.
-        noun: What follows the number of images.
-        mark: Stands between thousands.
+        scores: Number of scores; an image counts once for each model scored on it.
+        images: Number of distinct images; None if unknown.
+        noun: Text after the number of images.
+        mark: Separator of thousands.
     """
     if images is None or images == scores:
         return f"{scores:{mark}}{noun}"
     return f"{images:{mark}}{noun} ({scores:{mark}} scores)"
 
 
-def total_told(domains: Sequence[Of]) -> str:
-    """Return :func:`images_told` of several domains together."""
-    distinct = [one.images for one in domains if one.images is not None]
-    return images_told(
-        sum(one.n for one in domains), sum(distinct) if len(distinct) == len(domains) else None, mark=","
-    )
+def total_images_text(domains: Sequence[Of]) -> str:
+    """Return :func:`images_text` of several domains together."""
+    distinct = [figures.images for figures in domains if figures.images is not None]
+    total = sum(distinct) if len(distinct) == len(domains) else None
+    return images_text(sum(figures.n for figures in domains), total, mark=",")
 
 
 def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | None:
-    """Return how many different test images of a domain there are; None where that is unknown.
+    """Return the number of distinct test images of a domain; None if unknown.
 
     Args:
         nodes: All nodes of the run.
@@ -116,7 +115,7 @@ def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | Non
         return None
     counts = [node.tests_of(domain) for node in nodes if node.domain == domain]
     if not counts:
-        return next((found for node in nodes if (found := node.tests_of(domain))), None)
+        return next((count for node in nodes if (count := node.tests_of(domain))), None)
     shared = any(node.shared_test for node in nodes if node.domain == domain)
     return (max(counts) if shared else sum(counts)) or None
 
@@ -124,7 +123,7 @@ def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | Non
 def section(
     result: RoundResult, classes: Sequence[str], nodes: Sequence[Node] = (), *, drawn: bool = False
 ) -> dict[str, Any] | None:
-    """Return what ``results.json`` says of a round's counts; None where nobody was asked.
+    """Return the section of ``results.json`` on a round's counts; None if no node counted.
 
     Args:
         result: The round.
@@ -137,23 +136,23 @@ def section(
     images = {name: test_images(nodes, name, drawn=drawn) for name in result.counts}
     distinct = [number for number in images.values() if number is not None]
     known = [counts for counts in result.counts.values() if counts is not None]
-    whole = sum(known[1:], known[0]) if len(known) == len(result.counts) else None
+    overall = sum(known[1:], known[0]) if len(known) == len(result.counts) else None
     return {
         "round": result.server_round,
         "classes": list(classes),
         "domains": {
             name: None if counts is None else of(counts, images[name]) for name, counts in result.counts.items()
         },
-        "overall": None if whole is None else of(whole, sum(distinct) if len(distinct) == len(images) else None),
+        "overall": None if overall is None else of(overall, sum(distinct) if len(distinct) == len(images) else None),
     }
 
 
 def of(counts: Counts, images: int | None = None) -> dict[str, Any]:
-    """Return the figures of counts, in percent; None where one is not defined.
+    """Return the figures of counts, in percent; None for one that is not defined.
 
     Args:
-        counts: What nodes counted.
-        images: How many distinct images they are of; None where that is unknown.
+        counts: The counts of the nodes.
+        images: Number of distinct images behind them; None if unknown.
     """
     of_class, right, predicted = counts.classes
     n = counts.images
@@ -179,18 +178,18 @@ def of(counts: Counts, images: int | None = None) -> dict[str, Any]:
 
 
 def shares(part: Ints | Shares, whole: Ints | Shares) -> Shares:
-    """Return part / whole, NaN where there is nothing."""
+    """Return part / whole; NaN where the whole is 0."""
     return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
 
 
 def ece(calibration: Shares) -> float:
-    """Return the expected calibration error of counts by bin of confidence, (3, bins); NaN of no image."""
+    """Return the expected calibration error of counts by bin of confidence, (3, bins); NaN without images."""
     number, right, confidence = calibration
     return float(np.abs(right - confidence).sum() / number.sum()) if number.sum() else float("nan")
 
 
 def aucs(scores: Ints) -> tuple[Shares, Shares]:
-    r"""Return the area under the ROC curve of each class against all others, and how far it can be from the exact one.
+    r"""Return the area under the ROC curve of each class against all others, and its largest error.
 
     .. math:: A=\frac{1}{PN}\sum_bp_b\Big(\sum_{a<b}n_a+\tfrac12n_b\Big),\quad |A-A'|\le\frac{1}{2PN}\sum_bp_bn_b
 
@@ -211,30 +210,30 @@ def aucs(scores: Ints) -> tuple[Shares, Shares]:
 
 
 def kept(folder: Path, server_round: int | None) -> dict[str, Any] | None:
-    """Return the figures that a run folder keeps of a round; None where it keeps none of it.
+    """Return the figures of a round in a run folder; None if there are none.
 
-    A file that cannot be used is told in a line.
+    A warning names a file that cannot be used.
     """
     if server_round is None:
         return None
     files = folder / FILE, folder / checkpoints.FOLDER / OF_ROUND.format(server_round)
-    return next((told for file in files if (told := _read(file, server_round))), None)
+    return next((content for file in files if (content := _read(file, server_round))), None)
 
 
 def _read(file: Path, server_round: int) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        told: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        checked = Figures.model_validate(told)
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        checked = Figures.model_validate(content)
     except ValidationError as error:
-        problem, found = first_problem(error)
-        log.warning("%s is left out: %s, found %s", file, problem, as_found(found))
+        problem, value = first_problem(error)
+        log.warning("%s is left out: %s, found %s", file, problem, as_found(value))
         return None
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is left out: %s", file, error)
         return None
-    return told if checked.round == server_round else None
+    return content if checked.round == server_round else None
 
 
 def _mean(values: Shares) -> float:

@@ -1,6 +1,6 @@
-"""A simulation that plain ``flwr run`` has started: how many nodes the experiment wants, and the command for them.
+"""Checks the number of nodes of a simulation that plain ``flwr run`` started, and gives the command to correct it.
 
-``fedshift run`` works the number out. Flower gives two nodes to a run that names no other number.
+``fedshift run`` sets the number itself. Flower gives two nodes to a run that names no number.
 """
 
 import json
@@ -15,51 +15,51 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 
-NODES_PER_DOMAIN = 2  # where the experiment takes any number
-ALL_HERE_SECONDS = 2.0  # Flower registers simulated nodes while the ServerApp is loaded
+NODES_PER_DOMAIN = 2  # if the experiment accepts any number
+ALL_HERE_SECONDS = 2.0  # Flower registers simulated nodes while it loads the ServerApp
 POLL_SECONDS = 0.05
 
 
 def usual_nodes(config: RunConfig) -> int:
-    """Return how many nodes the experiment has unless another number is asked for."""
+    """Return the number of nodes that the experiment has by default."""
     return config.allocation.num_nodes() or NODES_PER_DOMAIN * len(_domains(config))
 
 
 def least_nodes(config: RunConfig) -> int:
-    """Return with how many nodes each domain that is trained on has one."""
+    """Return the smallest number of nodes that covers each training domain."""
     return config.allocation.num_nodes() or max(2, len(_domains(config)))
 
 
-def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, before: int | None) -> str:
-    """Return what is said of the number of nodes in the first line of a run.
+def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, nodes_before: int | None) -> str:
+    """Return the line about the number of nodes with which a run begins.
 
     Args:
-        config: The run's.
+        config: The run's configuration.
         run_config: The flat keys that were given.
-        grid: Of the simulation.
-        before: How many nodes the run had that is continued; None for a new one.
+        grid: The grid of the simulation.
+        nodes_before: The number of nodes of the run that is continued; None for a new run.
 
     Raises:
-        ConfigError: If the experiment wants another number, or a domain would be held by nobody; with the command.
+        ConfigError: With the command, if the experiment needs another number or no node would hold a domain.
     """
-    fixed = before or config.allocation.num_nodes()
+    fixed = nodes_before or config.allocation.num_nodes()
     least, usual = (fixed, fixed) if fixed else (least_nodes(config), usual_nodes(config))
-    here = _present(grid, least)
-    wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, before)})"
-    if here < least or (fixed and here != fixed):
-        raise ConfigError(f"{wants}, this federation has {here}; run", remedy=command(run_config, usual))
-    return f"{wants}; this federation has {here} (Flower's lines above, of 10 and 2, are about its default)"
+    present = _present(grid, least)
+    wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, nodes_before)})"
+    if present < least or (fixed and present != fixed):
+        raise ConfigError(f"{wants}, this federation has {present}; run", remedy=command(run_config, usual))
+    return f"{wants}; this federation has {present} (Flower's lines above about 10 and 2 nodes describe its default)"
 
 
 def command(run_config: Mapping[str, Any], nodes: int) -> str:
-    """Return the plain command of a run with so many nodes."""
-    told = run_config_told(run_config)
+    """Return the ``flwr run`` command of a run with this number of nodes."""
+    keys = run_config_text(run_config)
     federation = f'--federation-config "num-supernodes={nodes} client-resources-num-cpus=1"'
-    return f"flwr run . --stream {federation}" + (f" --run-config {shlex.quote(told)}" if told else "")
+    return f"flwr run . --stream {federation}" + (f" --run-config {shlex.quote(keys)}" if keys else "")
 
 
-def run_config_told(run_config: Mapping[str, Any]) -> str:
-    """Return the flat keys that are not as they are by themselves, as ``--run-config`` takes them."""
+def run_config_text(run_config: Mapping[str, Any]) -> str:
+    """Return the flat keys that differ from their defaults, as ``--run-config`` takes them."""
     changed = {key: value for key, value in run_config.items() if value != configuration.FLAT_KEYS.get(key)}
     return " ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
 
@@ -68,21 +68,21 @@ def _domains(config: RunConfig) -> tuple[str, ...]:
     return config.allocation.training_domains(config.dataset.domains)
 
 
-def _dealt(config: RunConfig, usual: int, fixed: int | None, before: int | None) -> str:
-    """Say why it is that number."""
-    if before:
+def _dealt(config: RunConfig, usual: int, fixed: int | None, nodes_before: int | None) -> str:
+    """Return the reason for the number of nodes."""
+    if nodes_before:
         return "as many as the run had before"
     if not fixed:
-        return f"two for each of {', '.join(_domains(config))}; one for each will do"
+        return f"two for each of {', '.join(_domains(config))}; one for each is enough"
     dealt = config.allocation.deal(config.dataset.domains, usual, config.seed)
     return ", ".join(f"{domain} {dealt.count(domain)}" for domain in _domains(config))
 
 
 def _present(grid: Grid, least: int) -> int:
-    """Return the number of nodes, once there are enough or no more are to be expected."""
+    """Return the number of nodes, once there are enough or no more are expected."""
     deadline = time.monotonic() + ALL_HERE_SECONDS
     while True:
-        here = len(set(grid.get_node_ids()))
-        if here >= least or time.monotonic() > deadline:
-            return here
+        present = len(set(grid.get_node_ids()))
+        if present >= least or time.monotonic() > deadline:
+            return present
         time.sleep(POLL_SECONDS)

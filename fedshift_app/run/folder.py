@@ -1,4 +1,4 @@
-"""The folder of a run: configuration, one line per round, checkpoints of five rounds, summary."""
+"""Writes the folder of a run: configuration, one line per round, checkpoints of five rounds, summary."""
 
 import hashlib
 import json
@@ -24,7 +24,7 @@ from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, figures, model_selection, one_class, tracking
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_told, summary
+from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_text, summary
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
@@ -37,11 +37,11 @@ from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 from strategies.federation.updates import decode
 
-#: What ``results.json`` calls the models that are scored with ``evaluate.personal_on=all_domains``.
+#: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
-PROFILE_FILE = "profile.json"  # only of a run that measures its time
+PROFILE_FILE = "profile.json"  # only if the run measures its time
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
@@ -49,18 +49,18 @@ VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "
 
 @dataclass(frozen=True)
 class Past:
-    """What an interrupted run left in its folder (``fedshift_app.run.resuming``).
+    """The state that an interrupted run left in its folder (``fedshift_app.run.resuming``).
 
     Attributes:
         path: The folder.
         run_id: Names the run for its nodes.
-        engine: Where it ran: ``simulation``, ``deployment`` or ``inline``.
-        num_nodes: How many nodes there were at its start.
-        images: The fingerprint of its images by domain and split, of those that are read (``node.data``).
+        engine: The engine it ran on: ``simulation``, ``deployment`` or ``inline``.
+        num_nodes: Number of nodes at its start.
+        images: The fingerprints of its images by domain and split (``node.data``).
         resumed_after: The rounds after which it was resumed before.
-        checkpoint: Its state after the last full round; None if there was none.
-        history: Its rounds up to then.
-        lock: Held by who is going to continue it.
+        checkpoint: Its state after the last full round; None if there is none.
+        history: Its rounds up to the checkpoint.
+        lock: The lock of the process that continues it.
     """
 
     path: Path
@@ -75,7 +75,7 @@ class Past:
 
     @property
     def completed(self) -> int:
-        """The rounds that need not be done again."""
+        """The number of rounds that need not be repeated."""
         return self.checkpoint.server_round if self.checkpoint else 0
 
 
@@ -91,28 +91,38 @@ class RunFolder:
     """
 
     def __init__(
-        self, output_dir: Path, config: RunConfig, *, engine: str, personal: bool, command: str, num_nodes: int = 0,
-        images: Mapping[str, Mapping[str, str]] | None = None, past: Past | None = None, arithmetic: str = "",
-        scored_again: Mapping[str, Any] | None = None, asked: Mapping[str, tuple[Any, Any]] | None = None,
-    ) -> None:  # fmt: skip
-        """Make the folder and write ``config.yaml``; or go on in that of ``past``, whose lock is taken over.
+        self,
+        output_dir: Path,
+        config: RunConfig,
+        *,
+        engine: str,
+        personal: bool,
+        command: str,
+        num_nodes: int = 0,
+        images: Mapping[str, Mapping[str, str]] | None = None,
+        past: Past | None = None,
+        arithmetic: str = "",
+        scored_again: Mapping[str, Any] | None = None,
+        requested: Mapping[str, tuple[Any, Any]] | None = None,
+    ) -> None:
+        """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
 
         Args:
-            output_dir: Where run folders are made.
+            output_dir: The folder of run folders.
             config: The resolved configuration.
             engine: ``simulation``, ``deployment`` or ``inline``.
-            personal: Nodes are scored with models of their own, not with the global one.
-            command: What was typed.
-            num_nodes: How many nodes there are.
-            images: The fingerprint of the images by domain and split, None where the server has none.
-            past: What is continued.
-            arithmetic: How the nodes compute (``train.arithmetic``), which a run that goes on has in its folder.
-            asked: What the method asks of other sections (``config.asking.asked_by_method``).
-            scored_again: Of which run the models are, where none are trained (``fedshift.rescore``).
+            personal: Nodes are scored with their own models, not with the global one.
+            command: The command that the user typed.
+            num_nodes: Number of nodes.
+            images: The fingerprints of the images by domain and split; None if the server has no images.
+            past: The run to continue.
+            arithmetic: How the nodes compute (``train.arithmetic``); a continued run has it in its folder.
+            scored_again: The run whose models are scored, where none are trained (``fedshift.rescore``).
+            requested: Settings that the method requests of other sections (``config.requested.requested_by_method``).
 
         Raises:
             ConfigError: If the folder cannot be made.
-            DiskError: If it cannot be written to; one that was just made is removed again.
+            DiskError: If it cannot be written to; a new folder is then removed.
         """
         self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
@@ -129,7 +139,9 @@ class RunFolder:
             self._track()
             return
         self.run_id = uuid.uuid4().hex
-        method = f"{config.method['name']}{'-approximation' if self._approximation() else ''}"  # trackers show the name
+        method = (
+            f"{config.method['name']}{'-approximation' if self._approximation() else ''}"  # trackers show this name
+        )
         stem = f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.path = _make_folder(output_dir, stem)
         content = {
@@ -142,8 +154,8 @@ class RunFolder:
             "command": command,
             "started": now,
         }
-        if asked:
-            content["asked"] = {key: list(values) for key, values in asked.items()}
+        if requested:
+            content["asked"] = {key: list(values) for key, values in requested.items()}
         if arithmetic:
             content["arithmetic"] = arithmetic
         if scored_again:
@@ -162,31 +174,31 @@ class RunFolder:
 
     @property
     def nodes_folder(self) -> Path:
-        """Where simulated nodes keep their private parts."""
+        """The folder of the private parts of simulated nodes."""
         return self.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
 
     def _track(self) -> None:
-        told = self.config.model_dump(mode="json") | self._approximation()
-        self._tracker = tracking.tracker(self.config.tracking, self.path, self.run_id, told, self.history)
+        settings = self.config.model_dump(mode="json") | self._approximation()
+        self._tracker = tracking.tracker(self.config.tracking, self.path, self.run_id, settings, self.history)
 
     def _go_on(self, past: Past, resumed: dict[str, Any]) -> None:
-        """Continue the run of ``past``: what came after its last checkpoint is removed, and this is noted.
+        """Continue the run of ``past``: remove everything after its last checkpoint, and note that in ``config.yaml``.
 
-        A finished run that is made longer has a summary, by which it counts as finished: it goes first.
+        A finished run that gets more rounds has a summary, by which it counts as finished: this is removed first.
         """
-        assert past.lock is not None  # whoever continues a run holds it
+        assert past.lock is not None  # the process that continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        if (before := content["resolved"]["rounds"]) != self.config.rounds:
-            resumed |= {"rounds_before": before}
+        if (rounds_before := content["resolved"]["rounds"]) != self.config.rounds:
+            resumed |= {"rounds_before": rounds_before}
             content["resolved"]["rounds"] = self.config.rounds
-        if (asked := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
-            content["resolved"]["keep_rounds"] = asked  # else the next resume would remove what this one keeps
+        if (keep_rounds := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
+            content["resolved"]["keep_rounds"] = keep_rounds  # or the next resume would remove what this one keeps
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
         with atomic_io.writing(self.path):
             (self.path / RESULTS_FILE).unlink(missing_ok=True)
-        # Checkpoints first, the last one first: whenever this process is killed, the last that is left is one that the
-        # nodes' private parts of before belong to. Then what says that those of later rounds do not count any more.
+        # Checkpoints first, from the last one back: if this process is killed, the last one left matches the private
+        # parts of the nodes. Then the configuration, after which private parts of later rounds do not count any more.
         checkpoints.remove_after(self.path / checkpoints.FOLDER, past.completed)
         _write_config(self.path, content)
         self.resumed_after = (*past.resumed_after, past.completed)
@@ -204,20 +216,20 @@ class RunFolder:
             self._weights = encode(past.checkpoint.weights)
 
     def take_over(self, history: Sequence[RoundResult], seconds: float) -> None:
-        """Begin with rounds that another run has trained, and with the time that it took; they have no checkpoint."""
+        """Begin with the rounds and the time of another run that trained the models; they have no checkpoint."""
         self.history, self._before = list(history), seconds
         lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
 
     @property
     def lost(self) -> str:
-        """What the run did without, in words; empty where no node is missing."""
+        """The nodes that the run did without, as text; empty if none is missing."""
         lost = lost_nodes(self.history)
-        return lost_told(lost) if lost else ""
+        return lost_text(lost) if lost else ""
 
     @property
     def chosen(self) -> tuple[int, ...]:
-        """The rounds that are kept for their validation accuracy, or because the run was asked to."""
+        """The rounds that are kept for their validation accuracy or by ``keep_rounds``."""
         return model_selection.needed(self.config, self.history)
 
     def start_clock(self) -> None:
@@ -226,39 +238,44 @@ class RunFolder:
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken, with what it took before it was resumed."""
+        """The seconds that the run has taken, those before it was resumed included."""
         return self._before + time.perf_counter() - self._started
 
     def close(self) -> None:
-        """Let others continue the run."""
+        """Close the trackers and release the lock, so that others can continue the run."""
         self._tracker.close()
         self._lock.release()
 
     def add_round(
-        self, result: RoundResult, weights: ArrayRecord, knowledge: Arrays,
-        state: Arrays | None = None, memory: Mapping[int, int] | None = None, nodes: Sequence[Node] = (),
+        self,
+        result: RoundResult,
+        weights: ArrayRecord,
+        knowledge: Arrays,
+        state: Arrays | None = None,
+        memory: Mapping[int, int] | None = None,
+        nodes: Sequence[Node] = (),
         moments: Arrays | None = None,
-    ) -> None:  # fmt: skip
-        """Save a full round: first its line in ``metrics.jsonl``, then the checkpoint, by which the round counts.
+    ) -> None:
+        """Save a full round: its line in ``metrics.jsonl``, then its checkpoint, by which the round counts.
 
         Args:
             result: The round.
             weights: The shared weights.
-            knowledge: What the method shares besides.
+            knowledge: What the method shares besides weights.
             state: What only the server keeps.
             memory: By index of the node, the last round in which it kept private arrays.
             nodes: All nodes that have ever answered.
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(replace(result, counts={}))  # of all rounds they would fill the memory
+        self.history.append(replace(result, counts={}))  # the counts of all rounds would fill the memory
         classes, drawn = self.config.dataset.known().classes, self.config.shift.label_mix == "own"
-        if found := figures.section(result, classes, nodes, drawn=drawn):
-            self._figures = finite(found)
+        if section := figures.section(result, classes, nodes, drawn=drawn):
+            self._figures = finite(section)
             write_atomically(self.path / figures.FILE, as_text(self._figures))
             if result.server_round in self.chosen:
-                beside = self.path / checkpoints.FOLDER / figures.OF_ROUND.format(result.server_round)
-                write_atomically(beside, as_text(self._figures))
+                copy = self.path / checkpoints.FOLDER / figures.OF_ROUND.format(result.server_round)
+                write_atomically(copy, as_text(self._figures))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
@@ -270,27 +287,35 @@ class RunFolder:
         self._one_class.look(result, constant)
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
         checkpoint = Checkpoint(
-            result.server_round, arrays, knowledge, state or {}, dict(memory or {}), list(nodes), self.seconds,
-            self.writing, averaged, moments or {},
-        )  # fmt: skip
+            server_round=result.server_round,
+            weights=arrays,
+            knowledge=knowledge,
+            state=state or {},
+            memory=dict(memory or {}),
+            nodes=list(nodes),
+            seconds=self.seconds,
+            writing=self.writing,
+            averaged=averaged,
+            moments=moments or {},
+        )
         checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
 
     @property
     def _evaluated(self) -> str:
-        """Return which models the run's accuracies are of."""
+        """The models that the run's accuracies belong to."""
         if not self.personal:
             return "global model"
         return ON_ALL if any(result.spread for result in self.history) else "personal models"
 
     def _approximation(self) -> dict[str, str]:
-        """Return why the run's method is an approximation of its paper's; nothing where it is that."""
-        why = registry.get(self.config.method["name"]).approximation
-        return {"approximation": why} if why else {}
+        """Return the reason why the run's method is an approximation of its paper; empty if it is none."""
+        reason = registry.get(self.config.method["name"]).approximation
+        return {"approximation": reason} if reason else {}
 
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
-        """Write and return the summary, ``results.json``, by which the run counts as finished."""
+        """Write and return the summary ``results.json``, by which the run counts as finished."""
         results = (
             summary(self.history)
             | model_selection.results(self.config, self.history)
@@ -325,7 +350,7 @@ class RunFolder:
             results["resumed_after"] = self.resumed_after
         chosen = results.get("chosen_round")
         counted = figures.kept(self.path, chosen["round"]) if chosen else self._figures
-        if counted is not None:  # of the model that the run is for
+        if counted is not None:  # of the model that the run keeps
             results["figures"] = counted
         write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
@@ -336,9 +361,9 @@ def _write_config(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def as_text(content: Mapping[str, Any]) -> str:
-    """Return indented JSON in which a list of numbers, as a row of a matrix, is one line."""
-    text = json.dumps(content, indent=2)  # a line's end within a text is escaped, so the pattern finds lists only
-    return _NUMBERS.sub(lambda found: " ".join(found[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
+    """Return indented JSON in which a list of numbers, such as a row of a matrix, is one line."""
+    text = json.dumps(content, indent=2)  # line ends in texts are escaped, so the pattern matches lists only
+    return _NUMBERS.sub(lambda match: " ".join(match[0].split()).replace("[ ", "[").replace(" ]", "]"), text) + "\n"
 
 
 def weights_hash(arrays: Arrays) -> str:
@@ -367,20 +392,22 @@ def _make_folder(output_dir: Path, stem: str) -> Path:
 
 
 def commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with ``-dirty`` if it was changed since; empty if it is none."""
+    """Return the commit of a checkout, with ``-dirty`` after changes; empty if the folder is no checkout."""
     if not (checkout / ".git").exists():
         return ""
     try:
-        told = subprocess.run(
+        described = subprocess.run(
             ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     except OSError:  # no git here
         return ""
-    return told.stdout.strip()
+    return described.stdout.strip()
 
 
 def versions(config: RunConfig) -> dict[str, str]:
-    """Return the versions of what decides the numbers of a run, of packages and files that extend FedShift too."""
-    found = {"fedshift": __version__, "python": platform.python_version()}
-    return found | {name: version(name) for name in VERSIONS_OF} | plugins.brought(config)
+    """Return the versions of all packages and extensions that decide the numbers of a run."""
+    known = {"fedshift": __version__, "python": platform.python_version()}
+    return known | {name: version(name) for name in VERSIONS_OF} | plugins.brought(config)

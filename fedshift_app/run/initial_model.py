@@ -1,4 +1,4 @@
-"""What the network of a run begins with: random values by the seed, or a file of weights. On the server alone."""
+"""Builds the initial model of a run on the server: random values by the seed, or a file of weights."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,67 +15,67 @@ from fedshift_core.arrays import digest
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 
-LARGE = 64  # pixels; above, a network for small images is slow
+LARGE = 64  # pixels; a network for small images is slow above this
 
 
 @dataclass(frozen=True)
-class Beginning:
+class InitialModel:
     """A run's model before round 1.
 
     Attributes:
-        model: With its initial weights.
-        taken: State-dict names whose values are out of a file.
-        told: What is to be said of it, one line each.
+        model: The model with its initial weights.
+        from_file: State-dict names whose values come from a file.
+        messages: Lines to show about it.
     """
 
     model: SplitModel
-    taken: frozenset[str] = frozenset()
-    told: tuple[str, ...] = ()
+    from_file: frozenset[str] = frozenset()
+    messages: tuple[str, ...] = ()
 
 
-def plain(config: RunConfig) -> Beginning:
-    """Return what the seed alone gives: all that a run needs that goes on from a checkpoint, or is only looked at.
+def plain(config: RunConfig) -> InitialModel:
+    """Return the initial model by the seed alone, which is enough for a run that continues or is only inspected.
 
     Raises:
         ConfigError: If method, network and modules do not go together.
     """
-    return Beginning(setup.initial_model(config))
+    return InitialModel(setup.initial_model(config))
 
 
-def begin(config: RunConfig) -> tuple[RunConfig, Beginning]:
-    """Return what a new run begins with, its weights read or fetched, and the configuration with their SHA-256.
+def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
+    """Return the configuration with the SHA-256 of the weights, and the initial model with weights read or fetched.
 
     Raises:
-        ConfigError: If method, network, modules and images do not go together, or the weights cannot be had or are
-            not of the network.
+        ConfigError: If method, network, modules and images do not go together, the weights cannot be obtained, or
+            they do not fit the network.
     """
-    beginning = plain(config)
+    initial = plain(config)
     size = config.dataset.size or config.dataset.known().size
-    if isinstance(beginning.model.encoder, LibraryEncoder):
-        beginning.model.encoder.check(size)
+    if isinstance(initial.model.encoder, LibraryEncoder):
+        initial.model.encoder.check(size)
     if not config.model.weights and not config.model.download:
-        return config, beginning
-    given, config = _fetched(config) if config.model.download else _read(config)
+        return config, initial
+    tensors, config = _fetched(config) if config.model.download else _read(config)
     source = Path(config.model.weights).name or f"the weights of {config.model.name}"
-    fitted = weights.fitted(beginning.model, given, config.model.name, config.model.weights or source)
-    beginning.model.load_state_dict(fitted.values, strict=False)
+    fitted = weights.fitted(initial.model, tensors, config.model.name, config.model.weights or source)
+    initial.model.load_state_dict(fitted.values, strict=False)
     sha256 = config.model.weights_sha256
-    told = f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {len(fitted.values)} arrays taken"
-    left = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
-    return config, replace(beginning, taken=frozenset(fitted.values), told=(told + left,))
+    message = f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {len(fitted.values)} arrays taken"
+    left_out = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
+    return config, replace(initial, from_file=frozenset(fitted.values), messages=(message + left_out,))
 
 
 def slow(config: RunConfig) -> str:
-    """Return a warning where a network for small images meets large ones, empty where it does not."""
+    """Return a warning if a network for small images gets large ones; otherwise an empty text."""
     size = config.dataset.size or config.dataset.known().size
     names = dict.fromkeys((config.model.name, *config.model.per_node))
     small = [name for name in names if NETWORKS[name].work]
     if not small or size <= LARGE:
         return ""
-    name = max(small, key=lambda one: NETWORKS[one].work)
+    name = max(small, key=lambda name_of_network: NETWORKS[name_of_network].work)
     return (
-        f"model.name={name} is made for images of up to {LARGE}x{LARGE} pixels, found {size}x{size}: its first layers "
-        f"keep their size, and an image takes {NETWORKS[name].work} times the work of torchvision:resnet18"
+        f"model.name={name} is made for images of up to {LARGE}x{LARGE} pixels, found {size}x{size}; an image takes "
+        f"{NETWORKS[name].work} times the work of torchvision:resnet18, as the first layers keep its size"
     )
 
 
@@ -85,22 +85,22 @@ def _read(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
 
 
 def _fetched(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
-    """Fetch a library's own weights; their SHA-256 is that of names, types, shapes and numbers."""
+    """Fetch a library's own weights; the SHA-256 covers their names, types, shapes and numbers."""
     from clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
 
     library, _, name = config.model.name.partition(":")
     fetch = torchvision_nets.pretrained if library == "torchvision" else timm_nets.pretrained
     try:
-        given = fetch(name)
+        tensors = fetch(name)
     except ConfigError:
         raise
-    except Exception as error:  # of a network, a proxy, a server, a full disk: each library has its own
+    except Exception as error:  # network, proxy, server, full disk: each library raises its own types
         reason = " ".join(str(error).split())[:120]
         raise ConfigError(f"model.download: the weights of {config.model.name} cannot be fetched: {reason}") from None
-    found, wanted = digest({key: tensor.numpy() for key, tensor in given.items()}), config.model.weights_sha256
-    if wanted and found != wanted:
+    sha256, expected = digest({key: tensor.numpy() for key, tensor in tensors.items()}), config.model.weights_sha256
+    if expected and sha256 != expected:
         raise ConfigError(
-            f"model.download: the weights of {config.model.name} have the SHA-256 {found[:12]}..., the run began with "
-            f"{wanted[:12]}...; set model.weights_sha256= for a run with these"
+            f"model.download: the weights of {config.model.name} have the SHA-256 {sha256[:12]}..., the run began with "
+            f"{expected[:12]}...; set model.weights_sha256= to begin a run with these"
         )
-    return given, config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": found})})
+    return tensors, config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": sha256})})

@@ -1,4 +1,4 @@
-"""Log lines for machines: one JSON object per line, in a run's ``log.jsonl`` and, if asked for, on standard output."""
+"""Writes log lines as JSON objects into a run's ``log.jsonl`` and, on request, to standard output."""
 
 import json
 import logging
@@ -12,8 +12,8 @@ from fedshift_core.limits import plain
 
 LOG_FILE = "log.jsonl"
 FORMAT = "FEDSHIFT_LOG"  # environment variable: `json` for JSON lines on standard output
-FIELDS = ("event", "round", "node", "domain")  # given through `extra=`, where they apply
-MOST_MESSAGE = 2000  # characters; the line is up to twice as long where many of them must be escaped
+FIELDS = ("event", "round", "node", "domain")  # passed with `extra=`
+MOST_MESSAGE = 2000  # characters; escapes may double the length of the line
 
 log = logging.getLogger("fedshift")
 
@@ -24,15 +24,15 @@ def utc(seconds: float) -> str:
 
 
 def cleaned(text: str, most: int = MOST_MESSAGE) -> str:
-    """Return a text of several lines, without other control characters, at most ``most`` characters."""
+    """Return a text of at most ``most`` characters without control characters but line ends."""
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "\n".join(plain(line, most) if line else "" for line in cut.split("\n"))
 
 
 class JsonLine(logging.Formatter):
-    """``time`` (UTC, ms), ``level``, ``logger``, ``message``, the fields of the call, and ``error`` of an exception.
+    """Formats a record as JSON: ``time`` (UTC, ms), ``level``, ``logger``, ``message``, the call's fields, ``error``.
 
-    No traceback: it may be of any length, and hold what a node sent.
+    It has no traceback, which may be of any length and hold what a node sent.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -51,7 +51,7 @@ class JsonLine(logging.Formatter):
 
 
 class LogFile(logging.Handler):
-    """Appends to a file until that fails, which is told once and ends no run."""
+    """Appends to a file until that fails; the failure is logged once and ends no run."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class LogFile(logging.Handler):
         self.setFormatter(JsonLine())
 
     def tell(self, level: int, message: str, **fields: Any) -> None:
-        """Write a line that is not shown to a person."""
+        """Write a line to the file alone, not to the terminal."""
         self.handle(log.makeRecord(log.name, level, "", 0, "%s", (message,), None, extra=fields))
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -67,17 +67,17 @@ class LogFile(logging.Handler):
         if self._failed or (not record.name.startswith("fedshift") and record.levelno < logging.WARNING):
             return
         try:
-            # Opened each time: a folder that was moved, or a full disk, is noticed at once; no fsync, it is a log.
+            # Opened each time, to notice a moved folder or a full disk at once; no fsync, as it is a log.
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(self.format(record) + "\n")
         except OSError as error:
             self._failed = True
-            log.warning("cannot write %s, it ends here: %s", self._path, error.strerror)
+            log.warning("cannot write %s any more: %s", self._path, error.strerror)
 
 
 @contextmanager
 def written_to(folder: Path) -> Iterator[LogFile]:
-    """Append what the loggers ``fedshift`` and ``flwr`` (warnings and errors) say to ``log.jsonl`` of a folder."""
+    """Append the lines of ``fedshift`` and the warnings and errors of ``flwr`` to ``log.jsonl`` of a folder."""
     handler = LogFile(folder / LOG_FILE)
     loggers = [log, logging.getLogger("flwr")]
     for logger in loggers:

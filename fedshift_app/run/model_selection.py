@@ -1,9 +1,9 @@
-"""Which round a run is for (``keep``), which more it keeps (``keep_rounds``), and when it ends (``evaluate.patience``).
+"""Chooses the round of a run (``keep``), further rounds to keep (``keep_rounds``) and its end (``evaluate.patience``).
 
-The best round by validation is the one with the highest accuracy on the nodes' validation parts, as the mean over the
-domains, each the share of all its nodes' images; the earlier of equals; a round that lacks a domain comes below one
-that does not. Nodes tell how many of how many were right, and the server knows no image. All this follows from the
-rounds that are in the run folder, so a run that is resumed chooses and ends as it would have.
+The best round by validation has the highest accuracy on the nodes' validation parts: the mean over the domains, each
+the share of all its nodes' images. The earlier round wins a tie, and a round that lacks a domain ranks below one that
+does not. Nodes report how many of how many images were right; the server sees no image. The rounds in the run folder
+decide all this, so a resumed run chooses and ends as it would have without the interruption.
 """
 
 import logging
@@ -23,30 +23,30 @@ log = logging.getLogger("fedshift")
 
 
 def best(history: Sequence[RoundResult]) -> RoundResult | None:
-    """Return the best of some rounds by validation; None where none was scored on validation parts."""
+    """Return the best round by validation; None if none was scored on validation parts."""
     validated = _validated(history)
     return max(validated, key=lambda result: rank(result.validation)) if validated else None
 
 
 def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]:
-    """Return the rounds whose checkpoints a run keeps beside those it goes back to by itself.
+    """Return the rounds whose checkpoints a run keeps in addition to ``kept_rounds``.
 
-    They are those of ``keep_rounds`` so far; and where the run is for the best round, the best until each that it can
-    go back to, so that a run that does so has the model that was the best by then.
+    They are those of ``keep_rounds`` so far. A run that keeps the best round also keeps the best round up to each round
+    that it can go back to, so that it then has the model that was the best by that round.
     """
-    asked = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
+    kept = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
     if config.keep == BEST and history:
-        found = (best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *asked})
-        asked |= {result.server_round for result in found if result is not None}
-    return tuple(sorted(asked))
+        candidates = (best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *kept})
+        kept |= {result.server_round for result in candidates if result is not None}
+    return tuple(sorted(kept))
 
 
 def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:
-    """Tell whether a run ends early, after these rounds."""
-    validated, found = _validated(history), best(history)
-    if not config.evaluate.patience or found is None or len(history) >= config.rounds:
+    """Return whether a run ends early after these rounds."""
+    validated, best_result = _validated(history), best(history)
+    if not config.evaluate.patience or best_result is None or len(history) >= config.rounds:
         return False
-    return validated[-1].server_round - found.server_round >= config.evaluate.patience
+    return validated[-1].server_round - best_result.server_round >= config.evaluate.patience
 
 
 def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
@@ -64,43 +64,45 @@ def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
 
 
 def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]:
-    """Return what ``results.json`` says of the chosen round and of an early end; empty where there is neither."""
-    found: dict[str, Any] = {}
-    result = best(history)
-    if config.keep == BEST and result is not None:
-        files = (f"{kind}-{result.server_round:05d}.safetensors" for kind in ("weights", "knowledge"))
-        found["keep"] = BEST
-        found["chosen_round"] = chosen(result, "validation images") | {
-            "validation": result.validation,
-            "validation_avg": mean(result.validation.values()),
+    """Return the fields of ``results.json`` on the chosen round and on an early end; empty without both."""
+    fields: dict[str, Any] = {}
+    best_result = best(history)
+    if config.keep == BEST and best_result is not None:
+        files = (f"{kind}-{best_result.server_round:05d}.safetensors" for kind in ("weights", "knowledge"))
+        fields["keep"] = BEST
+        fields["chosen_round"] = chosen(best_result, "validation images") | {
+            "validation": best_result.validation,
+            "validation_avg": mean(best_result.validation.values()),
             "files": [f"{checkpoints.FOLDER}/{name}" for name in files],
         }
-    if result is not None and is_over(config, history):
-        found["stopped_early"] = {
-            "after_round": len(history), "of": config.rounds, "best_round": result.server_round,
+    if best_result is not None and is_over(config, history):
+        fields["stopped_early"] = {
+            "after_round": len(history),
+            "of": config.rounds,
+            "best_round": best_result.server_round,
             "patience": config.evaluate.patience,
-        }  # fmt: skip
-    return found
+        }
+    return fields
 
 
-def chosen(result: RoundResult, on: str) -> dict[str, Any]:
+def chosen(result: RoundResult, images: str) -> dict[str, Any]:
     """Return a chosen round with its accuracy on the test images."""
     return {
         "round": result.server_round,
-        "chosen_on": on,
+        "chosen_on": images,
         "domains": result.accuracy,
         "avg": mean(result.accuracy.values()),
     }
 
 
 def rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
-    """Order rounds by average accuracy; a round that lacks a domain comes below one that does not."""
+    """Return a sort key by average accuracy; a round that lacks a domain ranks below one that does not."""
     known = [value for value in accuracy.values() if value is not None]
     return len(known), sum(known)
 
 
-def stop_told(stopped: Mapping[str, Any]) -> str:
-    """Return in words where and why a run ended early (``results.json``, key ``stopped_early``)."""
+def early_stop_text(stopped: Mapping[str, Any]) -> str:
+    """Return a text that says where and why a run ended early (``results.json``, key ``stopped_early``)."""
     return (
         f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
         f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
@@ -108,7 +110,7 @@ def stop_told(stopped: Mapping[str, Any]) -> str:
 
 
 def _validated(history: Sequence[RoundResult]) -> list[RoundResult]:
-    """Return the rounds that were scored on all test images, and on validation parts."""
+    """Return the rounds scored on all test images and on validation parts."""
     return [
         result for result in history if result.evaluated_share == 1 and mean(result.validation.values()) is not None
     ]

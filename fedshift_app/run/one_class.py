@@ -1,4 +1,4 @@
-"""Models that predict one class whatever the image is: named round by round, said at the end with what to try."""
+"""Detects models that predict one class for every image: noted per round, reported at the end with advice."""
 
 import json
 import logging
@@ -17,47 +17,47 @@ log = logging.getLogger("fedshift")
 
 KEY = "predicts_one_class"  # of a round in metrics.jsonl, and of results.json
 SEVERAL = "one class in each domain, not the same in all"
-EARLY = 3  # rounds: so many in a row are said while the run goes on
+EARLY = 3  # rounds in a row after which a warning appears during the run
 
 
 def predicted(counts: Mapping[str, Counts | None], classes: Sequence[str]) -> str:
-    """Return the one class that the models of a round predict; empty where they predict several, or nobody counted.
+    """Return the one class that the models of a round predict; empty if they predict several or no node counted.
 
     Args:
-        counts: By domain what nodes counted of their test images. A domain with images of one class alone says nothing:
-            to predict it is right.
+        counts: The nodes' counts of test images by domain. A domain with images of one class is ignored: to predict
+            that class is right there.
         classes: Names of the classes.
     """
-    telling = [c.classes for c in counts.values() if c is not None and np.count_nonzero(c.classes[0]) > 1]
-    if not telling or any(np.count_nonzero(predictions) != 1 for _, _, predictions in telling):
+    counted = [c.classes for c in counts.values() if c is not None and np.count_nonzero(c.classes[0]) > 1]
+    if not counted or any(np.count_nonzero(predictions) != 1 for _, _, predictions in counted):
         return ""
-    names = {classes[int(np.flatnonzero(predictions)[0])] for _, _, predictions in telling}
+    names = {classes[int(np.flatnonzero(predictions)[0])] for _, _, predictions in counted}
     return names.pop() if len(names) == 1 else SEVERAL
 
 
 class Watch:
-    """Says once, while a run goes on, that the first rounds that were scored in this process predict one class."""
+    """Warns once during a run if the first rounds scored in this process predict one class."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Watch a run."""
+        """Begin to watch a run."""
         self._config = config
-        self._rounds: int | None = 0  # None: a round predicted several
+        self._rounds: int | None = 0  # None: a round predicted several classes
 
     def look(self, result: RoundResult, constant: str) -> None:
-        """Take notice of a round and of what :func:`predicted` says of it."""
+        """Record a round and the result of :func:`predicted` for it."""
         if not result.counts or self._rounds is None:
             return
         self._rounds = self._rounds + 1 if constant else None
         if self._rounds == EARLY and result.server_round < self._config.rounds:
-            what = {"class": constant, "rounds": EARLY}
-            log.warning("%s; %s", told(what), advice(self._config))
+            constant_rounds = {"class": constant, "rounds": EARLY}
+            log.warning("%s; %s", sentence(constant_rounds), advice(self._config))
 
 
 def in_all_rounds(metrics: Path) -> dict[str, Any] | None:
-    """Return the class and the number of rounds where every scored round of a run predicted one; None for other runs.
+    """Return the class and the number of rounds if every scored round of a run predicted one class; otherwise None.
 
     Args:
-        metrics: The run's ``metrics.jsonl``; a line that is cut off is left out.
+        metrics: The run's ``metrics.jsonl``; a truncated line is skipped.
     """
     lines = []
     for text in metrics.read_text(encoding="utf-8").splitlines():
@@ -71,21 +71,21 @@ def in_all_rounds(metrics: Path) -> dict[str, Any] | None:
     return {"class": scored[-1] if len(set(scored)) == 1 else SEVERAL, "rounds": len(scored)}
 
 
-def told(what: Mapping[str, Any]) -> str:
-    """Return the sentence of a run (:func:`in_all_rounds`)."""
-    number = what["rounds"]
+def sentence(fields: Mapping[str, Any]) -> str:
+    """Return a sentence on the result of :func:`in_all_rounds`."""
+    number = fields["rounds"]
     rounds = "the one scored round" if number == 1 else f"each of {number} scored rounds"
-    name = str(what["class"])
+    name = str(fields["class"])
     which = name if name == SEVERAL else f"the one class {plain(name, MOST_NAME)!r}"
-    return f"the model predicts {which} for all test images, in {rounds}: it has not learnt to tell classes apart"
+    return f"the model predicts {which} for all test images, in {rounds}: it has not learnt to distinguish classes"
 
 
 def advice(config: RunConfig) -> str:
-    """Return what to try then, with the values that the run had."""
+    """Return advice for such a run, with its present values."""
     train = config.train
     clip = "" if train.clip else ", train.clip=10 where the loss grows"
     return (
         f"to try: more rounds (here {config.rounds}) or local epochs (train.epochs={train.epochs}), another train.lr "
-        f"(here {train.lr:g}, a tenth and ten times that){clip}, method=fedavg to see whether it is the method; "
+        f"(here {train.lr:g}; a tenth and ten times that){clip}, method=fedavg to see whether the method is the cause; "
         "`fedshift prepare` counts the images of each class, `fedshift preview` shows them with their labels"
     )

@@ -1,4 +1,4 @@
-"""What ``train.precision=auto`` stands for in a run: decided before round 1 by what the nodes tell, then kept."""
+"""Decides the meaning of ``train.precision=auto`` before round 1 from the nodes' measurements, and keeps it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,40 +12,48 @@ EMULATED = "; this machine has no instructions for bfloat16 and computes it slow
 
 
 def settle(
-    config: RunConfig, told: Mapping[int, Arithmetic], past: Past | None, *, here: bool
+    config: RunConfig, fastest: Mapping[int, Arithmetic], past: Past | None, *, here: bool
 ) -> tuple[RunConfig, str]:
-    """Return the configuration that says how nodes compute, and a line for the log.
+    """Return the configuration with the nodes' number format, and a line for the log.
 
     Args:
-        config: The run's; of one that goes on with what its folder keeps.
-        told: By node, what trains fastest on its machine.
-        past: What is continued, None for a new run.
+        config: The run's configuration; for a continued run with what its folder keeps.
+        fastest: The fastest number format of each node's machine.
+        past: The run to continue; None for a new run.
         here: The nodes are on this machine.
 
     Returns:
-        The configuration, and the line, empty where the precision is asked for by name.
+        The configuration, and the line, which is empty if the precision was given by name.
     """
     train = config.train
     if train.precision != "auto":
         return config, ""
-    if not train.arithmetic and not told:
-        return _with(config, "hardware"), "train.precision=auto: by each node's hardware, no node tells what is fastest"
+    if not train.arithmetic and not fastest:
+        return _with(
+            config, "hardware"
+        ), "train.precision=auto: by each node's hardware, as no node reported what is fastest"
     if not train.arithmetic:
-        chosen, votes = agreed(told)
-        number = len(told)
-        who = f"{votes} of {number} nodes" if votes < number else "the node" if number == 1 else f"all {number} nodes"
-        return _with(config, chosen), f"train.precision=auto: {chosen}, which trains fastest on the machines of {who}"
+        chosen, votes = agreed(fastest)
+        number = len(fastest)
+        voters = (
+            f"{votes} of {number} nodes" if votes < number else "the node" if number == 1 else f"all {number} nodes"
+        )
+        return _with(
+            config, chosen
+        ), f"train.precision=auto: {chosen}, which trains fastest on the machines of {voters}"
     if train.arithmetic == "hardware":
         meaning = f" ({precision.by_hardware(precision.default_device())} here)" if here else ""
-        return config, f"train.precision=auto: by each node's hardware{meaning}, as runs of earlier versions had it"
-    why = "as when the run began" if past is not None else "as the configuration or the run that is repeated says"
+        return config, f"train.precision=auto: by each node's hardware{meaning}, as in runs of earlier versions"
+    reason = "as at the beginning of the run" if past is not None else "as in the configuration or the repeated run"
     slow = here and train.arithmetic.startswith("bf16") and not precision.has_bf16(precision.default_device())
-    return config, f"train.precision=auto: {train.arithmetic}, {why}; nothing is measured" + (EMULATED if slow else "")
+    return config, f"train.precision=auto: {train.arithmetic}, {reason}; nothing is measured" + (
+        EMULATED if slow else ""
+    )
 
 
-def agreed(told: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:
-    """Return what most nodes tell, and how many do; of as many, what stands first in ``ARITHMETICS``."""
-    count = Counter(told.values())
+def agreed(fastest: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:
+    """Return the number format of most nodes and their number; ``ARITHMETICS`` decides a tie."""
+    count = Counter(fastest.values())
     chosen = max(ARITHMETICS, key=lambda name: count[name])
     return chosen, count[chosen]
 

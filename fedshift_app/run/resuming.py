@@ -1,4 +1,4 @@
-"""``resume=FOLDER``: continuing an interrupted run; whatever stands against it is told before anything starts."""
+"""Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts."""
 
 import json
 import logging
@@ -12,12 +12,12 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.state_store import Shelf
-from fedshift_app.run import checkpoints, model_selection
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
 from fedshift_core.atomic_io import InUse, Lock
@@ -31,12 +31,20 @@ from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 
-#: Keys that may differ: they decide no number of a round that succeeds.
+#: Keys that may differ, as they decide no number of a successful round.
 FREE = (
-    "dataset.data_dir", "dataset.download", "dataset.classes_stated", "federation.node_timeout",
-    "federation.round_timeout", "model.weights", "profile", "tracking", "evaluate.figures", "keep_rounds",
-)  # fmt: skip
-_BELOW_ALL = 0.9999  # a share of the test images that is rounded to 1 is still below
+    "dataset.data_dir",
+    "dataset.download",
+    "dataset.classes_stated",
+    "federation.node_timeout",
+    "federation.round_timeout",
+    "model.weights",
+    "profile",
+    "tracking",
+    "evaluate.figures",
+    "keep_rounds",
+)
+_BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
 
 def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | None]:
@@ -44,44 +52,44 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
 
     Args:
         flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder. ``round``
-            goes back to an earlier round that is kept, 0 to the last one. ``rounds`` may be more than there.
-        hold: Keep the folder's lock, to continue the run; otherwise only look, and warn of nothing.
+            goes back to an earlier round that is kept, 0 to the last one. ``rounds`` may be more than in the folder.
+        hold: Keep the folder's lock, to continue the run; otherwise only check, without warnings.
 
     Returns:
-        The configuration, and what is to be continued, None for a new run.
+        The configuration, and the run to continue; None for a new run.
 
     Raises:
-        ConfigError: As ``config.resolve``; and if the folder cannot be continued so.
+        ConfigError: As ``config.resolve``, and if the run of the folder cannot be continued with these keys.
     """
-    given = dict(flat)
-    named, server_round = str(given.pop("resume", "")), _round(given.pop("round", 0))
-    if not named:
+    keys = dict(flat)
+    folder_name, server_round = str(keys.pop("resume", "")), _round(keys.pop("round", 0))
+    if not folder_name:
         if server_round:
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
-        return configuration.resolve(given), None
-    path = user_path(named, "resume")
-    told = read_config(path)
-    config = configuration.resolve(given | {"experiment": given.get("experiment") or str(path / CONFIG_FILE)})
-    kept = configuration.validate(configuration.as_it_ran(told))
+        return configuration.resolve(keys), None
+    path = user_path(folder_name, "resume")
+    recorded = read_config(path)
+    config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
+    kept = validate(sections_of_run(recorded))
     config = as_kept(config, kept)
-    longer = config.rounds > kept.rounds
-    if (path / RESULTS_FILE).exists() and not longer:
-        again = f"; to do the rounds after {server_round} again, remove it" if server_round else ""
-        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{again}")
+    has_more_rounds = config.rounds > kept.rounds
+    if (path / RESULTS_FILE).exists() and not has_more_rounds:
+        advice = f"; to repeat the rounds after {server_round}, remove it" if server_round else ""
+        raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
     if hold:
-        _compare_versions(told, kept)
+        _compare_versions(recorded, kept)
     _refuse_differences(path, kept, config)
-    if longer and (why := _goes_by_rounds(config)):
-        raise ConfigError(f"resume: rounds is {kept.rounds} there, asked is {config.rounds}: {why}")
+    if has_more_rounds and (reason := _use_of_rounds(config)):
+        raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
     try:
         lock = Lock(path / LOCK_FILE)
     except InUse as holder:
-        raise ConfigError(f"resume: the run in {path} is still going on in {holder}") from None
+        raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
     try:
-        past = look(path, told, config, lock if hold else None, server_round)
-        if longer and model_selection.is_over(kept, past.history):
+        past = look(path, recorded, config, lock if hold else None, server_round)
+        if has_more_rounds and model_selection.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
                 f"evaluate.patience={kept.evaluate.patience}; with rounds={config.rounds} it would have, too"
@@ -102,27 +110,27 @@ def _round(value: Any) -> int:
 
 
 def as_kept(config: RunConfig, kept: RunConfig) -> RunConfig:
-    """Return the configuration with the arithmetic of the run that goes on, where it asks for none."""
+    """Return the configuration with the kept run's number format, unless it requests another."""
     if config.train.arithmetic or config.train.precision != kept.train.precision:
         return config
     return config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": kept.train.arithmetic})})
 
 
 def check_engine(past: Past, engine: str) -> None:
-    """Refuse to simulate what was deployed, and the other way round.
+    """Refuse to simulate a deployed run, or to deploy a simulated one.
 
     Raises:
         ConfigError: With both engines.
     """
     if (past.engine == DEPLOYMENT) != (engine == DEPLOYMENT):
         raise ConfigError(
-            f"resume: the run in {past.path} is a {past.engine}, asked is {engine}; simulated and real nodes hold "
+            f"resume: the run in {past.path} is a {past.engine}, requested is {engine}; simulated and real nodes hold "
             "different images"
         )
 
 
 def check_number(past: Past, nodes: int) -> None:
-    """Refuse another number of simulated nodes.
+    """Refuse a different number of simulated nodes.
 
     Raises:
         ConfigError: With both numbers.
@@ -132,57 +140,57 @@ def check_number(past: Past, nodes: int) -> None:
 
 
 def check_images(past: Past, config: RunConfig) -> None:
-    """Refuse a simulation on other images than before; those of real nodes are on the nodes.
+    """Refuse to continue a simulation on changed images; a real node checks its own.
 
     Raises:
-        ConfigError: With the domain and split that has changed.
+        ConfigError: With the domains and splits that have changed.
         DataError: If images are missing or broken.
     """
     if past.engine == DEPLOYMENT or not past.images:
         return
-    now = node_data.fingerprints(config)
+    fingerprints = node_data.fingerprints(config)
     changed = [
         f"{domain} {split}"
         for domain, marks in past.images.items()
         for split, mark in marks.items()
-        if now.get(domain, {}).get(split) != mark
+        if fingerprints.get(domain, {}).get(split) != mark
     ]
     if changed:
         raise ConfigError(
-            f"resume: the images of {', '.join(changed)} are not those that the run in {past.path} began with; "
-            "bring those back (data-dir may name another folder), or start a new run"
+            f"resume: the images of {', '.join(changed)} have changed since the run in {past.path} began; "
+            "restore them (data-dir may name another folder), or start a new run"
         )
 
 
 def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
-    """Refuse a federation whose nodes are others than those of the run.
+    """Refuse a federation whose nodes differ from those of the run.
 
-    In a deployment images may come and go, and so may nodes; that is only told.
+    In a deployment images and nodes may change, which is only logged.
 
     Raises:
-        FederationError: With the first node that is another.
+        FederationError: With the first node that differs.
     """
-    before = {node.index: node for node in past.checkpoint.nodes} if past.checkpoint else {}
+    nodes_before = {node.index: node for node in past.checkpoint.nodes} if past.checkpoint else {}
     for node in nodes:
-        if node.index not in before:
+        if node.index not in nodes_before:
             continue
-        was = before.pop(node.index)
-        if node.domain != was.domain:
-            raise FederationError(f"resume: node {node.index} holds {node.domain!r}, it held {was.domain!r}")
-        if node.public != was.public:
+        node_before = nodes_before.pop(node.index)
+        if node.domain != node_before.domain:
+            raise FederationError(f"resume: node {node.index} holds {node.domain!r}, it held {node_before.domain!r}")
+        if node.public != node_before.public:
             raise FederationError(
-                f"resume: {node} has another public set than before, of {node.num_public} images; it had "
-                f"{was.num_public}"
+                f"resume: {node} has a different public set of {node.num_public} images; it had "
+                f"{node_before.num_public}"
             )
-        if node.class_counts != was.class_counts:
-            told = f"{node} has other images than before: {node.num_examples}, it had {was.num_examples}"
+        if node.class_counts != node_before.class_counts:
+            message = f"{node} has other images than before: now {node.num_examples}, before {node_before.num_examples}"
             if past.engine != DEPLOYMENT:
-                raise FederationError(f"resume: {told}")
+                raise FederationError(f"resume: {message}")
             fields = {"event": "other_images", "node": node.index, "domain": node.domain}
-            log.warning("%s", told, extra=fields)
-    for gone in before.values():
-        fields = {"event": "missing_node", "node": gone.index, "domain": gone.domain}
-        log.warning("%s is not here, the run goes on without it", gone, extra=fields)
+            log.warning("%s", message, extra=fields)
+    for missing in nodes_before.values():
+        fields = {"event": "missing_node", "node": missing.index, "domain": missing.domain}
+        log.warning("%s is not connected, the run continues without it", missing, extra=fields)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -190,59 +198,67 @@ def read_config(path: Path) -> dict[str, Any]:
     file = path / CONFIG_FILE
     if not file.is_file():
         raise ConfigError(f"resume: {path} is not the folder of a run: it has no {CONFIG_FILE}")
-    told = read_yaml(file)
-    told_of_run.check(told, f"resume: {file}", ("resolved", "run_id", "engine", "nodes"))
-    return told
+    recorded = read_yaml(file)
+    config_file.check(recorded, f"resume: {file}", ("resolved", "run_id", "engine", "nodes"))
+    return recorded
 
 
-def _compare_versions(told: Mapping[str, Any], config: RunConfig) -> None:
-    before, after = dict(told.get("versions", {})), versions(config)
+def _compare_versions(recorded: Mapping[str, Any], config: RunConfig) -> None:
+    before, after = dict(recorded.get("versions", {})), versions(config)
     differing = [f"{name} {before.get(name)}, now {now}" for name, now in after.items() if before.get(name) != now]
     if differing:
-        log.warning("the run was made with other versions, its numbers may change: %s", "; ".join(differing))
+        log.warning("the run was made with other versions, so its numbers may change: %s", "; ".join(differing))
 
 
-def _goes_by_rounds(config: RunConfig) -> str:
-    """Return what of a run goes by the number of its rounds; empty if nothing does."""
+def _use_of_rounds(config: RunConfig) -> str:
+    """Return the part of a run that depends on the number of its rounds; empty if none does."""
     if config.train.needs_rounds:
-        return f"train.schedule={config.train.schedule} goes by it"
+        return f"train.schedule={config.train.schedule} depends on it"
     if config.aggregation.needs_rounds:
-        return f"aggregation.weights={config.aggregation.weights} goes by it"
+        return f"aggregation.weights={config.aggregation.weights} depends on it"
     method = registry.get(config.method["name"])
-    why = method.strategy_class().uses_rounds(config.server_params())
-    return f"the method {method.name!r} goes by it, {why}" if why else ""
+    reason = method.strategy_class().uses_rounds(config.server_params())
+    return f"the method {method.name!r} depends on it, {reason}" if reason else ""
 
 
-def _refuse_differences(path: Path, kept: RunConfig, asked: RunConfig) -> None:
-    there, here = (flat(config.model_dump(mode="json")) for config in (kept, asked))
-    told = [
-        f"{key} is {as_found(there.get(key))} there, asked is {as_found(here.get(key))}"
-        for key in sorted(there.keys() | here.keys())
+def _refuse_differences(path: Path, kept: RunConfig, config: RunConfig) -> None:
+    kept_values, values = (flat(config.model_dump(mode="json")) for config in (kept, config))
+    differences = [
+        f"{key} is {as_found(kept_values.get(key))} there, requested is {as_found(values.get(key))}"
+        for key in sorted(kept_values.keys() | values.keys())
         if key not in FREE
-        and there.get(key) != here.get(key)
-        and not (key == "rounds" and asked.rounds > kept.rounds)
-        # What was fetched is known of the run alone.
-        and not (key == "model.weights_sha256" and not here.get(key))
+        and kept_values.get(key) != values.get(key)
+        and not (key == "rounds" and config.rounds > kept.rounds)
+        # Only the run knows the SHA-256 of fetched weights.
+        and not (key == "model.weights_sha256" and not values.get(key))
     ]
-    if told:
-        told.sort(key=lambda one: (not one.startswith("method.name "), len(one)))  # as many as a line holds
-        line = f"resume: the run in {path} is another one: {told[0]}"
-        for i, one in enumerate(told[1:], start=1):
-            if len(line) + len(one) > MOST_LINE - len("; ; and 99 more"):
-                line += f"; and {len(told) - i} more"
+    if differences:
+        differences.sort(
+            key=lambda difference: (not difference.startswith("method.name "), len(difference))
+        )  # short ones first, to fit many
+        line = f"resume: the run in {path} has other settings: {differences[0]}"
+        for i, difference in enumerate(differences[1:], start=1):
+            if len(line) + len(difference) > MOST_LINE - len("; ; and 99 more"):
+                line += f"; and {len(differences) - i} more"
                 break
-            line += f"; {one}"
+            line += f"; {difference}"
         raise ConfigError(line)
 
 
-def look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
-    """Find the checkpoint from which the run goes on: that of ``server_round``, or for 0 the last that can be used."""
-    resumed_after = tuple(int(resumed["after_round"]) for resumed in told.get("resumed", ()))
+def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
+    """Return the run with its checkpoint of ``server_round``, or for 0 with the last usable one."""
+    resumed_after = tuple(int(resumed["after_round"]) for resumed in recorded.get("resumed", ()))
     past = Past(
-        path=path, run_id=str(told["run_id"]), engine=str(told["engine"]), num_nodes=int(told["nodes"]),
-        images=dict(told.get("images", {})),  # of an older version: none, so they are not compared
-        resumed_after=resumed_after, checkpoint=None, history=[], lock=lock,
-    )  # fmt: skip
+        path=path,
+        run_id=str(recorded["run_id"]),
+        engine=str(recorded["engine"]),
+        num_nodes=int(recorded["nodes"]),
+        images=dict(recorded.get("images", {})),  # older versions have none, so they are not compared
+        resumed_after=resumed_after,
+        checkpoint=None,
+        history=[],
+        lock=lock,
+    )
     lines = full_lines(path / METRICS_FILE)
     damaged = []
     kept = checkpoints.rounds(path / checkpoints.FOLDER)
@@ -252,20 +268,22 @@ def look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | No
         )
     for number in [server_round] if server_round else kept:
         try:
-            found = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
-            _check_memory(past, found)
-            _check_chosen(past, config, [round_result(line, found.nodes, config) for line in lines[:number]])
+            checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
+            _check_memory(past, checkpoint)
+            _check_chosen(past, config, [round_result(line, checkpoint.nodes, config) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
-        except Damaged as reason:
-            damaged.append(str(reason))
+        except Damaged as damage:
+            damaged.append(str(damage))
             continue
         if damaged and lock is not None:
-            log.warning("a damaged checkpoint is left out, round %d serves: %s", number, "; ".join(damaged))
-        history = [round_result(line, found.nodes, config) for line in lines[:number]]
-        return replace(past, checkpoint=found, history=history)
+            log.warning(
+                "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
+            )
+        history = [round_result(line, checkpoint.nodes, config) for line in lines[:number]]
+        return replace(past, checkpoint=checkpoint, history=history)
     if damaged and server_round:
-        raise ConfigError(f"round: {server_round} cannot be gone back to: {damaged[0]}")
+        raise ConfigError(f"round: cannot go back to round {server_round}: {damaged[0]}")
     if damaged:
         reasons = "; ".join(damaged).replace(f"{path}/", "")
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
@@ -275,27 +293,27 @@ def look(path: Path, told: Mapping[str, Any], config: RunConfig, lock: Lock | No
 
 
 def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult]) -> None:
-    """Check the checkpoint of the best of a run's rounds by validation, if the run keeps it.
+    """Check the checkpoint of the best round by validation, if the run keeps it.
 
     Raises:
-        Damaged: If it is missing or not what was written.
+        Damaged: If it is missing or has changed.
     """
     best = model_selection.best(history) if config.keep == model_selection.BEST else None
     if best is not None and best.server_round != len(history):
         _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, best.server_round, (checkpoints.FORMAT,)))
 
 
-def _check_memory(past: Past, found: Checkpoint) -> None:
-    """Check the private parts of simulated nodes, which belong to the checkpoint.
+def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
+    """Check the private parts of simulated nodes that belong to a checkpoint.
 
     Raises:
-        Damaged: If those of a node are missing or not what was written.
+        Damaged: If those of a node are missing or have changed.
     """
     if past.engine == DEPLOYMENT:
-        return  # the nodes have them, and say so if they do not
+        return  # the nodes hold them, and report if they do not
     base = past.path / checkpoints.FOLDER / checkpoints.NODES_FOLDER
-    resumed_after = (*past.resumed_after, found.server_round)
-    for index, expected in found.memory.items():
+    resumed_after = (*past.resumed_after, checkpoint.server_round)
+    for index, expected in checkpoint.memory.items():
         try:
             kept, _ = Shelf(state_store.simulated(base, index), resumed_after).recall()
         except FedShiftError as error:
@@ -305,22 +323,22 @@ def _check_memory(past: Past, found: Checkpoint) -> None:
 
 
 def full_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` up to the first that is not the next round, as a kill leaves it."""
-    found: list[dict[str, Any]] = []
+    """Return the lines of ``metrics.jsonl`` up to the first that is not the next full round."""
+    lines: list[dict[str, Any]] = []
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for line in text.splitlines(keepends=True):
+    for text_line in text.splitlines(keepends=True):
         try:
-            told = json.loads(line) if line.endswith("\n") else None
+            content = json.loads(text_line) if text_line.endswith("\n") else None
         except ValueError:
             break
-        if not isinstance(told, dict) or told.get("round") != len(found) + 1:
+        if not isinstance(content, dict) or content.get("round") != len(lines) + 1:
             break
-        found.append(told)
-    return found
+        lines.append(content)
+    return lines
 
 
 def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
-    """Return a round as it was before it was written, with no more names of losses and scores than may be shown."""
+    """Return the round of a line of ``metrics.jsonl``, with a bounded number of losses and scores."""
     share = line.get("evaluated_share")
     return RoundResult(
         server_round=line["round"],
@@ -344,10 +362,10 @@ def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConf
     )
 
 
-def _clients(told: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> ClientScores:
-    drawn = config.shift.label_mix == "own"  # then no model was scored on what was drawn for another node
+def _clients(scores: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> ClientScores:
+    drawn = config.shift.label_mix == "own"  # then no model was scored on images drawn for another node
     return ClientScores(
         nodes=tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes),
-        accuracy={int(index): accuracy for index, accuracy in told["matrix"].items()},
-        own={int(index): accuracy for index, accuracy in told.get("own", {}).items()},
+        accuracy={int(index): accuracy for index, accuracy in scores["matrix"].items()},
+        own={int(index): accuracy for index, accuracy in scores.get("own", {}).items()},
     )

@@ -2,10 +2,10 @@
 
 FedCode: the metrics are those of its section on experiments. a[m, n] is the accuracy of client m's model
 right after local training of the round (its own private parts, before averaging) on client n's test set;
-C_q are the clients of domain q, N their number over all domains.
+C_q are the clients of domain q, N is their number over all domains.
 
-A client whose row is unknown altogether (it did not train, or has no test images) is left out. What
-needs any other unknown entry is unknown itself, NaN: a mean over a part would be another quantity.
+A client whose whole row is unknown (it did not train, or has no test images) is left out. A score that
+needs any other unknown entry is NaN, as a mean over a part would be another quantity.
 
 Deviations: where only some clients train in a round, m runs over those, n over all.
 """
@@ -24,7 +24,7 @@ from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 
 Matrix = NDArray[np.float64]
-#: What results of several seeds must have in common; their domains too.
+#: Keys that results of several seeds must have in common, besides their domains.
 SAME_OVER_SEEDS = ("method", "dataset", "rounds", "model", "bn")
 
 
@@ -53,11 +53,11 @@ def ata_by_domain(a: Matrix, domain_of: Sequence[str]) -> dict[str, float]:
     """
     names = np.array(domain_of)
     trained = _trained(a)
-    found = {}
+    ata = {}
     for q in dict.fromkeys(domain_of):
         own = names == q
-        found[q] = _mean([_mean(row[~own]) for row in a[own & trained]])
-    return found
+        ata[q] = _mean([_mean(row[~own]) for row in a[own & trained]])
+    return ata
 
 
 def gata(a: Matrix, domain_of: Sequence[str]) -> float:
@@ -98,30 +98,30 @@ def cprr(a: Matrix, domain_of: Sequence[str]) -> float:
 
 
 def matrix_of(scores: ClientScores) -> tuple[Matrix, tuple[str, ...]]:
-    """Return a, (N, N), in percent, and the domain of each of the N nodes.
+    """Return the matrix a, (N, N), in percent, and the domain of each of the N nodes.
 
-    Nodes that see whole test sets share that of their domain: a[m, n] is m's accuracy on n's domain. Where
-    that is divided among the domain's nodes, it is m's accuracy on all parts together, which leaves the
-    means over a domain as they are if parts are equally large. The test images of a real node, and those
-    drawn for a node, are its own, so that nobody else's model was scored on them.
+    Nodes with whole test sets share the test set of their domain: a[m, n] is m's accuracy on n's domain. If the
+    test set is divided among the domain's nodes, it is m's accuracy on all parts together, which does not change
+    the means over a domain if the parts are equally large. A real node's test images, and those drawn for a node,
+    belong to that node alone, so no other model was scored on them.
     """
     a = np.full((len(scores.nodes), len(scores.nodes)), np.nan)
     for m, source in enumerate(scores.nodes):
-        told = scores.accuracy.get(source.index, {})
+        accuracy = scores.accuracy.get(source.index, {})
         for n, target in enumerate(scores.nodes):
             if m == n or target.shared_test:
-                a[m, n] = told.get(target.domain, np.nan)
+                a[m, n] = accuracy.get(target.domain, np.nan)
     return a, tuple(node.domain for node in scores.nodes)
 
 
 def client_models(scores: ClientScores) -> dict[str, Any]:
-    """Return one round's scores as they stand in ``metrics.jsonl``; None where unknown."""
+    """Return one round's scores for ``metrics.jsonl``; None where unknown."""
     a, domain_of = matrix_of(scores)
     own = a.copy()
     for n, node in enumerate(scores.nodes):
         own[n, n] = scores.own.get(node.index, a[n, n])
     return {
-        "matrix": {str(index): dict(told) for index, told in scores.accuracy.items()},
+        "matrix": {str(index): dict(accuracy) for index, accuracy in scores.accuracy.items()},
         "lta": _known(lta(own)),
         "ata": {domain: _known(value) for domain, value in ata_by_domain(a, domain_of).items()},
         "gata": _known(gata(a, domain_of)),
@@ -131,23 +131,23 @@ def client_models(scores: ClientScores) -> dict[str, Any]:
 
 
 def mean_client_models(rounds: Sequence[ClientScores]) -> dict[str, Any]:
-    """Average over the last five of ``rounds``, one at least, as it stands in ``results.json``.
+    """Return the mean scores over the last five of ``rounds`` (at least one) for ``results.json``.
 
-    CPRR is the ratio of the averages, as in the paper's tables. ``why_missing`` is there where a score is not.
+    CPRR is the ratio of the averages, as in the paper's tables. ``why_missing`` is present if a score is missing.
     """
     last = rounds[-LAST_ROUNDS:]
-    each = [client_models(scores) for scores in last]
+    by_round = [client_models(scores) for scores in last]
     nodes = last[-1].nodes
-    found: dict[str, Any] = {"averaged_rounds": len(each), "matrix": _mean_matrix(last)}
-    found["by_domain"] = _by_domain(found["matrix"])
-    found["lta"] = mean(one["lta"] for one in each)
-    found["ata"] = {q: mean(one["ata"].get(q) for one in each) for q in each[-1]["ata"]}
-    found |= {name: mean(one[name] for one in each) for name in ("gata", "gasa")}
-    unknown = found["gata"] is None or found["gasa"] is None
-    found["cprr"] = None if unknown else _known(_ratio(found["gata"], found["gasa"]))
-    if None in (found["lta"], found["gata"], found["gasa"], *found["ata"].values()):
-        found["why_missing"] = _why_missing(nodes)
-    return found
+    means: dict[str, Any] = {"averaged_rounds": len(by_round), "matrix": _mean_matrix(last)}
+    means["by_domain"] = _by_domain(means["matrix"])
+    means["lta"] = mean(round_scores["lta"] for round_scores in by_round)
+    means["ata"] = {q: mean(round_scores["ata"].get(q) for round_scores in by_round) for q in by_round[-1]["ata"]}
+    means |= {name: mean(round_scores[name] for round_scores in by_round) for name in ("gata", "gasa")}
+    unknown = means["gata"] is None or means["gasa"] is None
+    means["cprr"] = None if unknown else _known(_ratio(means["gata"], means["gasa"]))
+    if None in (means["lta"], means["gata"], means["gasa"], *means["ata"].values()):
+        means["why_missing"] = _why_missing(nodes)
+    return means
 
 
 def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -158,25 +158,25 @@ def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Returns:
         ``seeds``, and ``mean`` and ``std`` of each of ``domains`` and of ``avg`` in percent, taken over
-        the seeds that know it; None where none does, and for the spread of fewer than two.
+        the seeds that have it; None if none has, and for the spread of fewer than two.
 
     Raises:
-        ConfigError: If there is none, they are not of one kind, or a seed comes twice.
+        ConfigError: If there are none, they differ in more than the seed, or a seed comes twice.
     """
     if not results:
         raise ConfigError("no results to average over seeds")
-    kinds = [{key: one[key] for key in SAME_OVER_SEEDS} | {"domains": list(one["domains"])} for one in results]
+    kinds = [{key: result[key] for key in SAME_OVER_SEEDS} | {"domains": list(result["domains"])} for result in results]
     differing = [key for key in kinds[0] if any(kind[key] != kinds[0][key] for kind in kinds)]
     if differing:
-        told = "; ".join(f"{key}: {' and '.join(_different(kind[key] for kind in kinds))}" for key in differing)
-        raise ConfigError(f"these runs differ in more than the seed: {told}")
-    seeds = [one["seed"] for one in results]
+        differences = "; ".join(f"{key}: {' and '.join(_different(kind[key] for kind in kinds))}" for key in differing)
+        raise ConfigError(f"these runs differ in more than the seed: {differences}")
+    seeds = [result["seed"] for result in results]
     if len(set(seeds)) < len(seeds):
         raise ConfigError(f"a seed comes twice: {', '.join(str(seed) for seed in seeds)}")
     return {
         "seeds": seeds,
-        "domains": {name: _spread([one["domains"][name] for one in results]) for name in kinds[0]["domains"]},
-        "avg": _spread([one["avg"] for one in results]),
+        "domains": {name: _spread([result["domains"][name] for result in results]) for name in kinds[0]["domains"]},
+        "avg": _spread([result["avg"] for result in results]),
     }
 
 
@@ -187,9 +187,9 @@ def mean(values: Iterable[float | None]) -> float | None:
 
 
 def worst(domains: Mapping[str, float | None], *, lowest: bool = True) -> str | None:
-    """Return the domain with the lowest number that is known, or the highest; the first of several.
+    """Return the domain with the lowest known number, or the highest; the first of several.
 
-    None where there is one domain only, or none is known.
+    None if there is only one domain, or no number is known.
     """
     known = {name: value for name, value in domains.items() if value is not None}
     if len(domains) < 2 or not known:
@@ -198,7 +198,7 @@ def worst(domains: Mapping[str, float | None], *, lowest: bool = True) -> str | 
 
 
 def _trained(a: Matrix) -> NDArray[np.bool_]:
-    """Return which clients' models were scored at all, (N,)."""
+    """Return a mask (N,) of the clients whose models were scored."""
     return np.asarray(~np.isnan(a).all(axis=1))
 
 
@@ -215,19 +215,19 @@ def _known(value: float) -> float | None:
 
 
 def _mean_matrix(rounds: Sequence[ClientScores]) -> dict[str, dict[str, float]]:
-    """Average each node's accuracy on each domain over the rounds in which it was told."""
-    told: dict[int, dict[str, list[float]]] = {}
+    """Return each node's mean accuracy on each domain over the rounds that have it."""
+    values_of: dict[int, dict[str, list[float]]] = {}
     for scores in rounds:
         for index, accuracy in scores.accuracy.items():
             for domain, value in accuracy.items():
-                told.setdefault(index, {}).setdefault(domain, []).append(value)
-    return {str(i): {d: statistics.fmean(v) for d, v in told[i].items()} for i in sorted(told)}
+                values_of.setdefault(index, {}).setdefault(domain, []).append(value)
+    return {str(i): {d: statistics.fmean(v) for d, v in values_of[i].items()} for i in sorted(values_of)}
 
 
 def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
     """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting)."""
-    domains = dict.fromkeys(domain for told in matrix.values() for domain in told)
-    return {domain: mean(told.get(domain) for told in matrix.values()) for domain in domains}
+    domains = dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
+    return {domain: mean(accuracy.get(domain) for accuracy in matrix.values()) for domain in domains}
 
 
 def _why_missing(nodes: Sequence[Node]) -> str:

@@ -1,4 +1,4 @@
-"""How a run stands: ``status.json`` in its folder, written as it goes on, and read by ``fedshift status``."""
+"""The state of a run: writes ``status.json`` in its folder, and reads it for ``fedshift status``."""
 
 import json
 import os
@@ -13,8 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, console, exit_codes
-from fedshift_app.run import config_file as told_of_run
+from fedshift_app.run import checkpoints, config_file, console, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.scores import mean
@@ -28,80 +27,87 @@ from strategies.federation.roster import Listener, Node
 FILE = "status.json"
 WAITING, TRAINING, EVALUATING = "waiting", "training", "evaluating"
 COMPLETED, DEGRADED, FAILED, INTERRUPTED = "completed", "degraded", "failed", "interrupted"
-GATHERING = "gathering"  # never written: a run that ended is being resumed, and its nodes are not there yet
+GATHERING = "gathering"  # never written: a run is being resumed, and its nodes are not connected yet
 GOING_ON = (WAITING, TRAINING, EVALUATING, GATHERING)
-SAVE_SECONDS = 1.0  # answers, and rounds that follow each other fast, are written no more often
+SAVE_SECONDS = 1.0  # shortest interval between two writes for answers and fast rounds
 MOST_ERROR = 1000  # characters
-MOST_LINE = 2 * MOST_REMEDY  # characters of a line for a person
-MOST_LEFT_OUT = 50  # nodes that were left out that a person is shown
+MOST_LINE = 2 * MOST_REMEDY  # characters of a printed line
+MOST_LEFT_OUT = 50  # left-out nodes that are printed
 
 
 class StatusFile(Listener):
-    """Writes ``status.json``; a disk that fails is told once and ends no run."""
+    """Writes ``status.json``; a failing disk is logged once and ends no run."""
 
     def __init__(self, folder: RunFolder, config: RunConfig, nodes: Sequence[Node]) -> None:
-        """Replace what a process before may have left."""
+        """Replace the file of an earlier process."""
         self._path, self._folder = folder.path / FILE, folder
         self._failed = False
         self._saved = 0.0
         self._nodes = list(nodes)
         self._connected = {node.node_id for node in nodes}
-        self._asked: dict[int, bool] = {}  # by node id: whether it has answered in this phase
+        self._asked: dict[int, bool] = {}  # by node id, whether it has answered in this phase
         self._left_out: list[dict[str, Any]] = []
-        self._silent: dict[int, float] = {}  # by node id, since when
+        self._silent: dict[int, float] = {}  # by node id, the time of its last sign
         self._left: float | None = None
-        self._told: dict[str, Any] = {
-            "state": TRAINING, "since": utc(time.time()), "experiment": config.experiment,
-            "method": registry.label(config.method["name"]), "engine": folder.engine, "run_id": folder.run_id,
-            "pid": os.getpid(), "host": socket.gethostname(), "round": len(folder.history) + 1,
-            "rounds": config.rounds, "error": None,
-        }  # fmt: skip
+        self._fields: dict[str, Any] = {
+            "state": TRAINING,
+            "since": utc(time.time()),
+            "experiment": config.experiment,
+            "method": registry.label(config.method["name"]),
+            "engine": folder.engine,
+            "run_id": folder.run_id,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "round": len(folder.history) + 1,
+            "rounds": config.rounds,
+            "error": None,
+        }
         self._save()
 
     def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
-        """Too few nodes are connected to begin the next round."""
+        """Record that too few nodes are connected for the next round."""
         self._connect(present, nodes)
         self._asked = {}
         self._change(WAITING, len(self._folder.history) + 1)
 
     def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
-        """Nodes are sent the messages of a phase; some of them again."""
+        """Record that messages of a phase are sent to nodes, to some of them again."""
         state = TRAINING if training else EVALUATING
-        if (state, server_round) != (self._told["state"], self._told["round"]) or training:
+        if (state, server_round) != (self._fields["state"], self._fields["round"]) or training:
             self._asked = {}
         self._asked |= {node.node_id: False for node in nodes}
         self._change(state, server_round)
 
     def connected(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
-        """The roster has looked who is there; it is written with the next change."""
+        """Record the connected nodes; the next change writes them."""
         self._connect(present, nodes)
 
     def silent(self, since: Mapping[int, float]) -> None:
-        """Nodes do not answer, or another set of nodes than before; it is written with the next change."""
+        """Record the nodes that do not answer; the next change writes them."""
         self._silent = dict(since)
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
-        """A node's answer of a round is not used."""
-        self._left_out = [told for told in self._left_out if told["round"] >= server_round - 1]
+        """Record that a node's answer in a round is not used."""
+        self._left_out = [entry for entry in self._left_out if entry["round"] >= server_round - 1]
         self._left_out.append({"round": server_round, "node": node.index, "domain": node.domain, "reason": reason})
 
     def answered(self, node_ids: Collection[int]) -> None:
-        """Answers have come in."""
+        """Record that nodes have answered."""
         new = [node_id for node_id in node_ids if self._asked.get(node_id) is False]
         if new:
             self._asked |= dict.fromkeys(new, True)
             self._save(soon=True)
 
     def full_round(self, result: RoundResult, left: float) -> None:
-        """A round is in the run folder."""
+        """Record that a round is in the run folder."""
         self._left = left
-        self._left_out = [told for told in self._left_out if told["round"] >= result.server_round]
+        self._left_out = [entry for entry in self._left_out if entry["round"] >= result.server_round]
         self._save(soon=True)
 
     def end(self, state: str, error: str | None) -> None:
-        """Write the last word: completed, degraded, failed or interrupted."""
-        self._told["error"] = None if error is None else plain(shortened(error, MOST_ERROR), MOST_ERROR)
-        server_round = self._told["round"]
+        """Write the final state: completed, degraded, failed or interrupted."""
+        self._fields["error"] = None if error is None else plain(shortened(error, MOST_ERROR), MOST_ERROR)
+        server_round = self._fields["round"]
         if state in (COMPLETED, DEGRADED):
             self._left, server_round = 0.0, len(self._folder.history)  # a run may end early
         self._change(state, server_round)
@@ -110,8 +116,8 @@ class StatusFile(Listener):
         self._connected, self._nodes = {node.node_id for node in present}, list(nodes)
 
     def _change(self, state: str, server_round: int) -> None:
-        if (state, server_round) != (self._told["state"], self._told["round"]):
-            self._told |= {"state": state, "round": server_round, "since": utc(time.time())}
+        if (state, server_round) != (self._fields["state"], self._fields["round"]):
+            self._fields |= {"state": state, "round": server_round, "since": utc(time.time())}
         self._save()
 
     def _save(self, *, soon: bool = False) -> None:
@@ -124,81 +130,94 @@ class StatusFile(Listener):
         except OSError as error:
             if not self._failed:
                 console.log.warning(
-                    "cannot write %s, the run goes on without: %s", self._path, error.strerror,
+                    "cannot write %s, the run continues without it: %s",
+                    self._path,
+                    error.strerror,
                     extra={"event": "status_failed"},
-                )  # fmt: skip
+                )
             self._failed = True
 
     def _content(self) -> dict[str, Any]:
         scored = next((result for result in reversed(self._folder.history) if result.accuracy), None)
-        told = self._told | {
+        fields = self._fields | {
             "updated": utc(time.time()),
             "full_rounds": len(self._folder.history),
             "asked": len(self._asked),
             "answered": sum(self._asked.values()),
             "left_out": self._left_out,
-            "last_scored": None if scored is None else {
-                "round": scored.server_round, "accuracy": scored.accuracy, "avg": mean(scored.accuracy.values()),
-                "evaluated_share": scored.evaluated_share,
-            },
+            "last_scored": None if scored is None else _scored_fields(scored),
             "seconds": round(self._folder.seconds, 1),
             "seconds_left": None if self._left is None else round(self._left, 1),
-        }  # fmt: skip
+        }
         nodes = [
             {
-                "index": node.index, "domain": node.domain, "num_examples": node.num_examples,
-                "connected": node.node_id in self._connected, "answered": self._asked.get(node.node_id),
+                "index": node.index,
+                "domain": node.domain,
+                "num_examples": node.num_examples,
+                "connected": node.node_id in self._connected,
+                "answered": self._asked.get(node.node_id),
                 "silent_since": utc(self._silent[node.node_id]) if node.node_id in self._silent else None,
-            } for node in self._nodes
-        ]  # fmt: skip
-        named = {node.node_id for node in self._nodes}
-        unknown = [{"node_id": str(i), "since": utc(at)} for i, at in self._silent.items() if i not in named]
-        whole: dict[str, Any] = finite(told) | {"nodes": nodes, "unknown": unknown}
-        return whole
+            }
+            for node in self._nodes
+        ]
+        known_ids = {node.node_id for node in self._nodes}
+        unknown_nodes = [{"node_id": str(i), "since": utc(at)} for i, at in self._silent.items() if i not in known_ids]
+        content: dict[str, Any] = finite(fields) | {"nodes": nodes, "unknown": unknown_nodes}
+        return content
+
+
+def _scored_fields(result: RoundResult) -> dict[str, Any]:
+    """Return the fields of ``status.json`` on a scored round."""
+    return {
+        "round": result.server_round,
+        "accuracy": result.accuracy,
+        "avg": mean(result.accuracy.values()),
+        "evaluated_share": result.evaluated_share,
+    }
 
 
 def newest(output_dir: Path) -> Path:
-    """Return the run folder that was begun or resumed last.
+    """Return the run folder that was started or resumed last.
 
     Raises:
         ConfigError: If there is none.
     """
-    found = [(file.stat().st_mtime, file.parent) for file in output_dir.glob(f"*/{CONFIG_FILE}")]
-    if not found:
+    folders = [(file.stat().st_mtime, file.parent) for file in output_dir.glob(f"*/{CONFIG_FILE}")]
+    if not folders:
         raise ConfigError(f"output-dir: no run folder in {output_dir}; name one: fedshift status RUN_FOLDER")
-    return max(found)[1]
+    return max(folders)[1]
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Return what ``status.json`` says, with the state as it is now, ``folder``, the ``kept`` rounds and ``resume``.
+    """Return the content of ``status.json`` with the present state, ``folder``, the ``kept`` rounds and ``resume``.
 
-    A process that was killed says nothing: the run is interrupted if the folder's lock is free.
+    A killed process writes no final state: the run is interrupted if the folder's lock is free.
 
     Raises:
-        ConfigError: If there is no such file, or it is not what was written.
+        ConfigError: If there is no such file, or no run has written it.
     """
     path = folder / FILE
     if not folder.is_dir():
         raise ConfigError(f"{folder} is not a folder")
     try:
-        locked = atomic_io.is_locked(folder / LOCK_FILE)  # first: who ends writes, then lets go
-        told = json.loads(path.read_text(encoding="utf-8"))
+        locked = atomic_io.is_locked(folder / LOCK_FILE)  # first, as a run writes its state before it releases the lock
+        status = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{folder} has no {FILE}: it is not the folder of a run, or of an older version") from None
+        raise ConfigError(f"{folder} has no {FILE}: it is not the folder of a run, or is of an older version") from None
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    if not isinstance(told, dict) or any(told.get(key) is None for key in ("state", "engine", "round", "rounds")):
+    if not isinstance(status, dict) or any(status.get(key) is None for key in ("state", "engine", "round", "rounds")):
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
-    if locked and told["state"] in (FAILED, INTERRUPTED):
-        told["state"] = GATHERING
-    if not locked and (folder / RESULTS_FILE).exists():  # by which it is finished, also if it was stopped right then
-        told["state"] = _ended_as(folder / RESULTS_FILE)
-    elif not locked and told["state"] in GOING_ON:
-        told["state"] = INTERRUPTED
-    ended = told["state"] in (FAILED, INTERRUPTED)
+    if locked and status["state"] in (FAILED, INTERRUPTED):
+        status["state"] = GATHERING
+    if not locked and (folder / RESULTS_FILE).exists():  # which finishes a run, even one stopped right then
+        status["state"] = _ended_as(folder / RESULTS_FILE)
+    elif not locked and status["state"] in GOING_ON:
+        status["state"] = INTERRUPTED
+    ended = status["state"] in (FAILED, INTERRUPTED)
     kept = checkpoints.rounds(folder / checkpoints.FOLDER)
-    go_on = resume_command(folder, told["engine"]) if ended else None
-    return told | {"folder": str(folder), "kept": kept, "resume": go_on}
+    go_on = resume_command(folder, status["engine"]) if ended else None
+    return status | {"folder": str(folder), "kept": kept, "resume": go_on}
 
 
 def _ended_as(results: Path) -> str:
@@ -230,7 +249,7 @@ class _Node(BaseModel, extra="allow"):
 
 
 class _Unknown(BaseModel, extra="allow"):
-    """A node that is connected and has never said what it is."""
+    """A connected node that has never described itself."""
 
     node_id: str
     since: str
@@ -245,7 +264,7 @@ class _LeftOut(BaseModel, extra="allow"):
 
 
 class _Content(BaseModel, extra="allow"):
-    """What ``status.json`` holds."""
+    """The content of ``status.json``."""
 
     state: str
     engine: str
@@ -269,79 +288,84 @@ class _Content(BaseModel, extra="allow"):
     error: str | None
 
 
-def _check(path: Path, told: Mapping[str, Any]) -> None:
-    """Refuse what no run has written.
+def _check(path: Path, status: Mapping[str, Any]) -> None:
+    """Refuse a status that no run has written.
 
     Raises:
         ConfigError: With the key.
     """
     try:
-        _Content.model_validate(told)
+        _Content.model_validate(status)
     except ValidationError as error:
-        raise ConfigError(f"{path} is not what a run writes: {told_of_run.first_problem(error)[0]}") from None
+        raise ConfigError(f"{path} is not what a run writes: {config_file.first_problem(error)[0]}") from None
 
 
 def resume_command(folder: Path, engine: str) -> str:
     """Return the command that continues a run."""
-    from fedshift_app.node.setup import DEPLOYMENT  # torch: only where a run ended early
+    from fedshift_app.node.setup import DEPLOYMENT  # imports torch, so only for a run that ended early
 
     if engine == DEPLOYMENT:
         return shlex.join(["flwr", "run", ".", "SITE", "--stream", "--run-config", f'resume="{folder}"'])
     return shlex.join(["fedshift", "run", f"resume={folder}"])
 
 
-def exit_code(told: Mapping[str, Any]) -> int:
+def exit_code(status: Mapping[str, Any]) -> int:
     """Return the exit code of ``fedshift status`` for a run."""
-    if told["state"] == DEGRADED:
+    if status["state"] == DEGRADED:
         return exit_codes.DEGRADED
-    return exit_codes.STOPPED_SHORT if told["state"] in (FAILED, INTERRUPTED) else exit_codes.OK
+    return exit_codes.STOPPED_SHORT if status["state"] in (FAILED, INTERRUPTED) else exit_codes.OK
 
 
-def block(told: Mapping[str, Any]) -> str:
-    """Return the status for a person, some lines.
+def block(status: Mapping[str, Any]) -> str:
+    """Return the status as text of several lines.
 
     Raises:
-        ConfigError: If it is not what a run writes.
+        ConfigError: If no run has written it.
     """
-    _check(Path(told["folder"]) / FILE, told)
+    _check(Path(status["folder"]) / FILE, status)
     lines = [
-        f"{told['state']}: {told['experiment']}, {told['method']}, engine {told['engine']}, "
-        f"process {told['pid']} on {told['host']}",
-        f"  round     {told['round']} of {told['rounds']}, since {told['since']}, {told['full_rounds']} full",
+        f"{status['state']}: {status['experiment']}, {status['method']}, engine {status['engine']}, "
+        f"process {status['pid']} on {status['host']}",
+        f"  round     {status['round']} of {status['rounds']}, since {status['since']}, {status['full_rounds']} full",
     ]
-    if scored := told["last_scored"]:
+    if scored := status["last_scored"]:
         by_domain = [f"{domain} {console.percent(value)}" for domain, value in scored["accuracy"].items()]
         share = scored["evaluated_share"]
-        part = "" if share == 1 else f"  (on {100 * share:.3g} % of the test images)"
-        told_avg = f"avg {console.percent(scored['avg'])}"
-        lines.append(f"  accuracy  {'  '.join([*by_domain, told_avg])}  (round {scored['round']}){part}")
-    left = told["seconds_left"]
-    rest = f", left {console.duration(left)}" if left is not None and told["state"] in GOING_ON else ""
-    lines.append(f"  time      {console.duration(told['seconds'])}{rest}, as of {told['updated']}")
-    lines.append(f"  answers   {told['answered']} of {told['asked']} nodes that were asked")
-    lines += [f"  node {_node(node, told)}" for node in told["nodes"]]
+        share_text = "" if share == 1 else f"  (on {100 * share:.3g} % of the test images)"
+        average = f"avg {console.percent(scored['avg'])}"
+        lines.append(f"  accuracy  {'  '.join([*by_domain, average])}  (round {scored['round']}){share_text}")
+    seconds_left = status["seconds_left"]
+    remaining = (
+        f", left {console.duration(seconds_left)}" if seconds_left is not None and status["state"] in GOING_ON else ""
+    )
+    lines.append(f"  time      {console.duration(status['seconds'])}{remaining}, as of {status['updated']}")
+    lines.append(f"  answers   {status['answered']} of {status['asked']} nodes that were asked")
+    lines += [f"  node {_node(node, status)}" for node in status["nodes"]]
     lines += [
-        f"  silent    a node with id {node['node_id']} is connected and has not said what it is, since {node['since']}"
-        for node in told.get("unknown", [])[:MOST_LEFT_OUT]
+        f"  silent    a node with id {node['node_id']} is connected and has not described itself since {node['since']}"
+        for node in status.get("unknown", [])[:MOST_LEFT_OUT]
     ]
-    out = told["left_out"]
-    lines += [f"  left out  round {o['round']}: node {o['node']}: {o['reason']}" for o in out[:MOST_LEFT_OUT]]
-    if len(out) > MOST_LEFT_OUT:
-        lines.append(f"  left out  {len(out) - MOST_LEFT_OUT} more")
-    if told["error"]:
-        lines.append(f"  error     {told['error']}")
-    lines.append(f"  folder    {told['folder']}")
-    if told["resume"]:
-        lines.append(f"  go on     {told['resume']}")
-        lines += [f"  kept      round {', '.join(map(str, told['kept']))}"] if told["kept"] else []
+    left_out = status["left_out"]
+    lines += [
+        f"  left out  round {entry['round']}: node {entry['node']}: {entry['reason']}"
+        for entry in left_out[:MOST_LEFT_OUT]
+    ]
+    if len(left_out) > MOST_LEFT_OUT:
+        lines.append(f"  left out  {len(left_out) - MOST_LEFT_OUT} more")
+    if status["error"]:
+        lines.append(f"  error     {status['error']}")
+    lines.append(f"  folder    {status['folder']}")
+    if status["resume"]:
+        lines.append(f"  go on     {status['resume']}")
+        lines += [f"  kept      round {', '.join(map(str, status['kept']))}"] if status["kept"] else []
     return "\n".join(plain(line, MOST_LINE) for line in lines)
 
 
-def _node(node: Mapping[str, Any], told: Mapping[str, Any]) -> str:
-    failed = {out["node"] for out in told["left_out"]}
+def _node(node: Mapping[str, Any], status: Mapping[str, Any]) -> str:
+    failed = {entry["node"] for entry in status["left_out"]}
     words = {True: "answered", False: "no answer yet", None: "not asked"}
     state = "failed" if node["index"] in failed else words[node["answered"]]
     if node.get("silent_since"):
-        state = f"silent since {node['silent_since']}, asked in the background"
-    gone = "" if node["connected"] else ", not connected"
-    return f"{node['index']:<4} {node['domain']}, {node['num_examples']} images: {state}{gone}"
+        state = f"silent since {node['silent_since']}, still tried in the background"
+    connection = "" if node["connected"] else ", not connected"
+    return f"{node['index']:<4} {node['domain']}, {node['num_examples']} images: {state}{connection}"

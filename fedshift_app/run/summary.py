@@ -1,4 +1,4 @@
-"""What a round and a run come to, as ``metrics.jsonl`` and ``results.json`` say it."""
+"""Summarizes a round for ``metrics.jsonl`` and a run for ``results.json``."""
 
 import math
 import statistics
@@ -13,7 +13,7 @@ from strategies.federation.context import RoundResult
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
-    """Return a round as it stands in ``metrics.jsonl``."""
+    """Return the line of a round in ``metrics.jsonl``."""
     line: dict[str, Any] = {
         "round": result.server_round,
         "accuracy": result.accuracy or None,
@@ -50,11 +50,10 @@ def line_of(result: RoundResult) -> dict[str, Any]:
 
 
 def summary(history: list[RoundResult]) -> dict[str, Any]:
-    """Summarise all rounds, in percent: last-five mean, final and best round by domain, totals.
+    """Return the summary of all rounds in percent: last-five mean, final and best round by domain, totals.
 
-    Rounds in which the global model was not scored, or on a part of the test images only, count in the totals
-    only. Where there are validation
-    parts, ``best_validation`` is the first of the rounds with the highest average over the domains on them.
+    Rounds without scores on all test images count in the totals only. With validation parts, ``best_validation`` is
+    the first round with the highest average over the domains on them.
     """
     scored = fully_scored(history)
     accuracies = [result.accuracy for result in scored]
@@ -75,75 +74,74 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
         "best_test": model_selection.chosen(best, "test images"),
-        **_where_asked(history),
+        **_optional_fields(history),
         "missing": [name for name in names if domains[name] is None],
         **({"lost": lost} if (lost := lost_nodes(history)) else {}),
-        **({"untrained": late} if (late := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
+        **({"untrained": untrained} if (untrained := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
 
 
 def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
-    """Return the rounds whose accuracy is that on all test images."""
+    """Return the rounds that were scored on all test images."""
     return [result for result in history if result.accuracy and result.evaluated_share == 1]
 
 
-def _where_asked(history: list[RoundResult]) -> dict[str, Any]:
-    """Return what only some runs have: the round chosen on validation parts, scores of client models."""
-    found: dict[str, Any] = {}
-    if (best := model_selection.best(history)) and best.accuracy:  # rounds that another run has trained have none
-        found["best_validation"] = model_selection.chosen(best, "validation images")
+def _optional_fields(history: list[RoundResult]) -> dict[str, Any]:
+    """Return the fields that only some runs have, such as the best round by validation or scores of client models."""
+    fields: dict[str, Any] = {}
+    if (best := model_selection.best(history)) and best.accuracy:  # rounds that another run trained have no accuracy
+        fields["best_validation"] = model_selection.chosen(best, "validation images")
     scored = [result.others for result in fully_scored(history)][-LAST_ROUNDS:]
     if scored[-1]:
-        found["others"] = {
-            name: {
-                domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain
-            } for name, by_domain in scored[-1].items()
-        }  # fmt: skip
+        fields["others"] = {
+            name: {domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain}
+            for name, by_domain in scored[-1].items()
+        }
     spreads = [result.spread for result in fully_scored(history)][-LAST_ROUNDS:]
     if spreads[-1]:
-        found["spread_over_nodes"] = {domain: mean(one.get(domain) for one in spreads) for domain in spreads[-1]}
+        fields["spread_over_nodes"] = {domain: mean(spread.get(domain) for spread in spreads) for domain in spreads[-1]}
     clients = [result.clients for result in history if result.clients is not None]
     if clients:
-        found["client_models"] = mean_client_models(clients)
-    return found
+        fields["client_models"] = mean_client_models(clients)
+    return fields
 
 
 def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return by round which nodes were left out for no fault of their own; no round where none was."""
+    """Return the nodes that were left out through no fault of their own, by round; rounds without any are omitted."""
     return {str(result.server_round): result.lost for result in history if result.lost}
 
 
 def untrained_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return by round which nodes had not trained their own parts of the model yet; no round where all had."""
+    """Return the nodes that had not trained their own model parts yet, by round; rounds without any are omitted."""
     return {str(result.server_round): result.untrained for result in history if result.untrained}
 
 
 def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:
-    """Return in words in how many rounds of a mean some nodes had not trained yet, and what was done with them.
+    """Return a text on the rounds of a mean in which some nodes had not trained yet.
 
     Args:
         untrained: Their indices by round (``results.json``, key ``untrained``).
-        averaged: How many rounds the mean is over.
-        counts: They were scored all the same (``evaluate.untrained``).
+        averaged: Number of rounds of the mean.
+        counts: Whether these nodes were scored (``evaluate.untrained``).
     """
     most = max(len(nodes) for nodes in untrained.values())
-    who = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
-    what = "scored all the same" if counts else "not scored"
-    return f"in {len(untrained)} of {averaged} averaged rounds {who} had not trained yet, {what}"
+    nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
+    treatment = "but were scored" if counts else "and were not scored"
+    return f"in {len(untrained)} of {averaged} averaged rounds {nodes_text} had not trained yet {treatment}"
 
 
-def lost_told(lost: Mapping[str, Sequence[int]]) -> str:
-    """Return in words which nodes a run did without, by round (``results.json``, key ``lost``), in a bounded line."""
+def lost_text(lost: Mapping[str, Sequence[int]]) -> str:
+    """Return a short line on the nodes that a run did without, by round (``results.json``, key ``lost``)."""
     most = 5
     rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
     more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
-    return plain(f"nodes were left out for no fault of their own ({'; '.join(rounds)}{more})")
+    return plain(f"nodes were left out through no fault of their own ({'; '.join(rounds)}{more})")
 
 
 def finite(value: Any) -> Any:
-    """Replace numbers that JSON cannot hold (NaN, infinities) by None, at any depth."""
+    """Return a value in which None replaces numbers that JSON cannot hold (NaN, infinities), at any depth."""
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

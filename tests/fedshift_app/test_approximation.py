@@ -47,7 +47,7 @@ def test_only_what_says_so_is_labelled() -> None:
     assert WHY
     assert [m.label for m in registry.listed() if m.label != m.name] == [LABEL]
     assert registry.label("fedavg") == "fedavg" and registry.label("gone") == "gone"
-    assert registry.approximation_told("fedavg") == ""
+    assert registry.approximation_line("fedavg") == ""
     recipe = Method(name="mine", title="Mine", of=NAME).made_of(registry.get(NAME))
     assert recipe.label == "mine (approximation)"
 

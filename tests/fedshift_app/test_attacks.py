@@ -232,7 +232,7 @@ def test_too_few_nodes_are_told_before_the_first_round(
 def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: InlineRun, tmp_path: Path) -> None:
     told = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
     assert told == (
-        f"aggregation.robust=median averages weights, and with the method '{method}', as it is configured, none travel"
+        f"aggregation.robust=median averages weights, but the method '{method}', as it is configured, sends none"
     )
     assert not (tmp_path / "runs").exists()
 
@@ -248,9 +248,7 @@ def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(m
         assert resolve({"method": "fedprox"}).aggregation.robust == "none"
         asked = {"method": "fedprox", "set": "aggregation.robust=clip"}
         told = refusal_of(ConfigError, resolve, asked)
-        assert told.startswith(
-            "aggregation.robust=clip: 'fedprox' merges weights in a way of its own; robust averages go"
-        )
+        assert told.startswith("aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go")
         able = told.rsplit("with ", 1)[1].split(", ")
         assert {"fedavg", "f2dc", "fedcode"} <= set(able)
         assert "fedprox" not in able

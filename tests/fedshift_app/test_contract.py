@@ -27,7 +27,7 @@ from datasets import catalog
 from fedshift.engine import inline
 from fedshift.launch import runner
 from fedshift_app import client_app
-from fedshift_app.config import files, registry, resolving
+from fedshift_app.config import files, registry, resolving, validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
@@ -142,7 +142,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     assert m.title
     assert bool(m.off) != bool(m.never_off) or method == "fedavg", "say off or never_off"
     models = [side.params_model for side in (m.strategy_class(), m.client_class())]
-    assert set(m.defaults) <= set(resolving.ASKED_BY_METHODS) | {name for side in models for name in side.model_fields}
+    assert set(m.defaults) <= set(validating.METHOD_SECTIONS) | {name for side in models for name in side.model_fields}
 
 
 @pytest.mark.long

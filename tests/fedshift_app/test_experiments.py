@@ -15,7 +15,7 @@ from datasets import catalog
 from datasets.partition.splits import node_parts
 from datasets.sets import office, pacs
 from fedshift.papers import printed
-from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import CONF, names, resolve
 from fedshift_app.config.sections import RunConfig
 
@@ -316,7 +316,7 @@ ROWS_OF_TABLE_8 = [
 @pytest.mark.parametrize(("experiment", "method", "asked", "row"), ROWS_OF_TABLE_8)
 def test_each_row_of_table_8_has_a_command(experiment: str, method: str, asked: str, row: str) -> None:
     config = resolve({"experiment": experiment, "method": method, "set": asked})
-    found = printed.get("fedicon.table8").standing(as_asked(flat(config.model_dump(mode="json"))))
+    found = printed.get("fedicon.table8").standing(as_requested(flat(config.model_dump(mode="json"))))
     assert found is not None and found.row.method == row
     assert config.images.draws_real_values is (experiment == "fedicon-table8")
     if config.adapt["name"] == "fedicon":  # the same views in all rows

@@ -20,7 +20,7 @@ from clients.models import networks as build
 from clients.models import torchvision_nets
 from fedshift.export import saving
 from fedshift.report import predictions, reading
-from fedshift_app.config import resolving
+from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
@@ -150,7 +150,7 @@ def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     config = resolve({"set": f"{SHORT} model.weights={mine} model.freeze=encoder"})
     arrays = run_build.prepare(config, "inline")[1].start
     mine.unlink()
-    return resolving.from_json(config.model_dump_json()), arrays
+    return validating.from_json(config.model_dump_json()), arrays
 
 
 def test_a_node_needs_no_file_and_keeps_what_it_was_sent(sent: tuple[Any, Arrays]) -> None:
@@ -226,10 +226,10 @@ def test_draws_of_dropout_depend_on_seed_node_and_round_alone(weights: Path) -> 
     [
         ("model.freeze=stages:0", "model.freeze"),
         ("model.freeze=head", "model.freeze"),
-        ("model.weights_sha256=" + "a" * 64, "model.weights_sha256 is of a file that model.weights names"),
+        ("model.weights_sha256=" + "a" * 64, "model.weights_sha256 needs model.weights or"),
         ("model.weights=/none.pth", "model.weights: /none.pth: No such file or directory"),
-        ("model.name=cnn model.download=true", "weights to fetch of torchvision:NAME and timm:NAME, not of cnn"),
-        ("model.name=cnn_bn model.freeze=norm model.bn=local", "model.freeze=norm leaves no BatchNorm that trains"),
+        ("model.name=cnn model.download=true", "can be fetched for torchvision:NAME and timm:NAME, not for cnn"),
+        ("model.name=cnn_bn model.freeze=norm model.bn=local", "model.freeze=norm leaves no BatchNorm to train"),
         ("adapt.name=fedicon adapt.flip=true model.freeze=encoder", "adapt.name=fedicon trains the encoder"),
         ("model.name=torchvision:alexnet", "model.name=torchvision:alexnet takes no images of 32x32 pixels"),
         ("model.name=torchvision:vit_b_32 modules=[f2dc]", "the network 'torchvision:vit_b_32' has no feature map"),

@@ -19,7 +19,8 @@ from fedshift.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import from_json, resolve
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
@@ -178,7 +179,7 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
 def test_a_deployment_refuses_files(experiment: Path) -> None:
     config = resolve({"experiment": str(experiment)})
     run_build.prepare(config, "inline")
-    with pytest.raises(ConfigError, match="serve in simulation only; for a deployment install them as a package"):
+    with pytest.raises(ConfigError, match="work in simulation only; for a deployment install them as a package"):
         run_build.prepare(config, "deployment")
 
 

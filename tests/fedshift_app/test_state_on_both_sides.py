@@ -111,8 +111,8 @@ def test_what_gaps_cannot_be_made_of_is_refused_in_a_line() -> None:
 
 
 def test_a_run_whose_gaps_go_by_its_rounds_is_not_made_longer() -> None:
-    assert resuming._goes_by_rounds(config("ga")) == "aggregation.weights=ga goes by it"
-    assert resuming._goes_by_rounds(config("ga", "method.weighting=samples")) == ""
+    assert resuming._use_of_rounds(config("ga")) == "aggregation.weights=ga depends on it"
+    assert resuming._use_of_rounds(config("ga", "method.weighting=samples")) == ""
 
 
 @pytest.mark.parametrize(("method", "copies"), [("fedavg", 0), ("feddyn", 1), ("scaffold", 1)])

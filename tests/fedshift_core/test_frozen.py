@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift_app.config.resolving import from_json, resolve
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.validating import from_json
 from fedshift_core.frozen import FrozenDict, frozen
 
 VALUES = st.recursive(

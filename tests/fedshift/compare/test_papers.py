@@ -17,7 +17,7 @@ from fedshift.results.grouping import shown
 from fedshift.results.loading import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
-from fedshift_app.config.keys import as_asked, flat
+from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
@@ -33,7 +33,7 @@ def resolved(experiment: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return all settings of a run by dotted key, and its number of nodes."""
     given = shlex.join(f"{key}={json.dumps(value)}" for key, value in settings.items())
     config = resolve({"experiment": experiment, "set": given})
-    return as_asked(flat(config.model_dump(mode="json"))) | {NODES: config.allocation.num_nodes()}
+    return as_requested(flat(config.model_dump(mode="json"))) | {NODES: config.allocation.num_nodes()}
 
 
 def row_of(table: Table, config: dict[str, Any]) -> PrintedRow | None:

@@ -7,7 +7,7 @@ import yaml
 from support import ROOT, InlineRun
 
 from fedshift.compare import compare
-from fedshift_app.config.requested import asked_by_method
+from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.resolving import resolve
 
 
@@ -23,7 +23,7 @@ def mine(tmp_path: Path) -> Path:
 
 def test_it_is_what_the_experiment_and_the_method_say(mine: Path) -> None:
     def asked(**given: str) -> dict[str, tuple[object, object]]:
-        return asked_by_method(given, resolve(given))
+        return requested_by_method(given, resolve(given))
 
     assert asked(experiment=str(mine), method="fedprox") == {"train.lr": (0.02, 0.01)}
     assert asked(experiment=str(mine), method="fedavg") == {}

@@ -15,8 +15,9 @@ from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import parse_set
-from fedshift_app.config.resolving import ASKED_BY_METHODS, FLAT_KEYS, from_json, resolve
+from fedshift_app.config.resolving import FLAT_KEYS, resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import METHOD_SECTIONS, from_json
 from fedshift_app.run.folder import CONFIG_FILE, RunFolder
 from fedshift_core.errors import ConfigError
 
@@ -80,7 +81,7 @@ def test_every_dataset_has_a_file() -> None:
 
 @pytest.mark.parametrize("method", registry.METHODS)
 def test_a_method_file_holds_only_parameters_of_its_method(method: str) -> None:
-    content = {key: value for key, value in registry.get(method).defaults.items() if key not in ASKED_BY_METHODS}
+    content = {key: value for key, value in registry.get(method).defaults.items() if key not in METHOD_SECTIONS}
     server, node = registry.get(method).split_params(content)
     assert set(content) <= set(type(server).model_fields) | set(type(node).model_fields)
 

@@ -16,7 +16,7 @@ from fedshift import cli
 from fedshift.deploy import demo as deploy_demo
 from fedshift.launch import runner
 from fedshift.sweep import grid
-from fedshift_app.config import files, resolving
+from fedshift_app.config import files, resolving, validating
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.run import resuming
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -236,11 +236,11 @@ def refusal(*arguments: str, **flat: Any) -> str:
         ("rounds: 0x_", "'0x_' cannot be read"),
         ("rounds: 2024-01-01", "'2024-01-01' is a date, which no key takes"),
         ("2024-01-01: 3", "'2024-01-01' is a date"),
-        ("1: 3", "line 1, column 1: 1 is no key; a key is a word"),
-        ("off: 3", "False is no key"),
-        ("null: 3", "None is no key"),
-        ("? [a, b]\n: 3", "a list or mapping is no key"),
-        ("? {a: b}\n: 3", "a list or mapping is no key"),
+        ("1: 3", "line 1, column 1: 1 is not a key; a key is a word"),
+        ("off: 3", "False is not a key"),
+        ("null: 3", "None is not a key"),
+        ("? [a, b]\n: 3", "a list or mapping is not a key"),
+        ("? {a: b}\n: 3", "a list or mapping is not a key"),
         ('"a\\0b": 3', "holds NUL"),
         ('a: "\\0"', "holds NUL"),
         ('a: "\\uD800"', "half a character"),
@@ -318,7 +318,7 @@ def test_no_number_of_nodes_hangs(tmp_path: Path) -> None:
         ("federation.node_timeout=1e12", "federation.node_timeout"),
         ("dataset.seed=9223372036854775808", "dataset.seed"),
         ("modules=[{name: f2dc, hidden: 1000000000}]", "modules.f2dc.hidden"),
-        ("train.a.b.c.d.e=1", "is no key"),
+        ("train.a.b.c.d.e=1", "is not a key"),
         ("method.name=[fedavg]", "unknown method"),
     ],
 )
@@ -354,7 +354,7 @@ def test_a_configuration_from_elsewhere(layers: Any) -> None:
     complete = resolving.resolve({}).model_dump(mode="json")
     given = complete | layers if isinstance(layers, dict) and layers else layers
     with pytest.raises(ConfigError) as caught:
-        resolving.validate(given)
+        validating.validate(given)
     check_told(shown_for(caught.value))
 
 
@@ -363,7 +363,7 @@ def test_a_configuration_from_elsewhere(layers: Any) -> None:
 )
 def test_what_a_server_sends_may_be_no_configuration(text: str) -> None:
     with pytest.raises(ConfigError):
-        resolving.from_json(text)
+        validating.from_json(text)
 
 
 # --- the other commands -----------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from image_trees import fill
 from support import refusal_of
 
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.resolving import from_json, resolve, resolve_dataset
+from fedshift_app.config.resolving import resolve, resolve_dataset
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 
 STATED = "dataset.domains=[Aachen,Bonn] dataset.classes=[benign,malignant]"
@@ -74,8 +75,8 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
 @pytest.mark.parametrize(
     ("flat", "told"),
     [
-        ({}, "reads its domains and classes from the key data-dir; where there is none, as for the server"),
-        ({"set": "dataset.of=pacs"}, "dataset.of: pacs has names of its own; allowed is folders"),
+        ({}, "reads its domains and classes from data-dir; without one, as on the server"),
+        ({"set": "dataset.of=pacs"}, "dataset.of: pacs has its own names; allowed is folders"),
         ({"set": "dataset.of=x"}, "dataset.of: 'x'; allowed is folders"),
         ({"dataset": "own"}, "unknown dataset 'own'; there are handwritten"),
         ({"dataset": "digits", "set": "dataset.classes=[a,b]"}, "dataset.classes: digits has its own"),
@@ -101,7 +102,7 @@ def test_a_name_of_ones_own_is_not_that_of_a_data_set(tmp_path: Path, hospital: 
     path.write_text(Path(hospital).read_text().replace("hospital", "pacs"))
     assert "dataset.of: pacs is a data set itself" in refusal(experiment=str(path), set=STATED)
     path.write_text(Path(hospital).read_text().replace(", of: folders", ""))
-    assert "say dataset: {name: 'hospital', of: folders}" in refusal(experiment=str(path))
+    assert "write dataset: {name: 'hospital', of: folders}" in refusal(experiment=str(path))
 
 
 def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:

@@ -89,8 +89,8 @@ def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: 
 def test_a_method_that_would_get_around_the_noise_is_refused_with_those_that_do() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"not do for 'i2pfl' \(what travels besides them: up: prototypes \(C x D\), counts \(C\); down: .*\); it "
-        "fits methods whose nodes send weights alone, see: fedshift methods --privacy$",
+        match=r"not protect 'i2pfl' \(which also sends: up: prototypes \(C x D\), counts \(C\); down: .*\); it "
+        "fits methods whose nodes send only weights, see: fedshift methods --privacy$",
     ):
         resolve({"method": "i2pfl", "set": "privacy.name=local-dp"})
 
@@ -151,7 +151,7 @@ def test_every_method_sends_weights_alone_or_is_refused(method: str) -> None:
     if able:
         assert resolve(given).privacy.name == "local-dp"
     else:
-        with pytest.raises(ConfigError, match=f"does not (do for '{method}'|go with)"):
+        with pytest.raises(ConfigError, match=f"does not (protect '{method}'|go with)"):
             resolve(given)
 
 

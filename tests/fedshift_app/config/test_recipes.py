@@ -9,8 +9,9 @@ import yaml
 from clients.base import DomainClient
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import as_asked, flat
-from fedshift_app.config.resolving import resolve, validate
+from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.validating import validate
 from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 
@@ -18,7 +19,7 @@ RECIPES = ["f2dc", "f2dc-code", "fedavg-ft", "fedbn"]
 
 
 def asked(**given: Any) -> dict[str, Any]:
-    return as_asked(flat(resolve(given).model_dump(mode="json")))
+    return as_requested(flat(resolve(given).model_dump(mode="json")))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -140,7 +141,7 @@ def test_runs_from_before_are_read_as_what_they_were(name: str) -> None:
     own = {key: value for key, value in now["method"].items() if key != "name"}
     old = {key: value for key, value in now.items() if key not in ("modules", "adapt", "aggregation", "plugins")}
     old |= {"method": {"name": name} | own | OLD[name], "modules": {"name": "none"}}
-    read = as_asked(flat(validate(old).model_dump(mode="json")))
+    read = as_requested(flat(validate(old).model_dump(mode="json")))
     for key, value in OLD[name].items():
         if name != "fedicon" or not key.startswith("tta_"):  # without an adaptation they say nothing
             assert read[f"method.{key}"] == value
@@ -157,7 +158,7 @@ def test_a_recipe_of_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("name", list(registry.METHODS))
 def test_every_parameter_of_a_recipe_stands_for_a_key_that_there_is(name: str) -> None:
     settings = flat(resolve({"method": name}).model_dump(mode="json"))
-    told = as_asked(settings)
+    told = as_requested(settings)
     for key in registry.get(name).parameters:
         assert f"method.{key}" in told
 
@@ -211,11 +212,12 @@ def test_the_command_takes_a_list_of_modules() -> None:
 def test_another_adaptation_over_fedicon_is_not_told_as_its_own(
     asked: str, told: dict[str, object], untold: list[str]
 ) -> None:
-    found = as_asked(flat(resolve({"method": "fedicon", "set": f"model.name=cnn_bn {asked}"}).model_dump(mode="json")))
+    config = resolve({"method": "fedicon", "set": f"model.name=cnn_bn {asked}"})
+    found = as_requested(flat(config.model_dump(mode="json")))
     assert {key: found[key] for key in told} == told
     assert not set(untold) & set(found)
 
 
 def test_the_adaptation_of_a_recipe_without_a_switch_is_told_as_none() -> None:
-    found = as_asked(flat(resolve({"method": "tent", "set": "model.name=cnn_bn"}).model_dump(mode="json")))
+    found = as_requested(flat(resolve({"method": "tent", "set": "model.name=cnn_bn"}).model_dump(mode="json")))
     assert found["adapt.name"] == "none"

@@ -212,7 +212,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
-    told = "nodes were left out for no fault of their own (round 2: node 1)"
+    told = "nodes were left out through no fault of their own (round 2: node 1)"
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     found = status.read(run.folder)

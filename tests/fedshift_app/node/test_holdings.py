@@ -107,7 +107,7 @@ def test_what_makes_no_sense_is_refused(text: str, message: str) -> None:
 
 
 def test_a_test_set_cannot_be_trained_on() -> None:
-    with pytest.raises(ConfigError, match=r"'cifar10.1' is a test set only"):
+    with pytest.raises(ConfigError, match=r"'cifar10.1' is only a test set"):
         config("dataset.domains=[cifar10,cifar10.1]", dataset="cifar10")
 
 
@@ -161,7 +161,7 @@ def test_whole_domains_of_a_held_out_domain_are_read_and_told(pacs: Path) -> Non
 
 def test_a_test_set_has_no_other_images() -> None:
     with pytest.raises(
-        ConfigError, match=r"allocation.test_on=domain: 'cifar10.1' is a test set only; allowed is split"
+        ConfigError, match=r"allocation.test_on=domain: 'cifar10.1' is only a test set; allowed is split"
     ):
         config("allocation.test_on=domain shift.label_mix=none", experiment="fedicon-cifar10-attribute")
 

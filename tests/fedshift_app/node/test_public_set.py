@@ -223,10 +223,10 @@ def test_preview_draws_it() -> None:
 def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:
     few = "train.epochs=1 allocation.share=0.05 dataset.public=0.02"
     run = run_inline(nodes=2, rounds=1, set=f"{few} dataset.domains=[scan,street]")
-    assert "no node holds it, and the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
+    assert "no node holds it; the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
     cfg = config(few, method="fedmd")
     sha = public_set(cfg, place(cfg, 0, 4)).sha256
-    told = run_build.public_told(cfg, [node(0, sha, 28), node(1, sha, 28)])
+    told = run_build.public_line(cfg, [node(0, sha, 28), node(1, sha, 28)])
     assert told == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
 
 
@@ -319,4 +319,4 @@ def test_a_run_does_not_go_on_with_another_public_set() -> None:
 
     resuming.check_nodes(Past(), [node(0, "a" * 64)])  # type: ignore[arg-type]
     told = refusal_of(FederationError, resuming.check_nodes, Past(), [node(0, "c" * 64, 9)])
-    assert told == "resume: node 0 (scan) has another public set than before, of 9 images; it had 5"
+    assert told == "resume: node 0 (scan) has a different public set of 9 images; it had 5"

@@ -89,12 +89,12 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     again = run_inline(str(run.folder / "config.yaml"), nodes=2)
     assert again.results["weights_sha256"] == run.results["weights_sha256"]
     assert config_of(again.folder)["arithmetic"] == NCHW
-    assert "float32/nchw, as the configuration or the run that is repeated says; nothing is" in log_of(again.folder)
+    assert "float32/nchw, as in the configuration or the repeated run; nothing is" in log_of(again.folder)
 
     (run.folder / RESULTS_FILE).unlink()
     resumed = Run(runner.run_inline({"resume": str(run.folder), "round": 1, "output-dir": str(tmp_path)}, 2))
     assert resumed.results["weights_sha256"] == again.results["weights_sha256"]
-    assert "float32/nchw, as when the run began; nothing is measured" in log_of(resumed.folder)
+    assert "float32/nchw, as at the beginning of the run; nothing is measured" in log_of(resumed.folder)
 
     other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
@@ -154,7 +154,7 @@ def test_what_is_asked_beside_a_kept_run(machine: Any, run_inline: InlineRun, tm
     asked = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
     config, _ = resuming.resolve(asked, hold=False)
     assert config.train.arithmetic == NCHW
-    with pytest.raises(ConfigError, match=r"train.arithmetic is 'float32/nchw' there, asked is 'bf16/nchw'"):
+    with pytest.raises(ConfigError, match=r"train.arithmetic is 'float32/nchw' there, requested is 'bf16/nchw'"):
         resuming.resolve(asked | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
     told = config_of(run.folder)
     (run.folder / "config.yaml").write_text(yaml.safe_dump(told | {"arithmetic": "fp8"}))

@@ -284,12 +284,12 @@ def test_a_finished_run_is_made_longer(three: Run, tmp_path: Path, kill_at: Kill
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"set": "train.schedule=cosine"}, "train.schedule=cosine goes by it"),
-        ({"set": "train.schedule=linear"}, "train.schedule=linear goes by it"),
-        ({"method": "fedproc"}, "the method 'fedproc' goes by it, its alpha is 1 - t / rounds"),
+        ({"set": "train.schedule=cosine"}, "train.schedule=cosine depends on it"),
+        ({"set": "train.schedule=linear"}, "train.schedule=linear depends on it"),
+        ({"method": "fedproc"}, "the method 'fedproc' depends on it, its alpha is 1 - t / rounds"),
         (
             {"method": "fedicon", "set": "method.classifier_rounds=1"},
-            "the method 'fedicon' goes by it, its classifier is trained in the last method.classifier_rounds",
+            "the method 'fedicon' depends on it, its classifier is trained in the last method.classifier_rounds",
         ),
         ({"method": "fedicon", "set": "method.lie=false"}, ""),
         ({"method": "fedavg", "set": "train.schedule=step train.schedule_steps=[7]"}, ""),
@@ -304,12 +304,12 @@ def test_what_goes_by_the_number_of_rounds(
     )
     asked = {"resume": str(tmp_path), "rounds": 9}
     if why:
-        message = f"resume: rounds is 4 there, asked is 9: {why}"
+        message = f"resume: rounds is 4 there, requested is 9: {why}"
         assert refusal_of(ConfigError, resuming.resolve, asked, hold=False) == message
     else:
         assert resuming.resolve(asked, hold=False)[0].rounds == 9
     fewer = refusal_of(ConfigError, resuming.resolve, {"resume": str(tmp_path), "rounds": 3}, hold=False)
-    assert "rounds is 4 there, asked is 3" in fewer
+    assert "rounds is 4 there, requested is 3" in fewer
 
 
 def test_a_run_that_ended_early_says_so_and_is_not_made_longer(

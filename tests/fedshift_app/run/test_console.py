@@ -134,10 +134,10 @@ def test_table_with_many_other_columns_leaves_the_figures_to_their_line() -> Non
 def test_each_way_of_batchnorm_has_its_column_and_the_first_is_named() -> None:
     own = {"mnist": 11.0, "usps": 12.0, "mnistm": 13.0}
     text = table(results(others={"bn=own": own}))
-    assert "BatchNorm's statistics: averaged; columns bn=... are the same rounds with others\n" in text
+    assert "BatchNorm statistics: averaged; columns bn=... show the same rounds with others\n" in text
     assert "bn=own" in text and row(text, "mnist") == ["mnist", "91.3", "92.0", "11.0", "93.0"]
     assert "BatchNorm" not in table(results())
-    assert "BatchNorm's statistics: retaken;" in table(results(scored_with="retaken"))
+    assert "BatchNorm statistics: retaken;" in table(results(scored_with="retaken"))
 
 
 def test_one_domain_is_not_called_the_worst() -> None:

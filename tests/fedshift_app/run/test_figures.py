@@ -202,6 +202,6 @@ def test_distinct_images_are_counted() -> None:
     unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
     assert figures.test_images(unheld, "c", drawn=False) == 7
     told = [(180, 90, ""), (90, 90, ""), (90, None, " images"), (2000, 1000, " images")]
-    assert [figures.images_told(*one) for one in told] == [
+    assert [figures.images_text(*one) for one in told] == [
         "90 (180 scores)", "90", "90 images", "1000 images (2000 scores)",
     ]  # fmt: skip

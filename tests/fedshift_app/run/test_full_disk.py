@@ -164,7 +164,7 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
         run = start(tmp_path, **FLAT)
     assert told(run) == told(whole_fedcode)
     out = capsys.readouterr().out
-    assert out.count("the run goes on without: No space left on device") == 1
+    assert out.count("the run continues without it: No space left on device") == 1
 
 
 @pytest.mark.long
@@ -270,22 +270,23 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
     code, line = ended([*ARGUMENTS, f"output-dir={tmp_path / 'runs'}"], monkeypatch, capsys)
     assert code == 1
     assert line.startswith(f"error: output-dir: 70 kB are free in {tmp_path / 'runs'}, the run needs about ")
-    assert "at the very least; make room, or name another output-dir\n" in line and line.count("\n") == 1
+    assert "to start; make room, or name another output-dir\n" in line and line.count("\n") == 1
     assert not (tmp_path / "runs").exists()
 
 
 def test_little_room_is_told_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
-    needed = disk_space.Needed(checkpoint=1_000_000, whole=7_500_000)
+    needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000)
     warning = (
-        f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; it ends where a file cannot be written"
+        f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; "
+        "the run ends when a file cannot be written"
     )
     disk_space.check(tmp_path, 7_500_000, needed)
     assert said == []
     disk_space.check(tmp_path, 2_000_000, needed)
     assert said == [warning]
-    with pytest.raises(ConfigError, match=r"2 MB are free in .*, the run needs about 7\.5 MB, and 2 MB at the very"):
+    with pytest.raises(ConfigError, match=r"2 MB are free in .*, the run needs about 7\.5 MB, and 2 MB to start"):
         disk_space.check(tmp_path, 1_999_999, needed)
     assert disk_space.free(tmp_path / "not" / "there") > 0
 

@@ -142,11 +142,11 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     (part,) = (folder / "checkpoint").glob(f"nodes/node-{index}/round-00002-*")
     part.unlink()
     assert refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4) == (
-        f"round: 2 cannot be gone back to: {folder}/checkpoint/nodes/node-{index} lacks the private parts of round 2"
+        f"round: cannot go back to round 2: {folder}/checkpoint/nodes/node-{index} lacks the private parts of round 2"
     )
     weights = folder / "checkpoint" / "weights-00004.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    assert f"round: 4 cannot be gone back to: {weights} has " in refusal_of(
+    assert f"round: cannot go back to round 4: {weights} has " in refusal_of(
         ConfigError, runner.run_inline, given | {"round": 4}, 4
     )
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
@@ -157,7 +157,7 @@ def test_a_finished_run_is_told_with_the_file_by_which_it_counts_as_finished(who
     results = whole_fedcode.folder / "results.json"
     assert message.splitlines() == [
         f"resume: the run in {whole_fedcode.folder} is finished",
-        f"see {results}; to do the rounds after 4 again, remove it",
+        f"see {results}; to repeat the rounds after 4, remove it",
     ]
     assert len(list(whole_fedcode.folder.glob("checkpoint/nodes/node-*/*"))) == 4
 
@@ -226,8 +226,8 @@ def test_images_that_changed_are_noticed_though_their_labels_did_not(
         change(data, name)
     message = refusal_of(ConfigError, runner.run_inline, {"resume": str(folder)}, 2)
     assert message == (
-        f"resume: the images of {', '.join(name.replace('_', ' ') for name in names)} are not those that the run in "
-        f"{folder} began with; bring those back (data-dir may name another folder), or start a new run"
+        f"resume: the images of {', '.join(name.replace('_', ' ') for name in names)} have changed since the run in "
+        f"{folder} began; restore them (data-dir may name another folder), or start a new run"
     )
     for name in names:
         change(data, name)  # once more: as they were
@@ -256,7 +256,7 @@ def test_the_command_looks_at_images_before_anything_starts(
     monkeypatch.setattr("sys.argv", ["fedshift", "run", f"resume={folder}"])
     with pytest.raises(SystemExit, match="1"):
         cli.main()
-    assert "error: resume: the images of mnist train are not those" in capsys.readouterr().err
+    assert "error: resume: the images of mnist train have changed" in capsys.readouterr().err
 
 
 def test_drawn_images_have_no_fingerprint(tmp_path: Path, kill_at: KillAt) -> None:

@@ -109,7 +109,7 @@ def test_a_disk_that_fails_is_told_once(tmp_path: Path, capfd: pytest.CaptureFix
         log.warning("first")
         log.warning("second")
     shown = capfd.readouterr()
-    assert (shown.out + shown.err).count("it ends here: No such file or directory") == 1
+    assert (shown.out + shown.err).count("any more: No such file or directory") == 1
 
 
 @pytest.mark.parametrize(("value", "plain"), [("json", False), ("xml\x1b", True), ("", True)])
@@ -122,7 +122,7 @@ def test_the_format_of_standard_output_is_asked_for_by_the_environment(value: st
     *before, last = ended.stdout.splitlines()
     if plain:
         assert last == "hello"
-        assert before == (["FEDSHIFT_LOG is 'xml ', allowed is json; lines are plain"] if value else [])
+        assert before == (["FEDSHIFT_LOG is 'xml ', allowed is json; log lines are text"] if value else [])
     else:
         line = json.loads(last)
         assert (line["message"], line["node"], line["level"], before) == ("hello", 3, "info", [])

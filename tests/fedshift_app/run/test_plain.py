@@ -39,7 +39,7 @@ def test_too_few_nodes_are_refused_with_the_command() -> None:
     flat = {"method": "i2pfl", "rounds": 2, "output-dir": folder, "set": "train.lr=0.01 train.epochs=1"}
     told = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(2), None)
     assert told.splitlines() == [
-        "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each will do), this "
+        "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each is enough), this "
         "federation has 2; run",
         'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
         f'\'method="i2pfl" rounds=2 output-dir="{folder}" set="train.lr=0.01 train.epochs=1"\'',

@@ -191,7 +191,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
         assert later.is_file()  # the round on its way had got so far
     run = resume(tmp_path)
     out = capsys.readouterr().out
-    assert "a damaged checkpoint is left out, round 1 serves: " in out
+    assert "a damaged checkpoint is skipped, the run continues after round 1: " in out
     assert path.parent.name in out
     assert told(run) == told(whole_fedcode)
     assert run.results["resumed_after"] == [1]
@@ -268,7 +268,7 @@ def test_a_finished_run(tmp_path: Path) -> None:
 
 def test_a_folder_in_use(interrupted: Path) -> None:
     lock = Lock(only(interrupted) / "lock")
-    assert f"is still going on in process {os.getpid()} on " in refusal(interrupted)
+    assert f"is still in progress in process {os.getpid()} on " in refusal(interrupted)
     lock.release()
     assert resume(interrupted).results["rounds"] == ROUNDS
 
@@ -290,15 +290,15 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flat", "parts"),
     [
-        ({"rounds": 2}, ["rounds is 3 there, asked is 2"]),
-        ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, asked is 3", "train.lr is ", "asked is 0.5"]),
-        ({"experiment": "handwritten"}, ["method.name is 'fedprox' there, asked is 'fedavg'", "train.epochs is 1"]),
-        ({"set": "method.mu=3"}, ["method.mu is ", "asked is 3"]),
+        ({"rounds": 2}, ["rounds is 3 there, requested is 2"]),
+        ({"seed": 3, "set": "train.lr=0.5"}, ["seed is 0 there, requested is 3", "train.lr is ", "requested is 0.5"]),
+        ({"experiment": "handwritten"}, ["method.name is 'fedprox' there, requested is 'fedavg'", "train.epochs is 1"]),
+        ({"set": "method.mu=3"}, ["method.mu is ", "requested is 3"]),
     ],
 )
 def test_another_experiment_is_refused_with_the_keys(flat: dict[str, Any], parts: list[str], interrupted: Path) -> None:
     message = refusal(interrupted, **flat)
-    assert all(part in message for part in [f"the run in {only(interrupted)} is another one", *parts])
+    assert all(part in message for part in [f"the run in {only(interrupted)} has other settings", *parts])
 
 
 def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:
@@ -312,7 +312,7 @@ def test_another_number_of_nodes_and_another_engine_are_refused(interrupted: Pat
         runner.run_inline({"resume": str(only(interrupted))}, 8)
     file = only(interrupted) / "config.yaml"
     file.write_text(file.read_text().replace("engine: inline", "engine: deployment"))
-    assert "is a deployment, asked is inline" in refusal(interrupted)
+    assert "is a deployment, requested is inline" in refusal(interrupted)
 
 
 def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
@@ -320,7 +320,7 @@ def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
     content = json.loads(file.read_text())
     content["nodes"][1]["class_counts"][0] += 1
     file.write_text(json.dumps(content))
-    assert "node 1 (texture) has other images than before: 36, it had 37" in refusal(interrupted)
+    assert "node 1 (texture) has other images than before: now 36, before 37" in refusal(interrupted)
 
 
 def test_other_versions_are_told(interrupted: Path, capsys: Any) -> None:

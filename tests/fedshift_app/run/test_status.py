@@ -171,7 +171,7 @@ def test_a_full_disk_is_told_once_and_ends_no_run(
     run = run_inline(rounds=2, set=SHORT)
     assert run.results["rounds"] == 2
     assert not (run.folder / status.FILE).exists()
-    assert capsys.readouterr().out.count("the run goes on without: No space left on device") == 1
+    assert capsys.readouterr().out.count("the run continues without it: No space left on device") == 1
 
 
 def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:

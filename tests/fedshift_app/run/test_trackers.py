@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedshift_app.run import trackers, tracking
+from fedshift_app.run import tracker_base, trackers, tracking
 from strategies.federation.context import RoundResult
 
 TOLD = {"experiment": "mine", "train": {"lr": 0.1, "clip": None}, "allocation": {"counts": {"a": 2}}, "tracking": ["x"]}
@@ -38,7 +38,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket.socket, "connect", local)
 
 
-def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> tracking.Tracker:
+def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> tracker_base.Tracker:
     folder.mkdir(exist_ok=True)
     return tracking.tracker((name,), folder, run_id, TOLD, history)
 
@@ -102,7 +102,7 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
     from mlflow.store.tracking import file_store
 
     told: list[str] = []
-    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
     first, write, emptied = begin("mlflow", tmp_path / "run1", [], "id1"), file_store.write_yaml, threading.Event()
 
     def slowly(root: str, file_name: str, data: Any, *args: Any, **kwargs: Any) -> None:
@@ -124,13 +124,13 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
 def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     told: list[str] = []
-    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
     (tmp_path / trackers.STORE).write_text("in the way")
     tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
     tracker.add(result(2, 40.0))
     tracker.close()
     assert len(told) == 1
-    assert told[0].startswith("tracking: no more rounds for MLflow: ")
+    assert told[0].startswith("tracking: MLflow gets no more rounds: ")
 
 
 def records(file: Path) -> list[Any]:

@@ -9,8 +9,9 @@ import pytest
 from support import InlineRun, Killed, Run
 
 from fedshift.launch import runner
-from fedshift_app.config.resolving import from_json, resolve
-from fedshift_app.run import resuming, tracking
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.validating import from_json
+from fedshift_app.run import resuming, tracker_base, tracking
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from strategies.federation.context import RoundResult
@@ -102,24 +103,24 @@ def test_a_resumed_run_shows_each_round_once(before: str, tmp_path: Path, monkey
 
 
 def test_a_part_of_the_test_images_is_not_drawn_as_all() -> None:
-    assert tracking.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))["accuracy_on_part/scan"] == 50.0
-    assert "accuracy/scan" not in tracking.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
+    assert tracker_base.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))["accuracy_on_part/scan"] == 50.0
+    assert "accuracy/scan" not in tracker_base.scalars(RoundResult(1, {"scan": 50.0}, evaluated_share=0.5))
 
 
 def test_what_is_unknown_or_not_finite_is_not_drawn() -> None:
-    shown = tracking.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
+    shown = tracker_base.scalars(RoundResult(1, {"scan": None}, losses={"loss": float("nan")}))
     assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
 
 
 def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
-    monkeypatch.setattr(tracking.log, "warning", lambda text, *values: told.append(text % values))
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
     (tmp_path / tracking.FOLDER).write_text("in the way")
     tracker = tracking.tracker(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
     tracker.add(RoundResult(2, {}))
     tracker.close()
     assert len(told) == 1
-    assert told[0].startswith("tracking: no more rounds for TensorBoard: FileExistsError: ")
+    assert told[0].startswith("tracking: TensorBoard gets no more rounds: FileExistsError: ")
 
 
 def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

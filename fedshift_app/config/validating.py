@@ -1,0 +1,209 @@
+"""Checks a complete configuration and fills in the defaults of methods, modules and adaptations."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from clients.adapt.catalog import ADAPTATIONS
+from fedshift_app.config import error_location, plugins, recipes, registry
+from fedshift_app.config.cross_checks import check_together
+from fedshift_app.config.dataset_checks import check_dataset
+from fedshift_app.config.error_messages import explained
+from fedshift_app.config.layers import modules_by_name, section_of
+from fedshift_app.config.privacy import check_method
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import as_found
+from fedshift_core.registry import imported
+from fedshift_core.yaml_files import MOST_DEPTH
+
+#: Sections that a method's file may set besides the method's own parameters.
+METHOD_SECTIONS = (
+    "dataset",
+    "images",
+    "train",
+    "model",
+    "modules",
+    "adapt",
+    "aggregation",
+    "server",
+    "evaluate",
+    "rounds",
+)
+DATASET_KEY = "public"  # the only key of the section ``dataset`` that it may set
+#: The sections that make a recipe; another method's recipe has its own.
+RECIPE_SECTIONS = ("modules", "adapt", "aggregation")
+
+
+def validate(layers: dict[str, Any]) -> RunConfig:
+    """Return a complete configuration, checked and with all defaults.
+
+    Raises:
+        ConfigError: With the key, the value found and what is allowed.
+    """
+    _check_shape(layers)
+    plugins.allow(layers.get("plugins") or ())
+    layers = upgraded(layers)
+    layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
+    try:
+        config = RunConfig.model_validate(layers)
+        check_dataset(config.dataset)
+        config.allocation.check(config.dataset.domains)
+        check_together(config)
+    except ValidationError as error:
+        raise explained(error) from None
+    # With every parameter, so that the run folder shows defaults too.
+    complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
+    return complete.model_copy(update={"method": _complete_method(complete)})
+
+
+def _check_shape(layers: Any) -> None:
+    """Refuse input that is no mapping of words to values, or nested too deeply; it may come from anywhere.
+
+    Raises:
+        ConfigError: With what is allowed.
+    """
+    if not isinstance(layers, Mapping):
+        raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
+    level: list[Any] = [layers]
+    for _ in range(MOST_DEPTH):
+        if bad := [key for value in level if isinstance(value, Mapping) for key in value if not isinstance(key, str)]:
+            raise ConfigError(f"{as_found(bad[0])} is not a key of a configuration; a key is a word")
+        level = [
+            inner
+            for value in level
+            if isinstance(value, Mapping | list | tuple)
+            for inner in (value.values() if isinstance(value, Mapping) else value)
+        ]
+    if level:
+        raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
+
+
+def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
+    """Return the method's section, checked and with all parameters."""
+    method = registry.get(config.method["name"])
+    try:
+        server, node = config.params()
+    except ValidationError as error:
+        raise explained(error, "method") from None
+    client_class = method.client_class()
+    if config.model.per_node and not client_class.heterogeneous:
+        able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
+        raise ConfigError(
+            f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
+            f"nodes may differ with {', '.join(able)}"
+        )
+    if config.aggregation.robust != "none" and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights by its own rule; "
+            f"robust averages go with {', '.join(able)}"
+        )
+    if config.server.optimizer != "none" and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"server.optimizer={config.server.optimizer}: {method.name!r} merges weights by its own rule, and may "
+            f"need the merged weights unchanged; server optimisers go with {', '.join(able)}"
+        )
+    check_method(config.privacy, method, config.evaluate)
+    recipes.check_needs(config, method)
+    if client_class.uses_public and config.dataset.public is None:
+        raise ConfigError(
+            f"dataset.public: the method {method.name!r} needs a public set: a domain of the data set that is not "
+            "among dataset.domains, or a share of all, such as dataset.public=0.1"
+        )
+    method.strategy_class().check_run(server, config.rounds)
+    client_class.check_run(node, config.model, config.train, config.images)
+    return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
+
+
+def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
+    """Return the entries of the section ``modules``, checked and with all parameters."""
+    complete = []
+    for entry in config.modules:
+        given = {key: value for key, value in entry.items() if key != "name"}
+        try:
+            with error_location.at("modules", str(entry["name"])):
+                params = registry.modules_params(str(entry["name"]), given)
+        except ValidationError as error:
+            raise explained(error, "modules", str(entry["name"])) from None
+        complete.append(FrozenDict({"name": entry["name"]} | params.model_dump()))
+    return tuple(complete)
+
+
+def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
+    """Return the section ``adapt``, checked and with all parameters."""
+    name = str(config.adapt.get("name", registry.NONE))
+    try:
+        with error_location.at("adapt", "name"):
+            params = registry.adapt_params(config.adapt)
+    except ValidationError as error:
+        raise explained(error, "adapt") from None
+    if name != registry.NONE:
+        adaptation = imported(ADAPTATIONS[name].adaptation)(params)
+        adaptation.check(config.images)
+        if adaptation.tunes_encoder and config.model.freeze == "encoder":
+            raise ConfigError(f"adapt.name={name} trains the encoder before a test, but model.freeze=encoder")
+    return FrozenDict({"name": name} | params.model_dump())
+
+
+def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run in this version's form: a recipe's parameters used to be the method's own."""
+    method = layers.get("method")
+    name = method.get("name") if isinstance(method, Mapping) else None
+    if not isinstance(method, Mapping) or not isinstance(name, str) or name not in registry.METHODS:
+        return dict(layers)
+    recipe = registry.get(name)
+    if not any(recipes.moved(recipe, key) for key in method):
+        return dict(layers)
+    params, stood_for = recipes.spread(recipe, method)
+    _, sections = split_sections(recipe.defaults)
+    others = {
+        key: layers.get(key) or {} for key in stood_for if key not in RECIPE_SECTIONS
+    }  # sections that hold a parameter
+    merged = recipes.patched(others | {key: sections[key] for key in RECIPE_SECTIONS if key in sections}, stood_for)
+    if merged.get("adapt", {}).get("name") == registry.NONE:
+        merged["adapt"] = {"name": registry.NONE}
+    return dict(layers) | {"method": params} | merged
+
+
+def sections_of_run(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a run from its ``config.yaml``, with the number format chosen for ``precision=auto``.
+
+    In runs of earlier versions, which lack this key, each node's hardware decided.
+    """
+    layers = upgraded(section_of(recorded, "resolved"))
+    train = section_of(layers, "train")
+    if train.get("precision", "auto") != "auto" or train.get("arithmetic"):
+        return layers
+    default = "" if "arithmetic" in train else "hardware"
+    return layers | {"train": train | {"arithmetic": recorded.get("arithmetic") or default}}
+
+
+def from_json(text: str) -> RunConfig:
+    """Return the configuration that the server sent as JSON.
+
+    Raises:
+        ConfigError: If it is not a valid configuration.
+    """
+    try:
+        layers = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the received configuration is not JSON: {error}") from None
+    return validate(layers)
+
+
+def split_sections(content: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a method's own parameters and the sections of the run that its file sets."""
+    params = {key: value for key, value in content.items() if key not in METHOD_SECTIONS}
+    rest = {key: value for key, value in content.items() if key in METHOD_SECTIONS}
+    sections = {
+        key: value if key == "rounds" else modules_by_name(value) if key == "modules" else section_of(rest, key)
+        for key, value in rest.items()
+    }
+    if unknown := sections.get("dataset", {}).keys() - {DATASET_KEY}:
+        raise ConfigError(f"dataset.{as_found(sorted(unknown)[0])} of a method: allowed is dataset.{DATASET_KEY} alone")
+    return params, sections
