@@ -8,7 +8,7 @@ from typing import Any
 
 from datasets.base import OWN_SPLITS, SPLITS, Split
 from datasets.io import cache, trees
-from datasets.partition.splits import Allocation
+from datasets.partition.allocation import Allocation
 from datasets.quality.checkup import Checkup, Part
 from datasets.sets import folders
 from fedshift_app.config.sections import DatasetConfig

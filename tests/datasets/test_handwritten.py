@@ -10,8 +10,9 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from datasets.base import SPLITS, Source, Split, checked
 from datasets.catalog import DATASETS
-from datasets.sets import handwritten
-from datasets.sets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
+from datasets.sets import handwritten, handwritten_styles
+from datasets.sets.handwritten import CLASSES, DOMAINS, load, source_indices
+from datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -131,7 +132,7 @@ def test_load_shows_the_renderer_nothing_but_its_own_digits(
         seen.append(ink)
         return np.zeros((*ink.shape, 3), np.uint8)
 
-    monkeypatch.setitem(handwritten.RENDERERS, domain, spy)
+    monkeypatch.setitem(RENDERERS, domain, spy)
     load(domain, split, Source())
     own = load_digits().images[source_indices(0)[domain, split]]
     assert len(seen) == 1
@@ -142,8 +143,8 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
     # Every digit of this batch is a plane of one value, so a neighbour shows whose it is.
     values = np.linspace(0.1, 0.9, 5, dtype=np.float32)
     ink = np.broadcast_to(values[:, None, None], (5, SIZE, SIZE))
-    strips = handwritten._strips(ink, generator(0, "test"))
-    pitch = handwritten.STREET_PITCH
+    strips = handwritten_styles._strips(ink, generator(0, "test"))
+    pitch = handwritten_styles.STREET_PITCH
     assert strips.shape == (5, SIZE, SIZE + 2 * pitch)
     for own, strip in zip(values, strips, strict=True):
         left, right = strip[0, 0], strip[0, -1]
@@ -155,9 +156,9 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
 
 def test_street_shows_pieces_of_neighbours_at_the_edges() -> None:
     ink = ink_of("street", 100)
-    alone = np.pad(ink, ((0, 0), (0, 0), 2 * (handwritten.STREET_PITCH,)))
-    seen = handwritten._look_at(handwritten._strips(ink, generator(0, "test")), generator(0, "look"))
-    without = handwritten._look_at(alone, generator(0, "look"))
+    alone = np.pad(ink, ((0, 0), (0, 0), 2 * (handwritten_styles.STREET_PITCH,)))
+    seen = handwritten_styles._look_at(handwritten_styles._strips(ink, generator(0, "test")), generator(0, "look"))
+    without = handwritten_styles._look_at(alone, generator(0, "look"))
     added = (seen - without).max(axis=1)
     assert np.mean(np.maximum(added[:, :4], added[:, -4:]).max(axis=1) > 0.3) > 0.8
     assert np.mean(added[:, 12:20] > 0.3) < 0.02
@@ -195,8 +196,8 @@ def test_texture_inverts_a_background_of_its_own_per_image() -> None:
 
 
 def test_texture_has_several_kinds_of_fields() -> None:
-    assert len(handwritten.FIELDS) >= 4
-    for field in handwritten.FIELDS:
+    assert len(handwritten_styles.FIELDS) >= 4
+    for field in handwritten_styles.FIELDS:
         drawn = field(20, generator(0, "test"))
         assert drawn.shape == (20, SIZE, SIZE)
         assert drawn.min() >= 0.0
@@ -219,9 +220,9 @@ def test_colours_set_the_domains_apart() -> None:
 
 
 def test_street_digits_stand_out_from_their_background() -> None:
-    ground, digit = handwritten._street_colours(500, generator(0, "test"))
+    ground, digit = handwritten_styles._street_colours(500, generator(0, "test"))
     step = (ground - digit).mean(axis=-1).ravel()
-    low, high = handwritten.STREET_CONTRAST
+    low, high = handwritten_styles.STREET_CONTRAST
     assert step.min() > low - 1e-3
     assert step.max() < high + 1e-3
 
