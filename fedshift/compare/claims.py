@@ -21,7 +21,8 @@ from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
-from fedshift.results.loading import BASELINE, Run
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST, Paired, paired
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
@@ -34,7 +35,7 @@ LEAST_DOMAINS = 2
 #: Settings that define another task: the network and the corruption of the test images.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
 #: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
-FREE = (HELD_OUT, "allocation.counts", reading.NODES)
+FREE = (HELD_OUT, "allocation.counts", NODES)
 HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
 RULE = (

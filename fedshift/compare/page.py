@@ -12,7 +12,8 @@ from fedshift.compare.rows import Row, named
 from fedshift.compare.table import Numbers
 from fedshift.html.rendering import render
 from fedshift.report import REPORT_FILE
-from fedshift.results.loading import NODES, Run
+from fedshift.results.loading import Run
+from fedshift.results.settings import NODES
 from fedshift_app.run.figures import total_told
 from fedshift_core.limits import MOST_NAME, plain
 

@@ -13,7 +13,8 @@ from fedshift.papers import printed
 from fedshift.results import grouping
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
-from fedshift.results.loading import BASELINE, Run
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found

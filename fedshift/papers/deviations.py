@@ -13,7 +13,7 @@ from typing import Any
 from datasets import catalog
 from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
-from fedshift.results.loading import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
+from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
 from fedshift_app.config.keys import as_of
 from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift.results.loading import NODES, Run, read_config
+from fedshift.results.loading import Run, read_config
+from fedshift.results.settings import NODES
 
 #: Text in place of a difference between rows with other images.
 OTHER_IMAGES = "other images"

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift.results import contents
-from fedshift.results.loading import BASELINE, Run, usual_settings
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE, usual_settings
 from fedshift_app.config import registry
 
 #: Label of the row of a run whose values a search chose.
