@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from fedshift.catalog import ranges
 from fedshift.catalog.keys import as_yaml
-from fedshift.catalog.tables import columns, facts, wrapped
+from fedshift.tables import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import modules_by_name, section_of

@@ -24,6 +24,7 @@ from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST, Paired, paired
+from fedshift.tables import columns
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
@@ -117,10 +118,7 @@ class Claims:
 
     def text(self) -> str:
         """Return aligned lines."""
-        rows = [HEAD, *map(_cells, self.shown)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        lines = columns([HEAD, *map(_cells, self.shown)], "", ruled=True)
         notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
         return formats.harmless("\n".join([self._title(), "", *lines, "", *notes]))
 
