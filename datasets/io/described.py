@@ -1,5 +1,6 @@
 """Data sets that a few words describe: where their domains lie below data-dir, and how each is listed and split."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,8 @@ from fedshift_core.limits import shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Description:
-    """What all descriptions have.
+class _Description(ABC):
+    """What every description has.
 
     Attributes:
         name: The data set's name, for messages.
@@ -31,12 +32,20 @@ class _Description:
     layouts: str
     levels: tuple[tuple[str, ...], ...] = ()
 
-    def locate(self, domain: str, source: Source) -> Path:
-        """Return the place of a domain, see :func:`datasets.io.trees.locate`."""
-        return trees.locate(self.name, domain, source, domains=self.domains, finder=self._place, layouts=self.layouts)
+    def find(self, domain: str, split: Split, source: Source) -> Listing:
+        """List one domain and split.
 
-    def _place(self, root: Path, domain: str) -> Path | None:
-        raise NotImplementedError
+        Raises:
+            DataError: If the domain is unknown, absent or incomplete, or not as published.
+        """
+        place = trees.locate(self.name, domain, source, domains=self.domains, finder=self._place, layouts=self.layouts)
+        return self._listing(place, domain, split)
+
+    @abstractmethod
+    def _place(self, root: Path, domain: str) -> Path | None: ...
+
+    @abstractmethod
+    def _listing(self, place: Path, domain: str, split: Split) -> Listing: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,14 +54,14 @@ class FolderTree(_Description):
 
     Attributes:
         divide: Returns one split of a domain that comes undivided.
-        folders: Lower-case names of the folder of each domain; its own name by default.
+        folders: Lower-case names of the folder of a domain, where it has others than its own.
         archives: Suffixes of tars that stand for the folder of a domain.
         inner: Lower-case names of a folder between domain and classes, which may be left out.
         aliases: Class name by a further, lower-case name of its folder.
         others: Lower-case names of class folders to pass over.
-        splits: For each split the folders between domain and classes that hold it; the first is called like the split
-            and holds every class. None where all domains come undivided.
-        whole: The folder next to ``splits`` that holds the images of a domain that comes undivided.
+        splits: The folders between domain and classes that hold each split; the first is called like the split and
+            has every class. Empty where all domains come undivided.
+        whole: The folder next to them that holds the images of a domain that comes undivided.
     """
 
     divide: Callable[[Listing, Split], Listing]
@@ -64,39 +73,28 @@ class FolderTree(_Description):
     splits: Mapping[Split, tuple[str, ...]] = field(default_factory=dict)
     whole: str = ""
 
-    def find(self, domain: str, split: Split, source: Source) -> Listing:
-        """List one domain and split.
+    def _place(self, root: Path, domain: str) -> Path | None:
+        bases, names = trees.places(root, *self.levels), self.folders.get(domain, (domain,))
+        folders = (path for base in bases for path in trees.children(base, names) if path.is_dir())
+        if tars := [f"{domain}{suffix}" for suffix in self.archives]:
+            files = (path for base in bases for path in trees.children(base, tars) if path.is_file())
+            return next(iter([*folders, *files]), None)
+        return next((trees.places(folder, self.inner)[-1] for folder in folders), None)
 
-        Args:
-            domain: One of the domains.
-            split: Which split.
-            source: Where the images are.
-
-        Raises:
-            DataError: If the domain is unknown, absent or incomplete.
-        """
-        place = self.locate(domain, source)
+    def _listing(self, place: Path, domain: str, split: Split) -> Listing:
         if self.archives and not place.is_dir():
             return self.divide(trees.list_tar(place, (domain,), self.classes), split)
-        names = [name for parts in self.splits.values() for name in parts]
+        names = [name for folders in self.splits.values() for name in folders]
         parts = {path.name.lower(): path for path in trees.children(place, [*names, self.whole])} if names else {}
         if not parts.keys() & self.splits.keys():
             return self.divide(self._list(parts.get(self.whole, place)), split)
         if split not in parts:
             both = " and ".join(self.splits)
             raise DataError(f"{shown(place)}: no folder {split}, only {', '.join(parts)}; expected both {both}")
-        further = [self._list(parts[name], complete=False) for name in self.splits[split][1:] if name in parts]
-        return _joined([self._list(parts[split]), *further])
-
-    def _place(self, root: Path, domain: str) -> Path | None:
-        bases = trees.places(root, *self.levels)
-        names, tars = self.folders.get(domain, (domain,)), [f"{domain}{suffix}" for suffix in self.archives]
-        folders = (path for base in bases for path in trees.children(base, names) if path.is_dir())
-        if tars:
-            files = (path for base in bases for path in trees.children(base, tars) if path.is_file())
-            return next(iter([*folders, *files]), None)
-        folder = next(folders, None)
-        return trees.places(folder, self.inner)[-1] if folder else None
+        listings = [self._list(parts[name], complete=name == split) for name in self.splits[split] if name in parts]
+        items = tuple(item for listing in listings for item in listing.items)
+        joined = Listing(items, np.concatenate([listing.labels for listing in listings]))
+        return joined.select(np.argsort(joined.labels, kind="stable"))  # by class
 
     def _list(self, folder: Path, *, complete: bool = True) -> Listing:
         return trees.list_folders(folder, self.classes, aliases=self.aliases, others=self.others, complete=complete)
@@ -118,27 +116,9 @@ class TableTree(_Description):
     row: table.Make
     images: tuple[str, ...] = ()
 
-    def find(self, domain: str, split: Split, source: Source) -> Listing:
-        """List one domain and split.
-
-        Args:
-            domain: One of the domains.
-            split: Which split.
-            source: Where the images are.
-
-        Raises:
-            DataError: If the domain is unknown or absent, a row is not as published, or an image is missing.
-        """
-        place = self.locate(domain, source)
-        folder = next((path for name in self.images if (path := place.parent / name).is_dir()), place.parent)
-        return table.listing(place, table.read(place, self.columns, self.row), domain, split, folder, self.classes)
-
-    def _place(self, root: Path, domain: str) -> Path | None:
+    def _place(self, root: Path, _: str) -> Path | None:
         return trees.first_file(root, self.levels, self.tables)
 
-
-def _joined(parts: list[Listing]) -> Listing:
-    """Return listings as one, by class."""
-    items = tuple(item for part in parts for item in part.items)
-    both = Listing(items, np.concatenate([part.labels for part in parts]))
-    return both.select(np.argsort(both.labels, kind="stable"))
+    def _listing(self, place: Path, domain: str, split: Split) -> Listing:
+        folder = next((path for name in self.images if (path := place.parent / name).is_dir()), place.parent)
+        return table.listing(place, table.read(place, self.columns, self.row), domain, split, folder, self.classes)

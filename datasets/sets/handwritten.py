@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import SPLITS, ImageSet, Source, Split
-from datasets.io.files import read_domain
 from datasets.io.trees import find_plain
 from datasets.listing import Arrays, Found
-from datasets.sets.handwritten_styles import RENDERERS, SIZE, Floats, upsample
+from datasets.sets.handwritten_styles import RENDERERS, Floats, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -84,36 +83,31 @@ def _stream(seed: int, purpose: str, domain: str, split: Split) -> np.random.Gen
     return generator(seed, purpose, DOMAINS.index(domain), SPLITS.index(split))
 
 
-def load(domain: str, split: Split, source: Source) -> ImageSet:
-    """Draw one domain and split, or read it from files where a folder is given.
+def draw(domain: str, split: Split, seed: int) -> ImageSet:
+    """Draw one domain and split, in shuffled order.
 
     Args:
         domain: One of ``DOMAINS``.
         split: Which part.
-        source: With a ``data_dir`` the images are read from there; otherwise ``seed`` decides them.
-
-    Returns:
-        Images of 32 x 32 pixels in shuffled order.
+        seed: Decides the images.
 
     Raises:
-        DataError: If there is no such domain, or the files are not what they should be.
+        DataError: If there is no such domain.
     """
     if domain not in RENDERERS:
         raise DataError(f"handwritten has no domain {domain!r}, allowed are {', '.join(DOMAINS)}")
-    if source.data_dir is not None:
-        return read_domain(source.data_dir, domain, split, classes=CLASSES, size=SIZE)
     ink, labels = _digits()
-    index = source_indices(source.seed)[domain, split]
-    images = RENDERERS[domain](upsample(ink[index]), _stream(source.seed, "handwritten-draw", domain, split))
+    index = source_indices(seed)[domain, split]
+    images = RENDERERS[domain](upsample(ink[index]), _stream(seed, "handwritten-draw", domain, split))
     return ImageSet(images, labels[index])
 
 
 def find(domain: str, split: Split, source: Source) -> Found:
-    """Find one domain and split: what draws it, or the files in ``source.data_dir``; see :func:`load`.
+    """Find one domain and split: what draws it from the seed, or the files in ``source.data_dir``.
 
     Raises:
         DataError: If there is no such domain, or the folder does not have it.
     """
     if source.data_dir is None:
-        return Arrays((), partial(load, domain, split, source))
+        return Arrays((), partial(draw, domain, split, source.seed))
     return find_plain(source.data_dir, domain, split, CLASSES)
