@@ -64,7 +64,7 @@ app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode,
 @app.command()
 def run(
     arguments: Annotated[
-        list[str] | None, options.words("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
+        list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
     ] = None,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only tell configuration, nodes, images, and what it will take.")
@@ -136,11 +136,11 @@ def run(
 def sweep(
     arguments: Annotated[
         list[str] | None,
-        options.words("[EXPERIMENT] [KEY=VALUE,VALUE ...]", "Keys of `fedshift run`, and those below."),
+        options.arguments("[EXPERIMENT] [KEY=VALUE,VALUE ...]", "Keys of `fedshift run`, and those below."),
     ] = None,
     paper: options.PaperTable = "",
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
-    slurm: Annotated[Path | None, options.path("With --list: write them as the array of one Slurm job.")] = None,
+    slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
     """Run a grid, side by side on all cores, and compare; the same command again goes on where it was interrupted.
@@ -181,7 +181,7 @@ def rescore(
 def tune(
     arguments: Annotated[
         list[str] | None,
-        options.words("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
+        options.arguments("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
     ] = None,
     paper: options.PaperTable = "",
 ) -> None:
@@ -241,7 +241,7 @@ def app_dir() -> None:
 
 @app.command()
 def report(
-    folder: Annotated[Path, options.place("A run folder.", "RUN")],
+    folder: Annotated[Path, options.path_argument("A run folder.", "RUN")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
@@ -282,7 +282,7 @@ def report_after_run(folder: Path) -> None:
 def costs(
     arguments: Annotated[
         list[str] | None,
-        options.words(
+        options.arguments(
             "METHOD... [EXPERIMENT] [KEY=VALUE ...]", "Keys of `fedshift run`, and nodes=N.", completion.costs
         ),
     ] = None,

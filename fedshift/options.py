@@ -17,22 +17,22 @@ JsonObject = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 PaperTable = Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")]
 
 
-def words(metavar: str, help: str | None = None, complete: Complete | None = completion.arguments) -> Any:
+def arguments(metavar: str, help: str | None = None, complete: Complete | None = completion.arguments) -> Any:
     """Return the declaration of arguments in the order that a command reads, ``[EXPERIMENT] [KEY=VALUE ...]``."""
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
 
 
-def name(help: str, complete: Complete) -> Any:
+def name_argument(help: str, complete: Complete) -> Any:
     """Return the declaration of the one thing that a list describes in full."""
     return typer.Argument(metavar="[NAME]", help=help, autocompletion=complete)
 
 
-def path(help: str, *flags: str) -> Any:
+def path_option(help: str, *flags: str) -> Any:
     """Return the declaration of an option that names a file or folder."""
     return typer.Option(*flags, help=help, parser=typed_path)
 
 
-def place(help: str, metavar: str | None = None) -> Any:
+def path_argument(help: str, metavar: str | None = None) -> Any:
     """Return the declaration of an argument that names a file or folder."""
     return typer.Argument(metavar=metavar, help=help, parser=typed_path)
 

@@ -96,12 +96,12 @@ class Library:
         known = self.names()
         if (name.partition(".")[0] if self.tagged else name) not in known:
             raise unknown(name, self.name, difflib.get_close_matches(name[:50], known, n=3))
-        asked, size = f"{self.name}:{name}", self.own_size(name)
-        with refusing(asked, size):
+        full_name, size = f"{self.name}:{name}", self.own_size(name)
+        with refusing(full_name, size):
             outline = without_weights(lambda: self.made(name, size))
         batchnorm = has_batchnorm(outline)
         title = f"{name} of {self.name}, {self.divided(name, outline)[1]} features"
-        return Network(asked, title, functools.partial(self.build, name), batchnorm=batchnorm)
+        return Network(full_name, title, functools.partial(self.build, name), batchnorm=batchnorm)
 
     def build(self, name: str, num_classes: int, size: int) -> SplitModel:
         """Build a network with weights from torch's global generator.

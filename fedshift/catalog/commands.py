@@ -20,7 +20,7 @@ app = typer.Typer()
 @app.command("methods")
 def methods(
     name: Annotated[
-        str | None, options.name("One method: its parameters, page, what travels.", completion.methods)
+        str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
     privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
@@ -59,7 +59,9 @@ def keys(
 
 @app.command("datasets")
 def data_sets(
-    name: Annotated[str | None, options.name("One data set: domains, classes, sizes.", completion.data_sets)] = None,
+    name: Annotated[
+        str | None, options.name_argument("One data set: domains, classes, sizes.", completion.data_sets)
+    ] = None,
 ) -> None:
     """List the data sets, one line each, with the package that they come from; or tell all of one."""
     from datasets import catalog
@@ -74,7 +76,7 @@ def data_sets(
 @app.command("models")
 def models(
     names: Annotated[
-        list[str] | None, options.words("[NAME ...]", "Only these, with what is in them.", completion.networks)
+        list[str] | None, options.arguments("[NAME ...]", "Only these, with what is in them.", completion.networks)
     ] = None,
     size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
     markdown: options.Markdown = False,
@@ -110,7 +112,9 @@ def modules() -> None:
 
 @app.command("experiments")
 def experiments(
-    name: Annotated[str | None, options.name("One experiment, or a .yaml file.", completion.experiments)] = None,
+    name: Annotated[
+        str | None, options.name_argument("One experiment, or a .yaml file.", completion.experiments)
+    ] = None,
 ) -> None:
     """List the experiments: the nodes they need, and the table of a paper that they stand for; or tell all of one."""
     from fedshift.catalog import things

@@ -17,7 +17,7 @@ app = typer.Typer()
 
 @app.command("compare")
 def compare(
-    runs: Annotated[list[Path], options.place("Run folders, or folders that hold some.", "RUN...")],
+    runs: Annotated[list[Path], options.path_argument("Run folders, or folders that hold some.", "RUN...")],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
     score: Annotated[
         str,
@@ -36,14 +36,14 @@ def compare(
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
     costs: Annotated[
-        Path | None, options.path("What `fedshift costs ... --json` printed: figures of accuracy against costs.")
+        Path | None, options.path_option("What `fedshift costs ... --json` printed: figures of accuracy against costs.")
     ] = None,
     markdown: options.Markdown = False,
     as_json: options.Json = False,
-    csv: Annotated[Path | None, options.path("A CSV file to write.")] = None,
-    html: Annotated[Path | None, options.path("A page to write.")] = None,
+    csv: Annotated[Path | None, options.path_option("A CSV file to write.")] = None,
+    html: Annotated[Path | None, options.path_option("A page to write.")] = None,
     keep: Annotated[
-        Path | None, options.path("A folder for one small JSON file per run, which `compare` reads as well.")
+        Path | None, options.path_option("A folder for one small JSON file per run, which `compare` reads as well.")
     ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
@@ -69,7 +69,9 @@ def compare(
 
 @app.command("claims")
 def claims(
-    folders: Annotated[list[Path], options.place("Folders of runs that compare, or folders that hold such folders.")],
+    folders: Annotated[
+        list[Path], options.path_argument("Folders of runs that compare, or folders that hold such folders.")
+    ],
     score: Annotated[
         str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")
     ] = "last5",

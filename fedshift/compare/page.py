@@ -14,6 +14,7 @@ from fedshift.html.rendering import render
 from fedshift.report import REPORT_FILE
 from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
+from fedshift.tables import some
 from fedshift_app.run.figures import total_told
 from fedshift_core.limits import MOST_NAME, plain
 
@@ -92,8 +93,7 @@ def _network(config: Mapping[str, Any]) -> str:
 
 def _values(values: Iterable[object]) -> str:
     distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
-    more = len(distinct) - MOST_VALUES
-    return " / ".join(distinct[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
+    return some(distinct, MOST_VALUES, " / ")
 
 
 def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any, ...]:

@@ -53,8 +53,8 @@ def prepare(
 @app.command()
 def preview(
     dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completion.data_sets)],
-    output: Annotated[Path, options.path("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, options.path("Folder of the images.")] = None,
+    output: Annotated[Path, options.path_option("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
+    data_dir: Annotated[Path | None, options.path_option("Folder of the images.")] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,

@@ -21,7 +21,7 @@ def export(
         str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completion.experiments)
     ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, options.path("Folder to make.", "-o", "--output")] = Path("nodes"),
+    output: Annotated[Path, options.path_option("Folder to make.", "-o", "--output")] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift.deploy import exporting
@@ -38,7 +38,7 @@ def export(
 
 @app.command("deploy-demo")
 def deploy_demo(
-    arguments: Annotated[list[str] | None, options.words("[EXPERIMENT] [KEY=VALUE ...]")] = None,
+    arguments: Annotated[list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
     """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
@@ -57,7 +57,7 @@ def deploy_demo(
 def superlink(
     context: typer.Context,
     folder: Annotated[
-        Path | None, options.path("Folder of `fedshift credentials`: TLS and node keys.", "--credentials")
+        Path | None, options.path_option("Folder of `fedshift credentials`: TLS and node keys.", "--credentials")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -99,7 +99,7 @@ def supernode(
 
 @credentials_app.command("authority")
 def credentials_authority(
-    folder: Annotated[Path, options.place("Folder to write to.")],
+    folder: Annotated[Path, options.path_argument("Folder to write to.")],
 ) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift.launch import credentials
@@ -109,7 +109,7 @@ def credentials_authority(
 
 @credentials_app.command("server")
 def credentials_server(
-    folder: Annotated[Path, options.place("The folder with ca.key and ca.crt.")],
+    folder: Annotated[Path, options.path_argument("The folder with ca.key and ca.crt.")],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
     ] = None,
@@ -123,7 +123,7 @@ def credentials_server(
 
 @credentials_app.command("node")
 def credentials_node(
-    folder: Annotated[Path, options.place("Folder to write to.")],
+    folder: Annotated[Path, options.path_argument("Folder to write to.")],
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""

@@ -11,6 +11,7 @@ import yaml
 from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
 from fedshift.export.saved import SavedModel
+from fedshift.tables import some
 from fedshift_app.config import registry
 from fedshift_core.limits import plain
 
@@ -115,10 +116,8 @@ def _use(model: SavedModel) -> str:
 
 
 def _facts(model: SavedModel) -> str:
-    classes = ", ".join(model.classes[:MOST_CLASSES])
-    more = len(model.classes) - MOST_CLASSES
     rows = {
-        "classes, in order": classes + (f" and {more} more (model.json)" if more > 0 else ""),
+        "classes, in order": some(model.classes, MOST_CLASSES, what=" (model.json)"),
         **_preprocessing(model),
         "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
         "method": _settings(model.method | {"name": _method(model)}),
