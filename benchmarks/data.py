@@ -34,8 +34,8 @@ from torchvision import transforms as v1  # type: ignore[import-untyped]
 
 from clients.images.augment import Pipeline
 from clients.training.settings import ImageConfig
+from datasets import catalog
 from datasets.base import Source
-from datasets.sets import digits
 
 BATCH = 64
 IMAGES = {32: 6400, 128: 1920}  # a repetition at each size
@@ -145,7 +145,7 @@ def case_at_32(data: Path) -> Case:
     """Return MNIST's digits at 32 pixels, or made-up images."""
     if (data / "digits").is_dir():
         name = "mnist at 32"
-        images = digits.load("mnist", "train", Source(data / "digits")).x[: IMAGES[32]].copy()
+        images = catalog.load("digits", "mnist", "train", Source(data / "digits")).x[: IMAGES[32]].copy()
     else:
         name, images = "made-up images at 32", made_up(32)
     return Case(name, 32, images, [lambda x=x: Image.fromarray(x) for x in images])  # type: ignore[misc]

@@ -45,8 +45,8 @@ from clients.training import autotune, model_cache, precision
 from clients.training.batches import Batch
 from clients.training.model_cache import Workbench
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from datasets import catalog
 from datasets.base import ImageSet, Source
-from datasets.sets import digits
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Arithmetic, Params
 
@@ -147,7 +147,7 @@ def start(client: DomainClient) -> Sequence[Phase]:
 def pictures(data: Path, number: int) -> tuple[str, ImageSet]:
     """Return what the images are, and the images: MNIST's, or made-up ones."""
     if (data / "digits").is_dir():
-        whole = digits.load("mnist", "train", Source(data / "digits"))
+        whole = catalog.load("digits", "mnist", "train", Source(data / "digits"))
         return "mnist at 32", ImageSet(whole.x[:number].copy(), whole.y[:number].copy())
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8)

@@ -3,16 +3,15 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.listing import Found
+from datasets.listing import ImageSet as ImageSet
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-
-if TYPE_CHECKING:
-    from datasets.listing import Found
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")  # of every data set
@@ -50,30 +49,6 @@ class Form:
 
 #: What images have always been.
 PLAIN = Form()
-
-
-@dataclass(frozen=True)
-class ImageSet:
-    """Labelled images of one domain and split.
-
-    Attributes:
-        x: Images, shape (N, H, W, 3), uint8, RGB.
-        y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
-    """
-
-    x: NDArray[np.uint8]
-    y: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        """Say how many images there are, and show none: this ends up in messages and logs."""
-        return f"ImageSet({len(self)} images)"
-
-    def select(self, index: NDArray[np.int64]) -> "ImageSet":
-        """Return the images at ``index`` (shape (n,)), in that order."""
-        return ImageSet(self.x[index], self.y[index])
 
 
 @dataclass(frozen=True)
@@ -136,12 +111,12 @@ class Dataset:
     domains: tuple[str, ...]
     classes: tuple[str, ...]
     size: int
-    find: "Callable[[str, Split, Source], Found]"
+    find: Callable[[str, Split, Source], Found]
     counts: Mapping[str, int] = field(default_factory=dict)
     test_only: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    own: "Callable[[Source, tuple[str, ...]], Names] | None" = None
-    find_own: "Callable[[str, Split, Source], Found | None] | None" = None
+    own: Callable[[Source, tuple[str, ...]], Names] | None = None
+    find_own: Callable[[str, Split, Source], Found | None] | None = None
     validates: bool = False
 
     def splits(self, domain: str) -> tuple[Split, ...]:

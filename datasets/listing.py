@@ -1,4 +1,4 @@
-"""What a domain consists of before anything is decoded: image files, pieces of archives, labels."""
+"""What a domain consists of: before anything is decoded, files, pieces of archives and labels; then images."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +7,29 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet
+
+@dataclass(frozen=True)
+class ImageSet:
+    """Labelled images of one domain and split.
+
+    Attributes:
+        x: Images, shape (N, H, W, 3), uint8, RGB.
+        y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
+    """
+
+    x: NDArray[np.uint8]
+    y: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __repr__(self) -> str:
+        """Say how many images there are, and show none: this ends up in messages and logs."""
+        return f"ImageSet({len(self)} images)"
+
+    def select(self, index: NDArray[np.int64]) -> "ImageSet":
+        """Return the images at ``index`` (shape (n,)), in that order."""
+        return ImageSet(self.x[index], self.y[index])
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from fedshift.catalog import commands as help_commands
+from fedshift import options
+from fedshift.catalog import commands as catalog_commands
 from fedshift.catalog import completion
-from fedshift.compare import commands as comparing_commands
-from fedshift.deploy import commands as launch_commands
-from fedshift.export import commands as out_commands
+from fedshift.compare import commands as compare_commands
+from fedshift.data import commands as data_commands
+from fedshift.deploy import commands as deploy_commands
+from fedshift.export import commands as export_commands
 from fedshift_app.run import exit_codes
 from fedshift_core import __version__
 from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
-from fedshift_core.limits import WHOLE_PATH, as_found, plain, shown
-from fedshift_core.paths import typed_path
+from fedshift_core.limits import WHOLE_PATH, plain, shown
 
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {
@@ -53,25 +54,22 @@ def common_options(
     """Federated learning under domain shift, as one Flower app."""
 
 
-app.add_typer(help_commands.app)  # methods, datasets, models, experiments, ...
-app.add_typer(comparing_commands.app)  # compare, claims
-app.add_typer(out_commands.app)  # save, save-node, predict
-app.add_typer(launch_commands.app)  # export, deploy-demo, superlink, supernode, credentials
+app.add_typer(data_commands.app)  # init, prepare, preview
+app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
+app.add_typer(compare_commands.app)  # compare, claims
+app.add_typer(export_commands.app)  # save, save-node, predict
+app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials
 
 
 @app.command()
 def run(
     arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT] [KEY=VALUE ...]", help="See `fedshift experiments`; keys below.",
-            autocompletion=completion.arguments,
-        ),
+        list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
     ] = None,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only tell configuration, nodes, images, and what it will take.")
     ] = False,
-) -> None:  # fmt: skip
+) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
 
     Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
@@ -138,17 +136,11 @@ def run(
 def sweep(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT] [KEY=VALUE,VALUE ...]",
-            help="Keys of `fedshift run`, and those below.",
-            autocompletion=completion.arguments,
-        ),
+        options.arguments("[EXPERIMENT] [KEY=VALUE,VALUE ...]", "Keys of `fedshift run`, and those below."),
     ] = None,
-    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+    paper: options.PaperTable = "",
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
-    slurm: Annotated[
-        Path | None, typer.Option(help="With --list: write them as the array of one Slurm job.", parser=typed_path)
-    ] = None,
+    slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
     """Run a grid, side by side on all cores, and compare; the same command again goes on where it was interrupted.
@@ -189,13 +181,9 @@ def rescore(
 def tune(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]",
-            help="Keys of `fedshift run`.",
-            autocompletion=completion.arguments,
-        ),
+        options.arguments("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
     ] = None,
-    paper: Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")] = "",
+    paper: options.PaperTable = "",
 ) -> None:
     """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
 
@@ -213,7 +201,7 @@ def tune(
 @app.command()
 def status(
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[RUN_FOLDER] [output-dir=DIR]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.JsonObject = False,
     watch: Annotated[bool, typer.Option("--watch", help="Again every 2 s until the run ends.")] = False,
     site: Annotated[
         str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
@@ -228,7 +216,7 @@ def status(
 @app.command()
 def doctor(
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what trains fastest here.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: options.JsonObject = False,
     publish: Annotated[
         bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
     ] = False,
@@ -253,7 +241,7 @@ def app_dir() -> None:
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", parser=typed_path)],
+    folder: Annotated[Path, options.path_argument("A run folder.", "RUN")],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [images=N|all] [node=K]")] = None,
 ) -> None:
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
@@ -294,15 +282,13 @@ def report_after_run(folder: Path) -> None:
 def costs(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="METHOD... [EXPERIMENT] [KEY=VALUE ...]",
-            help="Keys of `fedshift run`, and nodes=N.",
-            autocompletion=completion.costs,
+        options.arguments(
+            "METHOD... [EXPERIMENT] [KEY=VALUE ...]", "Keys of `fedshift run`, and nodes=N.", completion.costs
         ),
     ] = None,
     paper: Annotated[str, typer.Option(help="A printed table of costs to stand beside: f2dc.table4.")] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: options.Markdown = False,
+    as_json: options.Json = False,
 ) -> None:
     """Measure what methods cost in an experiment: FLOPs, seconds, bytes, parameters (as F2DC, Table 4).
 
@@ -310,77 +296,11 @@ def costs(
     """
     from fedshift.costs import command
 
-    if markdown and as_json:
-        raise ConfigError("give --markdown or --json, not both")
+    form = options.table_form(markdown=markdown, as_json=as_json)
     table = command.run(arguments or [], paper)
-    typer.echo(table.markdown() if markdown else table.json() if as_json else table.text())
+    typer.echo(form(table))
     if table.failed:
         raise FederationError(f"failed, and not in the table: {', '.join(table.failed)}")
-
-
-@app.command()
-def init(
-    folder: Annotated[str, typer.Argument(metavar="DIR", help="A new folder; its name becomes the experiment's.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="data-dir=DIR [KEY=VALUE ...]")] = None,
-) -> None:
-    """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
-
-    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/your-own-data.md. Further keys:
-    dataset.domains, classes, labels, seed, test_share.
-    """
-    from fedshift.data import init as init_files
-
-    init_files.init(folder, arguments or [])
-
-
-@app.command()
-def prepare(
-    dataset: Annotated[
-        str,
-        typer.Argument(
-            help="See `fedshift datasets`; or the .yaml file of an experiment.", autocompletion=completion.data_sets
-        ),
-    ],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
-    """Check a data set, decode it once with all cores, and keep it in the cache of images.
-
-    Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
-    that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
-    dataset.download=true, and the others of the section dataset.
-    """
-    from fedshift.data import prepare as prepare_module
-
-    raise SystemExit(prepare_module.prepare(dataset, arguments or [], as_json=as_json))
-
-
-@app.command()
-def preview(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completion.data_sets)],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The PNG to write.", parser=typed_path)] = Path(
-        "sheet.png"
-    ),
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of the images.", parser=typed_path)] = None,
-    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
-    split: Annotated[str, typer.Option(help="train or test.")] = "train",
-    per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
-    corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
-    public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
-) -> None:
-    """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
-    from datasets.base import SPLITS, Split
-    from fedshift.data import prepare as prepare_module
-
-    if split not in SPLITS:
-        raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
-    part: Split = "train" if split == "train" else "test"
-    sheet = prepare_module.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions, public)
-    try:
-        sheet.save(output)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
-    typer.echo(f"wrote {shown(output.resolve(), WHOLE_PATH)}")
 
 
 def fail(error: FedShiftError) -> NoReturn:

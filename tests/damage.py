@@ -158,7 +158,7 @@ def read_image(path: Path) -> None:
 
 
 def read_npz(path: Path) -> None:
-    files.read_npz(path, classes=digits.CLASSES, size=None)
+    files.read_npz(path, classes=digits.CLASSES)
 
 
 def kinds(folder: Path) -> dict[str, Kind]:
@@ -166,7 +166,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
     np.save(folder / "labels.npy", np.arange(6))
 
     def svhn(path: Path) -> None:
-        digits._read_svhn(path, size=None)
+        digits._read_svhn(path)
 
     def idx(path: Path) -> None:
         digits._read_idx(path, ndim=3)
@@ -207,7 +207,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         "idx-packed": Kind(
             "images-idx3-ubyte.gz", lambda: gzip.compress(digit_files.idx(digit_files.noise(9, 8, 8))), idx
         ),
-        "usps": Kind("usps.bz2", usps, lambda path: digits._read_usps(path, "train", size=None), bz2.compress),
+        "usps": Kind("usps.bz2", usps, lambda path: digits._read_usps(path, "train"), bz2.compress),
     }  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from PIL import Image
 from scipy.io import savemat
 
 from datasets.base import ImageSet, Source, Split
-from datasets.sets.digits import load as load_digits
+from datasets.io import decode, files
+from datasets.listing import Found, Listing
+from datasets.sets import digits
 
 LABELS = np.arange(12) % 10
 
@@ -26,7 +28,15 @@ def noise(*shape: int, seed: int = 0) -> NDArray[np.uint8]:
 
 def load(root: Path | None, domain: str, split: Split = "train", *, download: bool = False) -> ImageSet:
     """Return the images of a domain."""
-    return load_digits(domain, split, Source(root, download=download))
+    return read(digits.find(domain, split, Source(root, download=download)), 32)
+
+
+def read(found: Found, size: int) -> ImageSet:
+    """Return the images that a listing or arrays stand for, as squares, without the cache."""
+    if isinstance(found, Listing):
+        return ImageSet(np.stack([decode.decode(item, size) for item in found.items]), found.labels)
+    images = found.read()
+    return ImageSet(files.resize(images.x, size), images.y)
 
 
 def idx(array: NDArray[np.uint8]) -> bytes:

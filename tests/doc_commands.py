@@ -13,8 +13,8 @@ from fedshift import cli
 from fedshift.costs.command import as_sweep
 from fedshift.launch import runner
 from fedshift.papers import printed as printed_module
-from fedshift.results.loading import NODES
 from fedshift.results.metrics import SCORES
+from fedshift.results.settings import NODES
 from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
 from fedshift_app.config import resolving as configuration

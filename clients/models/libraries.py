@@ -4,12 +4,18 @@ Dropout and stochastic depth of such networks draw from torch's global generator
 seed it (``NodeTools.own_draws``).
 """
 
-from collections.abc import Callable
+import difflib
+import functools
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clients.models.catalog import Network, unknown
+from clients.models.networks import SplitModel
 from clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
@@ -57,16 +63,73 @@ class LibraryEncoder(nn.Module):
             ConfigError: With the library's reason.
         """
         body = self.outline(size)
-        try:
+        with refusing(self.name, size):
             passed(body, size)
-        except (RuntimeError, ValueError, AssertionError) as error:
-            raise too_odd(self.name, size, error) from None
 
 
-def too_odd(name: str, size: int, error: Exception) -> ConfigError:
-    """Return the error of images that a network cannot take."""
-    reason = " ".join(str(error).split())[:MOST_REASON]
-    return ConfigError(f"model.name={name} takes no images of {size}x{size} pixels (dataset.size): {reason}")
+@dataclass(frozen=True)
+class Library:
+    """The networks of a library, by the library's own names.
+
+    Attributes:
+        name: The library's name.
+        names: Returns the names of all networks.
+        own_size: Returns the height in pixels of images that a network takes in any case.
+        made: Returns the network for images of a size, with weights from torch's global generator.
+        divided: Returns a network without its head, and the number of its features.
+        tagged: Whether a name may end in a dot and the name of its weights.
+    """
+
+    name: str
+    names: Callable[[], Collection[str]]
+    own_size: Callable[[str], int]
+    made: Callable[[str, int], nn.Module]
+    divided: Callable[[str, nn.Module], tuple[LibraryEncoder, int]]
+    tagged: bool = False
+
+    def find(self, name: str) -> Network:
+        """Return a network.
+
+        Raises:
+            ConfigError: If there is none of that name, or it cannot be divided into encoder and classifier.
+        """
+        known = self.names()
+        if (name.partition(".")[0] if self.tagged else name) not in known:
+            raise unknown(name, self.name, difflib.get_close_matches(name[:50], known, n=3))
+        full_name, size = f"{self.name}:{name}", self.own_size(name)
+        with refusing(full_name, size):
+            outline = without_weights(lambda: self.made(name, size))
+        batchnorm = has_batchnorm(outline)
+        title = f"{name} of {self.name}, {self.divided(name, outline)[1]} features"
+        return Network(full_name, title, functools.partial(self.build, name), batchnorm=batchnorm)
+
+    def build(self, name: str, num_classes: int, size: int) -> SplitModel:
+        """Build a network with weights from torch's global generator.
+
+        Raises:
+            ConfigError: If it takes no images of that size.
+        """
+        with refusing(f"{self.name}:{name}", size, NotImplementedError):  # which ``without_weights`` waits for
+            body = self.made(name, size)
+        return SplitModel(*self.divided(name, body), num_classes)
+
+
+@contextmanager
+def refusing(name: str, size: int, *through: type[Exception]) -> Iterator[None]:
+    """Turn what a library raises of images of a size, but for ``through``, into an error with the library's reason.
+
+    Raises:
+        ConfigError: With the network, as a configuration asks for it.
+    """
+    try:
+        yield
+    except through:
+        raise
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        reason = " ".join(str(error).split())[:MOST_REASON]
+        raise ConfigError(
+            f"model.name={name} takes no images of {size}x{size} pixels (dataset.size): {reason}"
+        ) from None
 
 
 def without_weights(make: Callable[[], nn.Module]) -> nn.Module:

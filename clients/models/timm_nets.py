@@ -1,14 +1,11 @@
 """``timm:NAME``: networks of PyTorch Image Models, an optional extra (``fedshift[timm]``)."""
 
-import difflib
 import functools
 from typing import Any
 
 from torch import Tensor, nn
 
-from clients.models.catalog import Network, unknown
-from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
-from clients.models.networks import SplitModel
+from clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
 from clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
@@ -27,41 +24,6 @@ def library() -> Any:
     except ImportError:
         raise ConfigError("networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'") from None
     return timm
-
-
-@functools.cache
-def find(name: str) -> Network:
-    """Return a network of timm.
-
-    Raises:
-        ConfigError: If timm is not installed or has no network of that name.
-    """
-    timm = library()
-    known = timm.list_models()
-    if name.partition(".")[0] not in known:
-        raise unknown(name, "timm", difflib.get_close_matches(name[:50], known, n=3))
-    size = _own_size(name)
-    try:
-        outline = without_weights(lambda: _made(name, size))
-    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
-        raise too_odd(PREFIX + name, size, error) from None
-    title = f"{name} of timm, {_width(outline)} features"
-    return Network(PREFIX + name, title, functools.partial(build, name), batchnorm=has_batchnorm(outline))
-
-
-def build(name: str, num_classes: int, size: int) -> SplitModel:
-    """Build a network with weights from torch's global generator.
-
-    Raises:
-        ConfigError: If it takes no images of that size.
-    """
-    try:
-        body = _made(name, size)
-    except NotImplementedError:  # the device ``meta`` cannot hold it (``libraries.without_weights``)
-        raise
-    except (RuntimeError, ValueError, AssertionError) as error:
-        raise too_odd(PREFIX + name, size, error) from None
-    return SplitModel(TimmEncoder(body, PREFIX + name, _head(name)), _width(body), num_classes)
 
 
 def pretrained(name: str) -> dict[str, Tensor]:
@@ -87,10 +49,8 @@ class TimmEncoder(LibraryEncoder):
         Raises:
             ConfigError: If it takes no images of that size.
         """
-        try:
+        with refusing(self.name, size):
             return without_weights(lambda: _made(self.name.removeprefix(PREFIX), size))
-        except (RuntimeError, ValueError, AssertionError) as error:
-            raise too_odd(self.name, size, error) from None
 
     def feature_stages(self) -> Stages | None:
         """Return one stage, up to the last map, where that is (B, C, H, W); where maps shrink on the way timm hides."""
@@ -128,10 +88,10 @@ def _own_size(name: str) -> int:
     return int(config.input_size[1]) if config.input_size else COMMON_SIZE
 
 
-def _width(body: Any) -> int:
-    return int(getattr(body, "head_hidden_size", None) or body.num_features)
-
-
-def _head(name: str) -> str:
+def _divided(name: str, body: Any) -> tuple[TimmEncoder, int]:
     head = _config(name).classifier
-    return str(head if isinstance(head, str) else (head or ("",))[0])
+    label = str(head if isinstance(head, str) else (head or ("",))[0])
+    return TimmEncoder(body, PREFIX + name, label), int(getattr(body, "head_hidden_size", None) or body.num_features)
+
+
+find = functools.cache(Library("timm", lambda: library().list_models(), _own_size, _made, _divided, tagged=True).find)

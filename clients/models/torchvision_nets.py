@@ -1,6 +1,5 @@
 """``torchvision:NAME``: classification networks of torchvision whose last layer is linear."""
 
-import difflib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -10,9 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision import models  # type: ignore[import-untyped]
 
-from clients.models.catalog import Network, unknown
-from clients.models.libraries import LibraryEncoder, has_batchnorm, passed, too_odd, without_weights
-from clients.models.networks import SplitModel
+from clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
 from clients.models.stages import Stages
 from fedshift_core.errors import ConfigError
 
@@ -20,39 +17,6 @@ PREFIX = "torchvision:"
 HEADS = ("fc", "classifier", "heads", "head")  # where torchvision keeps its heads
 AUXILIARY = ("AuxLogits.", "aux1.", "aux2.")
 COMMON_SIZE = 224  # pixels of the images that tell where maps shrink
-
-
-@functools.cache
-def find(name: str) -> Network:
-    """Return a network of torchvision.
-
-    Raises:
-        ConfigError: If there is none of that name, or its last layer is not linear.
-    """
-    known = models.list_models(module=models)
-    if name not in known:
-        raise unknown(name, "torchvision", difflib.get_close_matches(name[:50], known, n=3))
-    outline = without_weights(lambda: _made(name, COMMON_SIZE))
-    _, linear = _head(name, outline)
-    title = f"{name} of torchvision, {linear.in_features} features"
-    return Network(PREFIX + name, title, functools.partial(build, name), batchnorm=has_batchnorm(outline))
-
-
-def build(name: str, num_classes: int, size: int) -> SplitModel:
-    """Build a network with weights from torch's global generator.
-
-    Raises:
-        ConfigError: If it takes no images of that size.
-    """
-    try:
-        body = _made(name, size)
-    except NotImplementedError:  # the device ``meta`` cannot hold it (``libraries.without_weights``)
-        raise
-    except (ValueError, AssertionError, RuntimeError) as error:
-        raise too_odd(PREFIX + name, size, error) from None
-    head, linear = _head(name, body)
-    return SplitModel(TorchvisionEncoder(_without(body, head), PREFIX + name, head, AUXILIARY),
-                      linear.in_features, num_classes)  # fmt: skip
 
 
 def pretrained(name: str) -> dict[str, Tensor]:
@@ -165,12 +129,10 @@ def _outline(name: str, size: int) -> nn.Module:
     Raises:
         ConfigError: If it takes no images of that size.
     """
-    try:
+    with refusing(PREFIX + name, size):
         body = without_weights(lambda: _made(name, size))
         if size != COMMON_SIZE:
             passed(body, size)
-    except (ValueError, AssertionError, RuntimeError) as error:
-        raise too_odd(PREFIX + name, size, error) from None
     return _without(body, _head(name, body)[0])
 
 
@@ -212,3 +174,13 @@ def _without(body: nn.Module, head: str) -> nn.Module:
     parent, _, leaf = head.rpartition(".")
     setattr(body.get_submodule(parent), leaf, nn.Identity())
     return body
+
+
+def _divided(name: str, body: nn.Module) -> tuple[TorchvisionEncoder, int]:
+    head, linear = _head(name, body)
+    return TorchvisionEncoder(_without(body, head), PREFIX + name, head, AUXILIARY), linear.in_features
+
+
+find = functools.cache(
+    Library("torchvision", lambda: models.list_models(module=models), lambda _: COMMON_SIZE, _made, _divided).find
+)

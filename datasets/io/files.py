@@ -51,31 +51,6 @@ def domains_in(data_dir: Path, split: Split) -> list[str]:
     return sorted(packed | folders)
 
 
-def read_domain(data_dir: Path, domain: str, split: Split, *, classes: tuple[str, ...], size: int) -> ImageSet:
-    """Read one domain and split from a plain layout.
-
-    Args:
-        data_dir: Folder that holds the domains.
-        domain: Name of the domain.
-        split: Which split.
-        classes: Class names; a label is an index into them.
-        size: Height and width of the result in pixels.
-
-    Returns:
-        Images of shape (N, size, size, 3).
-
-    Raises:
-        DataError: If the folder, the domain or any image in it is missing or broken.
-    """
-    check_data_dir(data_dir)
-    with reading(data_dir.absolute()):
-        path = layout.find_domain(data_dir, domain, split)
-    if path is None:
-        raise absent(data_dir, domain, split)
-    read = read_npz if path.is_file() else read_folder
-    return read(path, classes=classes, size=size)
-
-
 def absent(data_dir: Path, domain: str, split: Split) -> DataError:
     """Return the error that says what was looked for in ``data_dir``, and which domains are there."""
     there = listed(domains_in(data_dir, split)) or "none"
@@ -86,17 +61,16 @@ def absent(data_dir: Path, domain: str, split: Split) -> DataError:
     )
 
 
-def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None, stated: bool = True) -> ImageSet:
+def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> ImageSet:
     """Read an npz file with the keys ``x``, ``y`` and maybe ``classes``; other keys are left alone.
 
     Args:
         path: The file.
         classes: The classes of the run.
-        size: Height and width of the result in pixels; None leaves both as they are.
         stated: Somebody stated the order of ``classes``, see :mod:`datasets.io.npz`.
 
     Returns:
-        Images of shape (N, size, size, 3), in the file's order.
+        Images of shape (N, H, W, 3), in the file's order.
 
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
@@ -104,10 +78,10 @@ def read_npz(path: Path, *, classes: tuple[str, ...], size: int | None, stated: 
     found = npz.load(path, ("x", "y"))
     where = str(path.absolute())
     y = npz.of_run(found["y"], found.get(npz.KEY), where=where, classes=classes, stated=stated)
-    return as_images(found["x"], y, where=where, classes=classes, size=size)
+    return as_images(found["x"], y, where=where, classes=classes)
 
 
-def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...], size: int | None) -> ImageSet:
+def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...]) -> ImageSet:
     """Check raw arrays and turn them into an :class:`ImageSet`.
 
     Args:
@@ -115,10 +89,9 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
         y: Labels, any integer type, shape (N,).
         where: The file they came from, for the messages.
         classes: Class names.
-        size: Height and width of the result in pixels; None leaves both as they are.
 
     Returns:
-        Images of shape (N, size, size, 3), or (N, H, W, 3).
+        Images of shape (N, H, W, 3).
 
     Raises:
         DataError: If a type, a shape or a label is not allowed, or there are no images.
@@ -133,38 +106,13 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
     npz.check_integers(y, where)
     if len(x) != len(y):
         raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
-    result = ImageSet(_rgb(x) if size is None else resize(x, size), y.astype(np.int64))
-    return checked(result, classes=len(classes), size=size, where=where)
+    return checked(ImageSet(_rgb(x), y.astype(np.int64)), classes=len(classes), size=None, where=where)
 
 
 def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return images as (N, H, W, 3); grey ones as a view that cannot be written."""
     x = x[..., np.newaxis] if x.ndim == 3 else x
     return np.broadcast_to(x, (*x.shape[:3], 3))
-
-
-def read_folder(folder: Path, *, classes: tuple[str, ...], size: int) -> ImageSet:
-    """Read an image folder ``<folder>/<class>/*``, hidden files and other suffixes left out.
-
-    A class without a folder has no images. Class folders are matched by :mod:`fedshift_core.same_names`.
-
-    Returns:
-        Images of shape (N, size, size, 3), by class as in ``classes``, then by file name.
-
-    Raises:
-        DataError: If a folder is no class, an image is broken, or there are none.
-    """
-    where = folder.absolute()
-    with reading(where):
-        labelled = labelled_images(where, classes)
-    if not labelled:
-        raise DataError(f"{shown(where)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
-    x = np.empty((len(labelled), size, size, 3), np.uint8)
-    # One at a time: the files may be large and of different sizes.
-    for i, (file, _) in enumerate(labelled):
-        x[i] = resize(_decode(file)[np.newaxis], size)[0]
-    y = np.array([label for _, label in labelled], np.int64)
-    return checked(ImageSet(x, y), classes=len(classes), size=size, where=str(where))
 
 
 def labelled_images(
@@ -238,13 +186,6 @@ def class_folders(
 def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) -> int | None:
     """Return the label that a folder's name stands for, None if it is no class; see :func:`class_folders`."""
     return same_names.place(name if name in classes else aliases.get(same_names.key(name), name), classes)
-
-
-def _decode(path: Path) -> NDArray[np.uint8]:
-    """Return one image file as (H, W, 3) uint8, decoded to the last byte."""
-    where = path.absolute()
-    with reading(where):
-        return np.asarray(pictures.decoded(path.read_bytes(), where))
 
 
 def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[np.uint8]:

@@ -74,6 +74,12 @@ def places(root: Path, *levels: Sequence[str]) -> list[Path]:
     return found
 
 
+def first_file(root: Path, levels: Sequence[Sequence[str]], names: Sequence[str]) -> Path | None:
+    """Return the first file of these names in the folders of :func:`places`, None if there is none."""
+    bases = places(root, *levels)
+    return next((path for name in names for base in bases if (path := base / name).is_file()), None)
+
+
 def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True) -> Found:
     """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
 
@@ -114,7 +120,7 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
     labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
     check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
-    return Arrays((path,), partial(files.read_npz, path, classes=classes, size=None, stated=stated), mark)
+    return Arrays((path,), partial(files.read_npz, path, classes=classes, stated=stated), mark)
 
 
 def list_folders(

@@ -17,11 +17,10 @@ Layout; the folder `camelyon17_v1.0/` may be left out:
 """  # noqa: E501
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from datasets.base import Source, Split
-from datasets.io import table, trees
-from datasets.listing import Listing
+from datasets.base import Split
+from datasets.io import table
+from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
 
 NAME = "camelyon17"
@@ -32,28 +31,7 @@ SIZE = 96
 #: Hospitals that the official split does not train on: WILDS' validation and test.
 TEST_ONLY = frozenset({"hospital1", "hospital2"})
 
-_TABLE = "metadata.csv"
-_COLUMNS = ("patient", "node", "x_coord", "y_coord", "tumor", "center", "split")
 _SPLITS: dict[str, Split] = {"0": "train", "1": "test"}
-
-
-def find(domain: str, split: Split, source: Source) -> Listing:
-    """List one domain and split of Camelyon17.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are.
-
-    Raises:
-        DataError: If the domain is unknown or absent, a row is not as published, or a patch is missing.
-    """
-    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=f"[camelyon17_v1.0/]{_TABLE}")
-    return table.listing(place, table.read(place, _COLUMNS, _row), domain, split, place.parent, CLASSES)
-
-
-def _place(root: Path, _: str) -> Path | None:
-    return next((base / _TABLE for base in trees.places(root, ("camelyon17_v1.0",)) if (base / _TABLE).is_file()), None)
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:
@@ -67,3 +45,16 @@ def _row(line: int, cells: Mapping[str, str]) -> table.Row:
     whose = f"patient_{cells['patient']}_node_{cells['node']}"
     file = f"patches/{whose}/patch_{whose}_x_{cells['x_coord']}_y_{cells['y_coord']}.png"
     return table.Row(line, file, CLASSES[int(tumor)], domain, "test" if domain in TEST_ONLY else _SPLITS[split])
+
+
+TREE = TableTree(
+    name=NAME,
+    domains=DOMAINS,
+    classes=CLASSES,
+    layouts="[camelyon17_v1.0/]metadata.csv",
+    levels=(("camelyon17_v1.0",),),
+    tables=("metadata.csv",),
+    columns=("patient", "node", "x_coord", "y_coord", "tumor", "center", "split"),
+    row=_row,
+)
+find = TREE.find

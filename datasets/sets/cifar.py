@@ -108,7 +108,7 @@ def _read_npy(data: Path, labels: Path) -> ImageSet:
     for path in (data, labels):
         with files.reading(path):
             arrays.append(np.load(path, allow_pickle=False))
-    return files.as_images(*arrays, where=f"{data} with {labels.name}", classes=CLASSES, size=None)
+    return files.as_images(*arrays, where=f"{data} with {labels.name}", classes=CLASSES)
 
 
 def _read_batches(paths: tuple[Path, ...]) -> ImageSet:
@@ -143,7 +143,7 @@ def _read_pickle(path: Path) -> ImageSet:
 
 def _image_set(data: NDArray[np.uint8], labels: NDArray[Any], path: Path) -> ImageSet:
     x = np.ascontiguousarray(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return files.as_images(x, labels, where=str(path), classes=CLASSES, size=None)
+    return files.as_images(x, labels, where=str(path), classes=CLASSES)
 
 
 def _latin1(text: str, encoding: str) -> bytes:

@@ -28,10 +28,8 @@ five rows.
 import bz2
 import gzip
 import math
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +43,6 @@ from fedshift_core.same_names import key
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
 CLASSES = tuple("0123456789")
-SIZE = 32
 TITLE = "Digits of five kinds (MNIST, USPS, MNIST-M, SVHN, SYN), 10 classes, 32x32"
 #: Published number of images by domain and split.
 SPLIT_COUNTS: dict[str, dict[Split, int]] = {
@@ -70,27 +67,13 @@ _CHUNK = 1 << 20  # bytes that are unpacked at a time to learn their number
 _USPS_SPREAD = 20  # bytes of memory that torchvision's reader takes for one of the unpacked text
 
 
-class _Reader(Protocol):
-    """Reads images; at their own size if ``size`` is None."""
-
-    def __call__(self, *, size: int | None) -> ImageSet: ...
-
-
-@dataclass(frozen=True)
-class _Files:
-    """One domain and split that is not an image folder."""
-
-    paths: tuple[Path, ...]
-    read: _Reader
-
-
 def find(domain: str, split: Split, source: Source) -> Found:
     """Find one domain and split of the digits; nothing is decoded.
 
     Args:
         domain: One of :data:`DOMAINS`.
         split: Which split.
-        source: As for :func:`load`.
+        source: Where the images are; with ``download``, mnist, usps and svhn are fetched if absent.
 
     Returns:
         A listing of an image folder, else what reads arrays at their own size.
@@ -99,33 +82,11 @@ def find(domain: str, split: Split, source: Source) -> Found:
         DataError: If the domain is unknown or absent, or its download fails; when read, if it is broken.
     """
     place = _place(domain, split, source)
-    if isinstance(place, Path):
-        return trees.list_folders(place, CLASSES, complete=False)
-    return Arrays(place.paths, partial(place.read, size=None))
+    return trees.list_folders(place, CLASSES, complete=False) if isinstance(place, Path) else place
 
 
-def load(domain: str, split: Split, source: Source) -> ImageSet:
-    """Read one domain and split of the digits.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are; with ``download``, mnist, usps and svhn are fetched if absent.
-
-    Returns:
-        Images of shape (N, 32, 32, 3), labels 0 to 9.
-
-    Raises:
-        DataError: If the domain is unknown, absent or broken, or its download fails.
-    """
-    place = _place(domain, split, source)
-    if isinstance(place, Path):
-        return files.read_folder(place, classes=CLASSES, size=SIZE)
-    return place.read(size=SIZE)
-
-
-def _place(domain: str, split: Split, source: Source) -> Path | _Files:
-    """Return where a domain is, after its download if there is one; see :func:`load`."""
+def _place(domain: str, split: Split, source: Source) -> Path | Arrays:
+    """Return where a domain is, after its download if there is one; see :func:`find`."""
     if domain not in DOMAINS:
         raise DataError(f"digits has no domain {domain}; allowed are {', '.join(DOMAINS)}")
     if source.data_dir is None:
@@ -145,14 +106,14 @@ def _place(domain: str, split: Split, source: Source) -> Path | _Files:
     return place
 
 
-def _find(root: Path, domain: str, split: Split) -> Path | _Files | None:
+def _find(root: Path, domain: str, split: Split) -> Path | Arrays | None:
     """Return the image folder or the files of the first layout of a domain that is there, None if none is."""
     with files.reading(root.absolute()):
         path = layout.find_domain(root, domain, split)
         if path is None and domain in ("mnistm", "syn"):
             path = _field_folder(root, domain, split)
         if path is not None and path.is_file():
-            return _Files((path,), partial(files.read_npz, path, classes=CLASSES))
+            return Arrays((path,), partial(files.read_npz, path, classes=CLASSES))
         if path is not None:
             return path
         finder = {"mnist": _find_mnist, "usps": _find_usps, "svhn": _find_svhn}.get(domain)
@@ -173,14 +134,14 @@ def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
     return next((path for path in candidates if path.is_dir()), None)
 
 
-def _find_mnist(root: Path, split: Split) -> _Files | None:
+def _find_mnist(root: Path, split: Split) -> Arrays | None:
     stem = _MNIST_STEM[split]
     for base in (root, *_own_folders(root, "mnist")):
         raw = base / "MNIST" / "raw"
         images = _plain_or_gzip(raw / f"{stem}-images-idx3-ubyte")
         labels = _plain_or_gzip(raw / f"{stem}-labels-idx1-ubyte")
         if images and labels:
-            return _Files((images, labels), partial(_read_mnist, images, labels))
+            return Arrays((images, labels), partial(_read_mnist, images, labels))
     return None
 
 
@@ -193,19 +154,19 @@ def _find_file(root: Path, domain: str, name: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _find_usps(root: Path, split: Split) -> _Files | None:
+def _find_usps(root: Path, split: Split) -> Arrays | None:
     path = _find_file(root, "usps", _USPS_FILE[split])
-    return _Files((path,), partial(_read_usps, path, split)) if path else None
+    return Arrays((path,), partial(_read_usps, path, split)) if path else None
 
 
-def _find_svhn(root: Path, split: Split) -> _Files | None:
+def _find_svhn(root: Path, split: Split) -> Arrays | None:
     path = _find_file(root, "svhn", f"{split}_32x32.mat")
-    return _Files((path,), partial(_read_svhn, path)) if path else None
+    return Arrays((path,), partial(_read_svhn, path)) if path else None
 
 
-def _read_mnist(images: Path, labels: Path, *, size: int | None) -> ImageSet:
+def _read_mnist(images: Path, labels: Path) -> ImageSet:
     x, y = _read_idx(images, ndim=3), _read_idx(labels, ndim=1)
-    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES, size=size)
+    return files.as_images(x, y, where=f"{images.absolute()} with {labels.name}", classes=CLASSES)
 
 
 def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
@@ -223,14 +184,14 @@ def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 
-def _read_usps(path: Path, split: Split, *, size: int | None) -> ImageSet:
+def _read_usps(path: Path, split: Split) -> ImageSet:
     import torchvision  # type: ignore[import-untyped]  # slow to import, and USPS alone needs it
 
     with files.reading(path.absolute()):
         files.check_room(path.absolute(), _USPS_SPREAD * _unpacked(path))
         usps = torchvision.datasets.USPS(path.parent, train=split == "train")
         y = np.array(usps.targets, np.int64)  # torchvision has already taken 1 off the file's 1 to 10
-    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES, size=size)
+    return files.as_images(usps.data, y, where=str(path.absolute()), classes=CLASSES)
 
 
 def _unpacked(path: Path) -> int:
@@ -239,7 +200,7 @@ def _unpacked(path: Path) -> int:
         return sum(map(len, iter(lambda: file.read(_CHUNK), b"")))
 
 
-def _read_svhn(path: Path, *, size: int | None) -> ImageSet:
+def _read_svhn(path: Path) -> ImageSet:
     """Read a mat file directly: torchvision would refuse any file but the two published ones."""
     where = path.absolute()
     content = mat.read(where, ("X", "y"))
@@ -247,7 +208,7 @@ def _read_svhn(path: Path, *, size: int | None) -> ImageSet:
         raise DataError(f"{shown(where)}: it must hold the variables X of shape (32, 32, 3, N) and y of shape (N, 1)")
     x, y = np.ascontiguousarray(content["X"].transpose(3, 0, 1, 2)), content["y"].reshape(-1)
     y = np.where(y == 10, y.dtype.type(0), y)  # SVHN calls the digit 0 class 10
-    return files.as_images(x, y, where=str(where), classes=CLASSES, size=size)
+    return files.as_images(x, y, where=str(where), classes=CLASSES)
 
 
 def _download(domain: str, split: Split, root: Path) -> None:

@@ -25,7 +25,6 @@ comes as pickles, which are never read; `domainnet10` is split as `domainnet` is
 
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -129,9 +128,11 @@ def find10(domain: str, split: Split, source: Source) -> Listing:
 
 
 def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, source: Source) -> Listing:
+    def list_of(root: Path, domain: str) -> Path | None:
+        return trees.first_file(root, (_TOPS, _LISTS), (f"{domain}_{split}.txt",))
+
     layouts = _LAYOUTS.replace("{split}", split)
-    finder = partial(_list_file, split=split)
-    path = trees.locate(dataset, domain, source, domains=DOMAINS, finder=finder, layouts=layouts)
+    path = trees.locate(dataset, domain, source, domains=DOMAINS, finder=list_of, layouts=layouts)
     assert source.data_dir is not None  # locate has seen to it
     folder = _image_folder(source.data_dir.absolute(), domain)
     if folder is None:
@@ -143,11 +144,6 @@ def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, sou
     _check_there(path, folder, wanted)
     items = tuple(Item(folder / name / file, str(folder / name / file)) for name, file in wanted)
     return Listing(items, np.array([label_of[name] for name, _ in wanted], np.int64))
-
-
-def _list_file(root: Path, domain: str, split: Split) -> Path | None:
-    candidates = (base / f"{domain}_{split}.txt" for base in trees.places(root, _TOPS, _LISTS))
-    return next((path for path in candidates if path.is_file()), None)
 
 
 def _image_folder(root: Path, domain: str) -> Path | None:

@@ -18,11 +18,10 @@ Layout:
 """  # noqa: E501
 
 from collections.abc import Mapping
-from pathlib import Path
 
-from datasets.base import SPLITS, Source, Split
-from datasets.io import table, trees
-from datasets.listing import Listing
+from datasets.base import SPLITS
+from datasets.io import table
+from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
 
 NAME = "fed-isic2019"
@@ -31,30 +30,6 @@ DOMAINS = ("bcn", "vidir_molemax", "vidir_modern", "rosendahl", "msk", "vienna_d
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 COUNTS = dict(zip(DOMAINS, (12413, 3954, 3363, 2259, 819, 439), strict=True))
 SIZE = 224
-
-_TABLES = ("train_test_split", "train_test_split.csv")
-_FOLDERS = ("ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input")
-_COLUMNS = ("image", "target", "center", "fold")
-
-
-def find(domain: str, split: Split, source: Source) -> Listing:
-    """List one domain and split of Fed-ISIC2019.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are.
-
-    Raises:
-        DataError: If the domain is unknown or absent, a row is not as published, or an image is missing.
-    """
-    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=" or ".join(_TABLES))
-    folder = next((path for name in _FOLDERS if (path := place.parent / name).is_dir()), place.parent)
-    return table.listing(place, table.read(place, _COLUMNS, _row), domain, split, folder, CLASSES)
-
-
-def _place(root: Path, _: str) -> Path | None:
-    return next((path for name in _TABLES if (path := root / name).is_file()), None)
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:
@@ -67,3 +42,16 @@ def _row(line: int, cells: Mapping[str, str]) -> table.Row:
             "train or test"
         )
     return table.Row(line, f"{cells['image']}.jpg", CLASSES[int(target)], DOMAINS[int(center)], split)
+
+
+TREE = TableTree(
+    name=NAME,
+    domains=DOMAINS,
+    classes=CLASSES,
+    layouts="train_test_split or train_test_split.csv",
+    tables=("train_test_split", "train_test_split.csv"),
+    columns=("image", "target", "center", "fold"),
+    row=_row,
+    images=("ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input"),
+)
+find = TREE.find

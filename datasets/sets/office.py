@@ -23,11 +23,8 @@ Class folders are called as in Office-31, or as in Caltech-256 and Office-Caltec
 FedBN's own split of the same images (test 225, 192, 59, 32) comes as pickles, which are never read.
 """  # noqa: E501
 
-from pathlib import Path
-
-from datasets.base import Source, Split
 from datasets.io import trees
-from datasets.listing import Listing
+from datasets.io.described import FolderTree
 
 NAME = "office-caltech10"
 TITLE = "Office-Caltech-10: objects in Caltech-256, Amazon, webcam and DSLR pictures, 10 classes"
@@ -86,25 +83,15 @@ _OTHERS = """
 #: Classes that Office-31 alone has.
 OTHERS = frozenset(_OTHERS.split())
 
-_LAYOUTS = f"[{TOPS[0]}/]<domain>/[images/]<class>/"
-
-
-def find(domain: str, split: Split, source: Source) -> Listing:
-    """List one domain and split of Office-Caltech-10.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are.
-
-    Raises:
-        DataError: If the domain is unknown, absent or incomplete.
-    """
-    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=_LAYOUTS)
-    return trees.split_by_tens(trees.list_folders(place, CLASSES, aliases=ALIASES, others=OTHERS), split)
-
-
-def _place(root: Path, domain: str) -> Path | None:
-    folders = (path for base in trees.places(root, TOPS) for path in trees.children(base, (domain,)) if path.is_dir())
-    folder = next(folders, None)
-    return trees.places(folder, ("images",))[-1] if folder else None
+TREE = FolderTree(
+    name=NAME,
+    domains=DOMAINS,
+    classes=CLASSES,
+    layouts=f"[{TOPS[0]}/]<domain>/[images/]<class>/",
+    levels=(TOPS,),
+    inner=("images",),
+    aliases=ALIASES,
+    others=OTHERS,
+    divide=trees.split_by_tens,
+)
+find = TREE.find

@@ -17,11 +17,8 @@ Layouts, the first that is there; `PACS/` and `kfold/` may be left out, letter c
 | `[PACS/][kfold/]<domain>.tar` | uncompressed, members `<domain>/<class>/<file>` |
 """  # noqa: E501
 
-from pathlib import Path
-
-from datasets.base import Source, Split
 from datasets.io import trees
-from datasets.listing import Listing
+from datasets.io.described import FolderTree
 
 NAME = "pacs"
 TITLE = "PACS: photos, art paintings, cartoons and sketches, 7 classes"
@@ -36,29 +33,13 @@ CLASS_COUNTS = {
 }
 COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
 
-_LAYOUTS = "[PACS/][kfold/]<domain>/<class>/ or [PACS/][kfold/]<domain>.tar"
-_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")  # the compressed ones to say that they are
-
-
-def find(domain: str, split: Split, source: Source) -> Listing:
-    """List one domain and split of PACS.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are.
-
-    Raises:
-        DataError: If the domain is unknown, absent or incomplete.
-    """
-    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=_LAYOUTS)
-    whole = trees.list_folders(place, CLASSES) if place.is_dir() else trees.list_tar(place, (domain,), CLASSES)
-    return trees.split_by_tens(whole, split)
-
-
-def _place(root: Path, domain: str) -> Path | None:
-    bases = trees.places(root, ("pacs",), ("kfold",))
-    folders = [path for base in bases for path in trees.children(base, (domain,)) if path.is_dir()]
-    archives = tuple(f"{domain}{suffix}" for suffix in _SUFFIXES)
-    tars = [path for base in bases for path in trees.children(base, archives) if path.is_file()]
-    return next(iter(folders + tars), None)
+TREE = FolderTree(
+    name=NAME,
+    domains=DOMAINS,
+    classes=CLASSES,
+    layouts="[PACS/][kfold/]<domain>/<class>/ or [PACS/][kfold/]<domain>.tar",
+    levels=(("pacs",), ("kfold",)),
+    archives=(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),  # the compressed ones to say that they are
+    divide=trees.split_by_tens,
+)
+find = TREE.find

@@ -22,15 +22,11 @@ their numbers 0 to 4. Where the split is made here, test images are those spread
 by class and file name, so that every class is in both parts.
 """  # noqa: E501
 
-from pathlib import Path
-
 import numpy as np
 
-from datasets.base import Source, Split
-from datasets.io import trees
+from datasets.base import Split
+from datasets.io.described import FolderTree
 from datasets.listing import Listing
-from fedshift_core.errors import DataError
-from fedshift_core.limits import shown
 
 NAME = "vlcs"
 TITLE = "VLCS: photographs of Caltech-101, LabelMe, PASCAL VOC and SUN09, 5 classes"
@@ -45,52 +41,6 @@ CLASS_COUNTS = {
 }
 COUNTS = {domain: sum(counts.values()) for domain, counts in CLASS_COUNTS.items()}
 
-_FOLDERS = {
-    "caltech": ("caltech", "caltech101"),
-    "labelme": ("labelme",),
-    "pascal": ("pascal", "voc2007"),
-    "sun": ("sun", "sun09"),
-}
-_NUMBERS = {str(label): name for label, name in enumerate(CLASSES)}
-_LAYOUTS = "[VLCS/]<domain>/<class>/ or [VLCS/]<domain>/{train,crossval,test,full}/<class>/"
-
-
-def find(domain: str, split: Split, source: Source) -> Listing:
-    """List one domain and split of VLCS.
-
-    Args:
-        domain: One of :data:`DOMAINS`.
-        split: Which split.
-        source: Where the images are.
-
-    Raises:
-        DataError: If the domain is unknown, absent or incomplete.
-    """
-    place = trees.locate(NAME, domain, source, domains=DOMAINS, finder=_place, layouts=_LAYOUTS)
-    parts = {path.name.lower(): path for path in trees.children(place, ("train", "crossval", "test", "full"))}
-    if not parts.keys() & {"train", "test"}:
-        return split_70_30(_list(parts.get("full", place)), split)
-    if split not in parts:
-        raise DataError(f"{shown(place)}: no folder {split}, only {', '.join(parts)}; expected both train and test")
-    if split == "test" or "crossval" not in parts:
-        return _list(parts[split])
-    return _joined(_list(parts["train"]), _list(parts["crossval"], complete=False))
-
-
-def _place(root: Path, domain: str) -> Path | None:
-    bases = trees.places(root, ("vlcs",))
-    return next((path for base in bases for path in trees.children(base, _FOLDERS[domain]) if path.is_dir()), None)
-
-
-def _list(folder: Path, *, complete: bool = True) -> Listing:
-    return trees.list_folders(folder, CLASSES, aliases=_NUMBERS, complete=complete)
-
-
-def _joined(first: Listing, second: Listing) -> Listing:
-    """Return both listings as one, by class."""
-    both = Listing(first.items + second.items, np.concatenate([first.labels, second.labels]))
-    return both.select(np.argsort(both.labels, kind="stable"))
-
 
 def split_70_30(whole: Listing, split: Split) -> Listing:
     """Return 70 % or 30 % of a domain, the test images spread evenly over the list.
@@ -101,3 +51,18 @@ def split_70_30(whole: Listing, split: Split) -> Listing:
     test = np.zeros(len(whole), bool)
     test[np.arange(1, count + 1) * len(whole) // max(count, 1) - 1] = True
     return whole.select(np.flatnonzero(test if split == "test" else ~test))
+
+
+TREE = FolderTree(
+    name=NAME,
+    domains=DOMAINS,
+    classes=CLASSES,
+    layouts="[VLCS/]<domain>/<class>/ or [VLCS/]<domain>/{train,crossval,test,full}/<class>/",
+    levels=(("vlcs",),),
+    folders={"caltech": ("caltech", "caltech101"), "pascal": ("pascal", "voc2007"), "sun": ("sun", "sun09")},
+    aliases={str(label): name for label, name in enumerate(CLASSES)},
+    splits={"train": ("train", "crossval"), "test": ("test",)},
+    whole="full",
+    divide=split_70_30,
+)
+find = TREE.find

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
+from fedshift import options
 from fedshift.catalog import completion
 from fedshift_core.errors import ConfigError
 
@@ -19,10 +20,7 @@ app = typer.Typer()
 @app.command("methods")
 def methods(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="One method: its parameters, page, what travels.", autocompletion=completion.methods
-        ),
+        str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
     privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
@@ -62,10 +60,7 @@ def keys(
 @app.command("datasets")
 def data_sets(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="One data set: domains, classes, sizes.", autocompletion=completion.data_sets
-        ),
+        str | None, options.name_argument("One data set: domains, classes, sizes.", completion.data_sets)
     ] = None,
 ) -> None:
     """List the data sets, one line each, with the package that they come from; or tell all of one."""
@@ -81,13 +76,10 @@ def data_sets(
 @app.command("models")
 def models(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME ...]", help="Only these, with what is in them.", autocompletion=completion.networks
-        ),
+        list[str] | None, options.arguments("[NAME ...]", "Only these, with what is in them.", completion.networks)
     ] = None,
     size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    markdown: options.Markdown = False,
 ) -> None:
     """List the networks, one line each; or tell features, parameters and stages of those that are named."""
     if names:
@@ -121,10 +113,7 @@ def modules() -> None:
 @app.command("experiments")
 def experiments(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="One experiment, or a .yaml file.", autocompletion=completion.experiments
-        ),
+        str | None, options.name_argument("One experiment, or a .yaml file.", completion.experiments)
     ] = None,
 ) -> None:
     """List the experiments: the nodes they need, and the table of a paper that they stand for; or tell all of one."""

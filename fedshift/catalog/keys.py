@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from clients.adapt.catalog import ADAPTATIONS
 from clients.modules.catalog import MODULES
 from fedshift.catalog import ranges
-from fedshift.catalog.tables import columns, wrapped
+from fedshift.tables import columns, wrapped
 from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError

@@ -7,6 +7,7 @@ from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder, without_weights
 from clients.models.networks import SplitModel
 from clients.models.stages import feature_stages
+from fedshift.tables import columns
 from fedshift_core.errors import ConfigError
 
 COLUMNS = ("network", "features D", "parameters", "BatchNorm", "feature map", "stages")
@@ -23,8 +24,7 @@ def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
     if markdown:
         lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(COLUMNS))]
-    return "\n".join("  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+    return "\n".join(columns(rows, ""))
 
 
 def _row(name: str, size: int) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from datasets import catalog
 from datasets.base import Dataset
-from fedshift.catalog.tables import facts
+from fedshift.tables import facts
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import section_of

@@ -21,8 +21,10 @@ from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
-from fedshift.results.loading import BASELINE, Run
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST, Paired, paired
+from fedshift.tables import columns
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
@@ -34,7 +36,7 @@ LEAST_DOMAINS = 2
 #: Settings that define another task: the network and the corruption of the test images.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
 #: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
-FREE = (HELD_OUT, "allocation.counts", reading.NODES)
+FREE = (HELD_OUT, "allocation.counts", NODES)
 HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
 RULE = (
@@ -116,10 +118,7 @@ class Claims:
 
     def text(self) -> str:
         """Return aligned lines."""
-        rows = [HEAD, *map(_cells, self.shown)]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        lines.insert(1, "  ".join("-" * width for width in widths))
+        lines = columns([HEAD, *map(_cells, self.shown)], "", ruled=True)
         notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
         return formats.harmless("\n".join([self._title(), "", *lines, "", *notes]))
 

@@ -7,19 +7,17 @@ from typing import Annotated
 
 import typer
 
+from fedshift import options
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
-from fedshift_core.paths import typed_path
 
 app = typer.Typer()
 
 
 @app.command("compare")
 def compare(
-    runs: Annotated[
-        list[Path], typer.Argument(metavar="RUN...", help="Run folders, or folders that hold some.", parser=typed_path)
-    ],
+    runs: Annotated[list[Path], options.path_argument("Run folders, or folders that hold some.", "RUN...")],
     paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
     score: Annotated[
         str,
@@ -38,31 +36,24 @@ def compare(
         bool, typer.Option("--allow-different", help="Runs that differ in more than method and seed: in groups.")
     ] = False,
     costs: Annotated[
-        Path | None,
-        typer.Option(
-            help="What `fedshift costs ... --json` printed: figures of accuracy against costs.", parser=typed_path
-        ),
+        Path | None, options.path_option("What `fedshift costs ... --json` printed: figures of accuracy against costs.")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    csv: Annotated[Path | None, typer.Option(help="A CSV file to write.", parser=typed_path)] = None,
-    html: Annotated[Path | None, typer.Option(help="A page to write.", parser=typed_path)] = None,
+    markdown: options.Markdown = False,
+    as_json: options.Json = False,
+    csv: Annotated[Path | None, options.path_option("A CSV file to write.")] = None,
+    html: Annotated[Path | None, options.path_option("A page to write.")] = None,
     keep: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder for one small JSON file per run, which `compare` reads as well.", parser=typed_path
-        ),
+        Path | None, options.path_option("A folder for one small JSON file per run, which `compare` reads as well.")
     ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
     from fedshift import compare as compare_module
 
-    if markdown and as_json:
-        raise ConfigError("give --markdown or --json, not both")
+    form = options.table_form(markdown=markdown, as_json=as_json)
     comparison = compare_module.compare(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
     )
-    typer.echo(comparison.markdown() if markdown else comparison.json() if as_json else comparison.text())
+    typer.echo(form(comparison))
     for file, content in ((csv, lambda _: comparison.csv()), (html, comparison.html)):
         if file is not None:
             try:
@@ -79,24 +70,22 @@ def compare(
 @app.command("claims")
 def claims(
     folders: Annotated[
-        list[Path],
-        typer.Argument(help="Folders of runs that compare, or folders that hold such folders.", parser=typed_path),
+        list[Path], options.path_argument("Folders of runs that compare, or folders that hold such folders.")
     ],
     score: Annotated[
         str, typer.Option(help="Which accuracies: last5, final, bn=WAY, ...; as `compare` has it.")
     ] = "last5",
     own: Annotated[bool, typer.Option("--own", help="Show the papers' own methods alone.")] = False,
     comparable: Annotated[bool, typer.Option("--comparable", help="Show no rows that do not compare.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: options.Markdown = False,
+    as_json: options.Json = False,
 ) -> None:
     """Hold runs against each gain over FedAvg that the papers print: seen, not seen, reversed or not comparable."""
     from fedshift.compare import claims as claiming
 
-    if markdown and as_json:
-        raise ConfigError("give --markdown or --json, not both")
+    form = options.table_form(markdown=markdown, as_json=as_json)
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
-    typer.echo(result.markdown() if markdown else result.json() if as_json else result.text())
+    typer.echo(form(result))
     _end(result.unreadable)
 
 

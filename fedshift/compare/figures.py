@@ -24,8 +24,9 @@ from fedshift.html.drawing import (
 )
 from fedshift.html.naming import name_points
 from fedshift.results import contents
-from fedshift.results.loading import BASELINE, curve
+from fedshift.results.loading import curve
 from fedshift.results.metrics import LOWEST_IS_BEST, MEASURES
+from fedshift.results.settings import BASELINE
 from fedshift_core.limits import MOST_NAME, plain, shortened
 
 MOST_ROWS = 60  # rows of a figure

@@ -8,7 +8,8 @@ from fedshift.compare.rows import OVERALL, WORST, PaperRow, Row, baseline, named
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
-from fedshift.results.loading import BASELINE, BN_STATISTICS, NODES, Run
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE, BN_STATISTICS, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.model_selection import early_stop_text
 from fedshift_app.run.summary import lost_text, untrained_line

@@ -11,7 +11,7 @@ from typing import Any
 from fedshift.compare.rows import WORST, Row, same_worst
 from fedshift.compare.table import Numbers
 from fedshift.results import contents
-from fedshift.results.loading import BASELINE
+from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Spread
 from fedshift_app.run.logs import cleaned
 from fedshift_core.cells import harmless_row

@@ -7,7 +7,8 @@ from typing import Any
 
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping
-from fedshift.results.loading import NODES, Chosen, Run
+from fedshift.results.loading import Chosen, Run
+from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
 
 #: Note about the columns.

@@ -3,130 +3,24 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from jinja2 import Environment, StrictUndefined
-
 from fedshift.compare import figures, formats
 from fedshift.compare.rows import Row, named
 from fedshift.compare.table import Numbers
-from fedshift.html.theme import STYLE
-from fedshift.report.command import REPORT_FILE
-from fedshift.results.loading import NODES, Run
+from fedshift.html.rendering import render
+from fedshift.report import REPORT_FILE
+from fedshift.results.loading import Run
+from fedshift.results.settings import NODES
+from fedshift.tables import some
 from fedshift_app.run.figures import total_images_text
 from fedshift_core.limits import MOST_NAME, plain
 
 OPEN = 30  # the list of runs is open up to this number
 MOST_VALUES = 3  # values shown of a fact in which runs differ
 LONG = 16  # characters of a part of a name without a line break
-
-_STYLE = (
-    STYLE
-    + """
-table { font-size: .88rem }
-th, td { padding: .25rem .42rem }
-td:first-child { white-space: pre }
-/* A cell breaks before its spread, and names in their middle, rather than that the last columns are out of sight. */
-@media (min-width: 46rem) {
-  #numbers td { white-space: normal }
-  #numbers td:first-child { white-space: pre-wrap; min-width: 5rem }
-  #numbers th, #numbers td { padding: .25rem .35rem }
-}
-tr.aside td { color: var(--muted) }
-.hint { display: none; color: var(--muted); font-size: .85rem; margin: .3rem 0 0 }
-.scroll:focus-visible { outline: 2px solid var(--link) }
-@media (max-width: 46rem) {
-  .hint { display: block }
-  th:first-child, td:first-child { white-space: pre-wrap; min-width: 7.5rem; max-width: 9rem; overflow-wrap: anywhere }
-}
-.kept { display: inline-block; white-space: nowrap }
-#each th:last-child, #each td:last-child { text-align: left }
-ul { padding-left: 1.2rem; color: var(--muted); font-size: .9rem; overflow-wrap: anywhere }
-"""
-)
-
-_TEMPLATE = """
-{%- macro scrolled(name) -%}
-<p class="hint">Wider than the screen: swipe it sideways.</p>
-<div class="scroll" tabindex="0" role="region" aria-label="{{ name }}">{{ caller() }}</div>
-{%- endmacro -%}
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{{ title }}</title>
-<style>{{ style | safe }}</style>
-</head>
-<body>
-<main>
-<h1>{{ title }}</h1>
-{% for warning in warnings %}<p class="warn">{{ warning }}</p>
-{% endfor %}
-<dl class="facts">
-{% for name, value in facts %}<div><dt>{{ name }}</dt><dd>{{ value }}</dd></div>
-{% endfor %}
-</dl>
-{% call scrolled('the table') %}
-<table id="numbers">
-<thead><tr>{% for name in head %}<th scope="col">{{ name | breakable | safe }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for line in lines %}
-<tr{% if line.aside %} class="aside"{% endif %}>
-{%- for cell in line.cells -%}
-<td>{% if loop.index0 in line.best %}<strong>{{ cell | breakable | safe }}</strong>
-{%- else %}{{ cell | breakable | safe }}{% endif %}</td>
-{%- endfor -%}
-</tr>
-{% endfor %}
-</tbody>
-</table>
-{% endcall %}
-
-<h2 id="figures">Figures</h2>
-{% for why in lacking %}<p class="note">{{ why }}</p>
-{% endfor %}
-{% for group in groups %}
-<div class="figures">
-{% for figure, size in group %}
-<figure class="{{ size }}">
-{{ figure.svg | safe }}
-<figcaption>{{ figure.caption }}</figcaption>
-</figure>
-{% endfor %}
-</div>
-{% endfor %}
-
-<h2 id="notes">What to know of the numbers</h2>
-<ul>
-{% for note in notes %}<li>{{ note }}</li>
-{% endfor %}
-</ul>
-
-<h2 id="runs">Runs</h2>
-<details{{ ' open' if runs | length <= most else '' }}><summary>{{ runs | length }} runs</summary>
-{% call scrolled('the runs') %}
-<table id="each">
-<thead><tr><th scope="col">row</th><th scope="col">seed</th><th scope="col">{{ headline }}</th>
-<th scope="col">run</th></tr></thead>
-<tbody>
-{% for run in runs %}
-<tr><td>{{ run.row }}</td><td>{{ run.seed }}</td><td>{{ run.value }}</td>
-<td>{% if run.href %}<a href="{{ run.href }}">{{ run.name }}</a>{% else %}{{ run.name }}{% endif %}</td></tr>
-{% endfor %}
-</tbody>
-</table>
-{% endcall %}
-<p class="note">{{ reports }}</p>
-</details>
-</main>
-</body>
-</html>
-"""
 
 
 def page(numbers: Numbers, where: Path | None = None) -> str:
@@ -141,10 +35,9 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
     # Difference and curves are large. The figures of columns have one size, so that they can be compared.
     large = drawn.overall if len(drawn.overall) > 1 else []
     small = drawn.columns if large else drawn.overall + drawn.columns
-    thirds = [[(figure, "third") for figure in some] for some in (small, drawn.prices)]
-    groups = [group for group in ([(figure, "half") for figure in large], *thirds) if group]
+    groups = [(some, size) for some, size in ((large, "half"), (small, "third"), (drawn.prices, "third")) if some]
     runs = [_run(numbers, row, run, where) for row in numbers.rows for run in row.runs]
-    linked = sum(bool(run["href"]) for run in runs)
+    linked = sum(bool(run[-1]["href"]) for run in runs)
     reports = (
         f"{linked} of {len(runs)} have a report, which their names lead to" if linked else "None has a report here"
     ) + "; `fedshift report RUN` makes one. A page that is moved away from its runs leads nowhere."
@@ -153,27 +46,26 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
         "title": numbers.title, "warnings": numbers.warnings, "facts": known,
         "head": head, "lines": lines, "groups": groups, "lacking": drawn.lacking,
         "notes": numbers.notes, "runs": runs, "headline": numbers.headline, "most": OPEN, "reports": reports,
+        "words": words,
     }  # fmt: skip
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["breakable"] = breakable
-    return environment.from_string(_TEMPLATE).render(content, style=_STYLE) + "\n"
+    return render("compare", content)
 
 
-def breakable(text: str) -> str:
-    """Return a cell as HTML that breaks before its spread and within long words."""
-    words = re.split(r"(?<!±) ", text)  # the sign stays with its number
-    return " ".join(_kept(word) if "±" in word else "".join(_broken(word)) for word in words)
+def words(text: str) -> list[list[tuple[str, bool]]]:
+    """Return the words of a cell, each as its parts; a line may break between parts and before the spread.
+
+    Returns:
+        For each word its parts, and whether the page keeps a part on one line.
+    """
+    split = re.split(r"(?<!±) ", text)  # the sign stays with its number
+    return [[(word, True)] if "±" in word else _parts(word) for word in split]
 
 
-def _broken(word: str) -> list[str]:
+def _parts(word: str) -> list[tuple[str, bool]]:
     if len(word) <= LONG:
-        return [escape(word)]
+        return [(word, False)]
     parts = re.split(r"(?<=[-_/=,])", word)
-    return [_kept(part[i : i + LONG]) for part in parts for i in range(0, len(part), LONG)]
-
-
-def _kept(part: str) -> str:
-    return f'<span class="kept">{escape(part)}</span>'
+    return [(part[i : i + LONG], True) for part in parts for i in range(0, len(part), LONG)]
 
 
 def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
@@ -201,16 +93,14 @@ def _network(config: Mapping[str, Any]) -> str:
 
 def _values(values: Iterable[object]) -> str:
     distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
-    more = len(distinct) - MOST_VALUES
-    return " / ".join(distinct[:MOST_VALUES]) + (f" and {more} more" if more > 0 else "")
+    return some(distinct, MOST_VALUES, " / ")
 
 
-def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> dict[str, Any]:
+def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any, ...]:
+    """Return a run's line of the table of runs: row, seed, value, and its name with the link to its report."""
     value = row.by_seed[run.results.seed].get(numbers.headline)
-    return {
-        "row": named(row), "seed": run.results.seed, "value": "missing" if value is None else f"{value:.2f}",
-        "name": run.name, "href": _href(run, where),
-    }  # fmt: skip
+    shown_value = "missing" if value is None else f"{value:.2f}"
+    return named(row), run.results.seed, shown_value, {"name": run.name, "href": _href(run, where)}
 
 
 def _href(run: Run, where: Path | None) -> str:

@@ -9,8 +9,9 @@ from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import Altered, altered
 from fedshift.papers.printed import PLAIN
 from fedshift.results import contents
-from fedshift.results.loading import BASELINE, Run
+from fedshift.results.loading import Run
 from fedshift.results.metrics import Score
+from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Paired, Spread, paired, spread
 from fedshift_app.run.folder import ON_ALL
 from fedshift_app.run.scores import worst

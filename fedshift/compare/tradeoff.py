@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.compare.rows import Row, named
 from fedshift.results import contents
-from fedshift.results.loading import ASIDE
+from fedshift.results.settings import ASIDE
 from fedshift_app.config.keys import COST_SECTIONS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fedshift.papers import printed as printed_module
 from fedshift.papers.printed import Cost, Table
-from fedshift.results.loading import BASELINE
+from fedshift.results.settings import BASELINE
 from fedshift_core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from clients.base import DomainClient
 from clients.training import machine
 from clients.training.phases import Phase
 from datasets.base import ImageSet
-from fedshift.catalog.tables import columns, facts
 from fedshift.costs.measuring import TimedGrid
+from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig

@@ -5,6 +5,7 @@ import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from fedshift.tables import columns
 from fedshift_app.config.sections import RunConfig
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Table:
 
     def text(self) -> str:
         """Return aligned lines."""
-        blocks = [line for rows in self._blocks() for line in [*_aligned(rows), ""]]
+        blocks = [line for rows in self._blocks() for line in [*columns(rows, "", numbers=True, ruled=True), ""]]
         notes = [line for note in self._notes() for line in textwrap.wrap(f"- {note}", WIDTH, subsequent_indent="  ")]
         return "\n".join([self.title, "", *blocks, *notes])
 
@@ -122,12 +123,6 @@ def _cells(costs: "Costs") -> tuple[str, ...]:
         _name(costs), f"{costs.parameters.all:,}", f"{costs.parameters.sent:,}", f"{costs.step_flops / GIGA:.3f}",
         f"{costs.seconds:.3f}", f"{costs.bytes_up / MEGA:.3f}", f"{costs.bytes_down / MEGA:.3f}",
     )  # fmt: skip
-
-
-def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]
 
 
 def _name(costs: "Costs") -> str:

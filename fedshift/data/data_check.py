@@ -8,9 +8,10 @@ from typing import Any
 
 from datasets.base import OWN_SPLITS, SPLITS, Split
 from datasets.io import cache, trees
-from datasets.partition.splits import Allocation
+from datasets.partition.allocation import Allocation
 from datasets.quality.checkup import Checkup, Part
 from datasets.sets import folders
+from fedshift import tables
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 
@@ -211,11 +212,8 @@ def _counts(checkup: Checkup, domains: Sequence[str]) -> list[str]:
         rows = [["fewest of a class", *(cell(domain, min) for domain in domains)]]
         rows += [["most of a class", *(cell(domain, max) for domain in domains)]]
     rows.append(["all", *(cell(domain, sum) for domain in domains)])
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    rule = "  ".join("-" * width for width in widths)
-    text = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (head, *rows)]
-    lines = ["  ".join(row) for row in text]
-    return [lines[0], rule, *lines[1:-1], rule, lines[-1]]
+    *lines, last = tables.columns([head, *rows], "", numbers=True, ruled=True)
+    return [*lines, tables.rule([head, *rows]), last]
 
 
 def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Around) -> str:

@@ -15,7 +15,7 @@ from datasets import catalog
 from datasets.base import ImageSet, Split
 from datasets.corruptions import CORRUPTIONS
 from datasets.io.decode import Progress as Report
-from datasets.partition.splits import Allocation
+from datasets.partition.allocation import Allocation
 from datasets.quality import checkup
 from datasets.quality.corruption_sheet import corruption_sheet
 from datasets.quality.preview import contact_sheet

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from fedshift import options
 from fedshift.catalog import completion
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
-from fedshift_core.paths import typed_path
 
 app = typer.Typer()
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
@@ -21,7 +21,7 @@ def export(
         str, typer.Argument(help="See `fedshift experiments`.", autocompletion=completion.experiments)
     ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder to make.", parser=typed_path)] = Path("nodes"),
+    output: Annotated[Path, options.path_option("Folder to make.", "-o", "--output")] = Path("nodes"),
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift.deploy import exporting
@@ -38,10 +38,7 @@ def export(
 
 @app.command("deploy-demo")
 def deploy_demo(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[EXPERIMENT] [KEY=VALUE ...]", autocompletion=completion.arguments),
-    ] = None,
+    arguments: Annotated[list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys.")] = False,
 ) -> None:
     """Run an experiment on a SuperLink and SuperNodes on this machine's loopback, with TLS and node keys.
@@ -60,8 +57,7 @@ def deploy_demo(
 def superlink(
     context: typer.Context,
     folder: Annotated[
-        Path | None,
-        typer.Option("--credentials", help="Folder of `fedshift credentials`: TLS and node keys.", parser=typed_path),
+        Path | None, options.path_option("Folder of `fedshift credentials`: TLS and node keys.", "--credentials")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
@@ -103,7 +99,7 @@ def supernode(
 
 @credentials_app.command("authority")
 def credentials_authority(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
+    folder: Annotated[Path, options.path_argument("Folder to write to.")],
 ) -> None:
     """Make the CA of a federation: ca.key, which stays with you, and ca.crt, which everybody gets."""
     from fedshift.launch import credentials
@@ -113,7 +109,7 @@ def credentials_authority(
 
 @credentials_app.command("server")
 def credentials_server(
-    folder: Annotated[Path, typer.Argument(help="The folder with ca.key and ca.crt.", parser=typed_path)],
+    folder: Annotated[Path, options.path_argument("The folder with ca.key and ca.crt.")],
     host: Annotated[
         list[str] | None, typer.Option(help="Name or IP address of the SuperLink; repeat for each one.")
     ] = None,
@@ -127,7 +123,7 @@ def credentials_server(
 
 @credentials_app.command("node")
 def credentials_node(
-    folder: Annotated[Path, typer.Argument(help="Folder to write to.", parser=typed_path)],
+    folder: Annotated[Path, options.path_argument("Folder to write to.")],
     name: Annotated[str, typer.Argument(help="The node's name.")],
 ) -> None:
     """Make a SuperNode's key pair: NAME.key, which stays on the node, and NAME.pub, which is registered."""

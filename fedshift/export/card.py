@@ -4,17 +4,16 @@ YAML between two lines of dashes for machines (tags, library, metrics as a model
 The license is the owner's to fill in.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
+from fedshift.export.saved import SavedModel
+from fedshift.tables import some
 from fedshift_app.config import registry
 from fedshift_core.limits import plain
-
-if TYPE_CHECKING:
-    from fedshift.export.saved import SavedModel
 
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
@@ -53,22 +52,22 @@ RESIZE: dict[Resize, str] = {
 WINDOW = "of more than 8 bits: the full range of the file's bits becomes 0 to 255; DICOM by its own window"
 
 
-def card(model: "SavedModel") -> str:
+def card(model: SavedModel) -> str:
     """Return the card."""
     front = yaml.safe_dump(_front(model), sort_keys=False, allow_unicode=True)
     parts = [f"---\n{LICENSE}{front}---\n", f"# {_title(model)}\n", _what(model), _use(model), _facts(model)]
     return "\n".join([*parts, _metrics(model), _origin(model)])
 
 
-def _title(model: "SavedModel") -> str:
+def _title(model: SavedModel) -> str:
     return plain(f"{model.network} by {_method(model)} on {model.origin.dataset}")
 
 
-def _method(model: "SavedModel") -> str:
+def _method(model: SavedModel) -> str:
     return registry.label(str(model.method.get("name", "")))
 
 
-def _front(model: "SavedModel") -> dict[str, Any]:
+def _front(model: SavedModel) -> dict[str, Any]:
     front: dict[str, Any] = {
         "library_name": LIBRARIES[model.form],
         "pipeline_tag": "image-classification",
@@ -91,7 +90,7 @@ def _front(model: "SavedModel") -> dict[str, Any]:
     return front
 
 
-def _what(model: "SavedModel") -> str:
+def _what(model: SavedModel) -> str:
     whose = {
         "global": "It is the model that all nodes share.",
         "node": f"It is the model of node {model.node}"
@@ -109,18 +108,16 @@ def _what(model: "SavedModel") -> str:
     return f"{_cell(text)}\n"
 
 
-def _use(model: "SavedModel") -> str:
+def _use(model: SavedModel) -> str:
     if model.parts == "shared":
         return ""
     text = f"## How to use it\n\n{USE[model.form]}"
     return text if model.form == "safetensors" else f"{text}\n`images`: {model.input}. `scores`: {model.output}.\n"
 
 
-def _facts(model: "SavedModel") -> str:
-    classes = ", ".join(model.classes[:MOST_CLASSES])
-    more = len(model.classes) - MOST_CLASSES
+def _facts(model: SavedModel) -> str:
     rows = {
-        "classes, in order": classes + (f" and {more} more (model.json)" if more > 0 else ""),
+        "classes, in order": some(model.classes, MOST_CLASSES, what=" (model.json)"),
         **_preprocessing(model),
         "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
         "method": _settings(model.method | {"name": _method(model)}),
@@ -131,7 +128,7 @@ def _facts(model: "SavedModel") -> str:
     return f"## What it is\n\n{_table(rows)}"
 
 
-def _preprocessing(model: "SavedModel") -> dict[str, str]:
+def _preprocessing(model: SavedModel) -> dict[str, str]:
     """Return the preprocessing of an image, which a user of a program must repeat."""
     low, high = model.window or (0, 0)
     return {
@@ -152,7 +149,7 @@ def _settings(section: dict[str, Any]) -> str:
     return f"{section.get('name', '')} ({params})" if params else str(section.get("name", ""))
 
 
-def _metrics(model: "SavedModel") -> str:
+def _metrics(model: SavedModel) -> str:
     measured = model.measured
     if measured is None:
         return "## Metrics\n\nThe run did not score this model on all test images.\n"
@@ -168,7 +165,7 @@ def _metrics(model: "SavedModel") -> str:
     return f"## Metrics\n\n{plain(whose)}\n\n" + "\n".join(rows) + "\n"
 
 
-def _origin(model: "SavedModel") -> str:
+def _origin(model: SavedModel) -> str:
     origin = model.origin
     rows = {
         "experiment": origin.experiment,

@@ -10,7 +10,7 @@ No other file is read. ``model.json`` may come from an untrusted source: this mo
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field, StringConstraints, ValidationError, model
 from clients.training.settings import ImageConfig
 from datasets import base
 from datasets.base import Exif, Resize
-from fedshift.export.card import card
 from fedshift.export.forms import FILES, Form
 from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_core import atomic_io
@@ -164,13 +163,14 @@ def portable(config: RunConfig) -> dict[str, Any]:
     return content | {"tracking": "none", "profile": False}
 
 
-def write(folder: Path, fields: Mapping[str, Any], data: bytes) -> SavedModel:
+def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[SavedModel], str]) -> SavedModel:
     """Write a saved model; the folder appears complete or not at all.
 
     Args:
         folder: The folder to make.
         fields: All of :class:`SavedModel` but ``file``, ``bytes`` and ``sha256``.
         data: The weights, or the program.
+        card: Returns the card of the model.
 
     Raises:
         ConfigError: If the folder exists, or cannot be made.

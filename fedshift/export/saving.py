@@ -10,6 +10,7 @@ from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import Source
 from fedshift.export import programs, saved, scorer
+from fedshift.export.card import card
 from fedshift.export.forms import Form
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.report import reading
@@ -123,7 +124,7 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
         "parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "knowledge": [name.removeprefix(scorer.KNOWLEDGE) for name in arrays if name.startswith(scorer.KNOWLEDGE)],
         "configuration": saved.portable(config) if form == "safetensors" else {},
-    }, data)  # fmt: skip
+    }, data, card)  # fmt: skip
 
 
 def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:

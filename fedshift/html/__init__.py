@@ -1,1 +1,1 @@
-"""What all HTML pages share: theme, figures as SVG, names in figures."""
+"""What all HTML pages share: templates with one base, figures as SVG, names in figures."""

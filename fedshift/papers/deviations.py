@@ -13,7 +13,8 @@ from typing import Any
 from datasets import catalog
 from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
-from fedshift.results.loading import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
+from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
+from fedshift.tables import some
 from fedshift_app.config.keys import as_of
 from fedshift_core.limits import shortened
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
@@ -106,9 +107,7 @@ def altered(
 
 def listed(values: Sequence[Altered]) -> str:
     """Return values in one line of bounded length; the rest is counted."""
-    more = len(values) - MOST_NAMED
-    line = ", ".join(value.text for value in values[:MOST_NAMED])
-    return line + (f" and {more} more, which --json names" if more > 0 else "")
+    return some([value.text for value in values], MOST_NAMED, what=", which --json names")
 
 
 def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.papers import open_values
-from fedshift.results.loading import ROW_SECTIONS
+from fedshift.results.settings import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError

@@ -7,21 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.html import drawing
-from fedshift.report import (
-    features as report_features,
-)
-from fedshift.report import (
-    figures,
-    page,
-    papers,
-    predictions,
-    reading,
-)
-from fedshift.report import (
-    summary as report_summary,
-)
-from fedshift.report.command import REPORT_FILE
-from fedshift.report.page import Section
+from fedshift.html.rendering import render
+from fedshift.report import REPORT_FILE, figures, papers, predictions, reading, summary
+from fedshift.report import features as report_features
+from fedshift.report.sections import Section, folded
 from fedshift_app.run.summary import finite
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
@@ -66,7 +55,7 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
         if chosen is not None:
             config = predictions.with_data(record.config, data_dir)
             papers.add(seen, record, sight, config, chosen, node is not None, numbers)
-        content = report_summary.content(record) | {"seen": page.folded(seen)}
+        content = summary.content(record) | {"seen": folded(seen)}
     lacks = _lacks(seen)
     numbers["not_drawn"] = list(lacks)
     content["contents"] = [
@@ -76,7 +65,7 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
     path = record.folder / REPORT_FILE
     try:
         write_atomically(record.folder / NUMBERS_FILE, json.dumps(finite(numbers)) + "\n")
-        write_atomically(path, page.render(content))
+        write_atomically(path, render("report", content))
     except OSError as error:
         raise ConfigError(f"report: cannot write to {record.folder}: {error.strerror}") from None
     return Made(path, lacks)

@@ -13,7 +13,7 @@ from fedshift.html.drawing import (  # fmt: skip
     short,
     titled,
 )
-from fedshift.report.page import Section, Table
+from fedshift.report.sections import Section, Table
 from fedshift_app.run.console import percent
 from fedshift_app.run.figures import SHORT, Figures, Of
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain

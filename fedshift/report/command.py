@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("fedshift")
 
-REPORT_FILE = "report.html"
 KEYS = ("data-dir", "images", "node")
 ALL = "all"
 MAX_IMAGES = 2000  # of each domain; default of the key ``images``
@@ -44,11 +43,9 @@ def run(folder: Path, arguments: list[str]) -> "Made":
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of libraries for their developers
-            from fedshift.report import (
-                build as report_build,  # imports matplotlib, torch and scikit-learn: only for a report
-            )
+            from fedshift.report import build  # imports matplotlib, torch and scikit-learn: only for a report
 
-            return report_build.make(folder, data_dir, limit, node)
+            return build.make(folder, data_dir, limit, node)
     except FedShiftError:
         raise
     except Exception as error:  # the run is finished even if a figure fails

@@ -6,9 +6,9 @@ import numpy as np
 
 from fedshift.report import analysis, by_class, grad_cam, maps
 from fedshift.report.analysis import Floats, Ints
-from fedshift.report.page import Section
 from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
+from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.run.figures import images_text
 from fedshift_core.options.scoring import BN_WAYS_TOLD

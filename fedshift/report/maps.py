@@ -28,6 +28,7 @@ from fedshift.html.drawing import (
 from fedshift.report import analysis
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
+from fedshift.tables import some
 from strategies.federation.roster import Node
 
 NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row
@@ -65,13 +66,9 @@ def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, 
         true, taken = np.unravel_index(int(off.argmax()), off.shape)
         worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({off.max()} times)"
     title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {images} images are right{worst}."
-    hatched = f" Hatched: no test image of {_some([classes[k] for k in empty])}." if empty else ""
+    without = some([classes[k] for k in empty], NAMED, what=" classes")
+    hatched = f" Hatched: no test image of {without}." if empty else ""
     return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M") + hatched)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = len(names) - NAMED
-    return ", ".join(names[:NAMED]) + (f" and {more} more classes" if more > 0 else "")
 
 
 def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequence[str]) -> Drawing:

@@ -15,9 +15,9 @@ from fedshift.report import analysis, panels, same_images
 from fedshift.report import features as report_features
 from fedshift.report.analysis import Floats
 from fedshift.report.features import NotOfThisRun, Seen
-from fedshift.report.page import Section
 from fedshift.report.predictions import Sight
 from fedshift.report.reading import Record
+from fedshift.report.sections import Section
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import FedShiftError
 from strategies.federation.roster import Node

@@ -7,8 +7,8 @@ import yaml
 
 from fedshift.html import drawing
 from fedshift.report import curves, maps
-from fedshift.report.page import Section
 from fedshift.report.reading import Record
+from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import model_selection, one_class
@@ -154,12 +154,13 @@ def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
     return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown
 
 
-def _nodes(record: Record) -> list[dict[str, Any]]:
+def _nodes(record: Record) -> list[tuple[str, int, int, str]]:
+    """Return for each domain the number of nodes, of their training images, and of the images of each node."""
     rows = []
     for domain in record.config.dataset.domains if record.nodes else ():
         sizes = [node.num_examples for node in record.nodes if node.domain == domain]
         each = " to ".join(map(str, sorted({min(sizes), max(sizes)}))) if sizes else "held by no node"
-        rows.append({"domain": domain, "nodes": len(sizes), "images": sum(sizes), "each": each})
+        rows.append((domain, len(sizes), sum(sizes), each))
     return rows
 
 

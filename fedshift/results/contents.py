@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift.results.loading import NODES, Run, read_config
+from fedshift.results.loading import Run, read_config
+from fedshift.results.settings import NODES
+from fedshift.tables import some
 
 #: Text in place of a difference between rows with other images.
 OTHER_IMAGES = "other images"
@@ -66,8 +68,8 @@ def _other_hashes(runs: Sequence[tuple[str, Mapping[str, Mapping[str, str]], str
         if len(by_digest) > 1:
             splits.setdefault(tuple(map(tuple, by_digest.values())), []).append(split)
     return [
-        f"the images of {_some(list(dict.fromkeys(differ)), _MOST_SPLITS)} are not the same in "
-        + _some([_some(list(version), _MOST_RUNS) for version in versions], _MOST_VERSIONS, " as in ")
+        f"the images of {some(list(dict.fromkeys(differ)), _MOST_SPLITS)} are not the same in "
+        + some([some(list(version), _MOST_RUNS) for version in versions], _MOST_VERSIONS, " as in ")
         for versions, differ in splits.items()
     ]
 
@@ -83,7 +85,7 @@ def _other_counts(runs: Sequence[Run]) -> list[str]:
         settings = [*dividing.items(), *_reading(run).items(), (NODES, run.config[NODES])]
         members.setdefault((run.results.seed, repr(settings)), []).append(run)
     return [
-        f"seed {seed}: the nodes hold other images in {_some([run.name for run in same], _MOST_RUNS)}"
+        f"seed {seed}: the nodes hold other images in {some([run.name for run in same], _MOST_RUNS)}"
         for (seed, _), same in members.items()
         if len({_counts(run) for run in same}) > 1
     ]
@@ -97,8 +99,3 @@ def _counts(run: Run) -> str:
 def _reading(run: Run) -> dict[str, Any]:
     """Return the settings that determine the images of a domain and split."""
     return {key: value for key, value in run.config.items() if key.startswith("dataset.") and key not in _ASIDE}
-
-
-def _some(names: Sequence[str], most: int, separator: str = ", ") -> str:
-    more = len(names) - most
-    return separator.join(names[:most]) + (f" and {more} more" if more > 0 else "")

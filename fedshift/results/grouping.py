@@ -4,7 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift.results import contents
-from fedshift.results.loading import BASELINE, Run, usual_settings
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE, usual_settings
+from fedshift.tables import some
 from fedshift_app.config import registry
 
 #: Label of the row of a run whose values a search chose.
@@ -53,10 +55,10 @@ def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> 
     """Return the differing settings in one line: each value with the runs that have it."""
     parts = []
     for key, values in differences.items():
-        by_value = [
-            f"{shown(each)} ({_some([run.name for run, value in zip(runs, values, strict=True) if value == each])})"
-            for each in _distinct(values)
-        ]
+        by_value = []
+        for each in _distinct(values):
+            names = [run.name for run, value in zip(runs, values, strict=True) if value == each]
+            by_value.append(f"{shown(each)} ({some(names, _NAMED)})")
         parts.append(f"{key} is {' and '.join(by_value)}")
     return "; ".join(parts)
 
@@ -142,7 +144,7 @@ def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
 def harmless(runs: Sequence[Run]) -> list[str]:
     """Return notes on differing surroundings for which equal runs ended with the same weights."""
     return [
-        f"not the same {key}, but {_some(seen)} ran with each and ended with the same weights: "
+        f"not the same {key}, but {some(seen, _NAMED)} ran with each and ended with the same weights: "
         + differences_line(runs, {key: values})
         for key, values in _other_surroundings(runs).items()
         if (seen := _witnesses(runs, values))
@@ -239,11 +241,6 @@ def _suspicious(run: Run, other: Run) -> bool:
     if ours.weights_sha256 != theirs.weights_sha256 or ours.evaluated != theirs.evaluated or ours.seed != theirs.seed:
         return False
     return ours.evaluated == "global model" or ours.domains == theirs.domains
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

@@ -3,24 +3,21 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field, ValidationError
 
-from datasets import catalog
 from fedshift.results import distinct
-from fedshift_app.config import registry, written
-from fedshift_app.config import resolving as configuration
-from fedshift_app.config.files import names
+from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, TUNED, own_settings
+from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_app.run.resuming import FREE, full_lines
+from fedshift_app.run.resuming import full_lines
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.options.scoring import LAST_ROUNDS
@@ -28,22 +25,6 @@ from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED
 from fedshift_core.yaml_files import read_yaml
 
-#: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
-ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
-#: Settings that make neither rows nor groups. Seeds are averaged over. The name of an experiment changes no number, and
-#: the precision that nodes choose with precision=auto should change none (``surroundings``).
-ASIDE = (
-    *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
-    "federation.max_update", "federation.max_images",  # they do not change results of honest nodes
-)  # fmt: skip
-#: Prefix of the values that a search replaced.
-TUNED = "tuned."
-#: The number of nodes, named like a setting; ``allocation.counts=any`` leaves it open.
-NODES = "nodes"
-#: Kinds of BatchNorm statistics. A run's settings have the first, which its numbers use; a score may name another.
-BN_STATISTICS = "evaluate.bn"
-#: The method with which the others are compared; it changes no settings of other sections.
-BASELINE = "fedavg"
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
@@ -236,64 +217,6 @@ def read(paths: Sequence[Path]) -> Given:
     if not runs:
         raise next(iter(unreadable.values()))
     return Given(runs, unfinished, unreadable)
-
-
-@cache
-def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tuple[Any, Any]]:
-    """Return the settings of other sections that a method sets in an experiment.
-
-    They come from conf/methods and the experiment's ``methods:``. The reference is the experiment with its own method:
-    FedAvg, or FedSeProto where nodes have different networks; neither sets anything. For experiments outside
-    conf/experiments and a user's own images, only the run knows them (``Run.recorded_method_settings``).
-
-    Returns:
-        The method's value and the experiment's value, by dotted key.
-    """
-    if not _known(experiment, dataset, method):
-        return {}
-    usual = usual_settings(experiment, dataset, method)
-    plain = _settings({"experiment": experiment, "dataset": dataset})
-    return {
-        key: (usual.get(key), plain.get(key))
-        for key in usual.keys() | plain.keys()
-        if not key.startswith("method.") and usual.get(key) != plain.get(key)
-    }
-
-
-@cache
-def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
-    """Return the default settings of a method in an experiment by dotted key.
-
-    The result is empty for experiments outside conf/experiments and for a user's own images.
-    """
-    if not _known(experiment, dataset, method):
-        return {}
-    return _settings({"experiment": experiment, "dataset": dataset, "method": method})
-
-
-@cache
-def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
-    """Return the settings of an experiment by dotted key, and its number of nodes if fixed.
-
-    Args:
-        experiment: One of conf/experiments.
-        given: Further settings of a printed row, in the form of the run-config key ``set``.
-    """
-    config = configuration.resolve({"experiment": experiment, "set": given})
-    nodes = config.allocation.num_nodes()
-    return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
-
-
-def _known(experiment: str, dataset: str, method: str) -> bool:
-    """Return whether experiment, data set and method are known by their names alone."""
-    if registry.known(method) is None:
-        return False
-    named = experiment in names("experiments") and dataset in catalog.DATASETS
-    return named and catalog.get(dataset).own is None
-
-
-def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    return as_requested(flat(configuration.resolve(given).model_dump(mode="json")))
 
 
 def _places(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
 from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Resize, Source
 from datasets.corruptions import CORRUPTIONS
-from datasets.partition.splits import Allocation
+from datasets.partition.allocation import Allocation
 from fedshift_app.config import registry
 from fedshift_app.config.trackers import Trackers
 from fedshift_core.frozen import FrozenDict, Section

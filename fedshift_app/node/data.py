@@ -8,9 +8,10 @@ import numpy as np
 
 from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices
 from datasets.partition.shares import given_validation as divide_given
-from datasets.partition.splits import Allocation, Parts, domain_parts, mixed_test, node_parts, public_part
+from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.seeding import generator

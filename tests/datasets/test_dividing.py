@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from datasets.partition import shares
-from datasets.partition.splits import Allocation, Parts, mixed_test, node_parts
+from datasets.partition.allocation import Allocation
+from datasets.partition.splits import Parts, mixed_test, node_parts
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from digit_files import noise
+from digit_files import read as read_found
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -17,7 +18,7 @@ from PIL import Image
 from support import refusal_of
 
 from datasets.base import ImageSet
-from datasets.io import files, layout
+from datasets.io import files, layout, trees
 from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
@@ -29,7 +30,7 @@ def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
 
 
 def read(root: Path, domain: str = "art", size: int = 8) -> ImageSet:
-    return files.read_domain(root, domain, "train", classes=CLASSES, size=size)
+    return read_found(trees.find_plain(root, domain, "train", CLASSES), size)
 
 
 def refusal(root: Path, domain: str = "art") -> str:
@@ -214,7 +215,7 @@ def test_zip_of_other_things_is_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "art_train.npz", "w") as archive:
         archive.writestr("x", "text")
         archive.writestr("y", "text")
-    assert "key x is no array" in refusal(tmp_path)
+    assert "key y is no array" in refusal(tmp_path)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -276,8 +277,8 @@ def test_folder_ignores_case_of_classes_hidden_files_and_other_files(tmp_path: P
 def test_exact_class_name_wins_over_other_case(tmp_path: Path) -> None:
     for name in ("Dog", "dog"):
         write_image(tmp_path / "art" / "train" / name / "a.png", noise(8, 8, 3))
-    images = files.read_domain(tmp_path, "art", "train", classes=("dog", "Dog"), size=8)
-    assert images.y.tolist() == [0, 1]
+    found = trees.find_plain(tmp_path, "art", "train", ("dog", "Dog"))
+    assert read_found(found, 8).y.tolist() == [0, 1]
 
 
 def test_npz_wins_over_the_folder(tmp_path: Path) -> None:

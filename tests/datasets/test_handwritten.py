@@ -10,8 +10,10 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from datasets.base import SPLITS, Source, Split, checked
 from datasets.catalog import DATASETS
-from datasets.sets import handwritten
-from datasets.sets.handwritten import CLASSES, DOMAINS, RENDERERS, SIZE, load, source_indices, upsample
+from datasets.listing import Arrays
+from datasets.sets import handwritten_styles
+from datasets.sets.handwritten import CLASSES, DOMAINS, draw, find, source_indices
+from datasets.sets.handwritten_styles import RENDERERS, SIZE, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -68,7 +70,7 @@ def test_split_is_shuffled_and_seeded() -> None:
 
 @pytest.mark.parametrize(("domain", "split"), PARTS)
 def test_loaded_part_keeps_the_promise(domain: str, split: Split) -> None:
-    images = load(domain, split, Source())
+    images = draw(domain, split, 0)
     assert checked(images, classes=len(CLASSES), size=SIZE, where=domain) is images
     assert images.y.dtype == np.int64
     assert np.array_equal(images.y, LABELS[source_indices(0)[domain, split]])
@@ -77,7 +79,7 @@ def test_loaded_part_keeps_the_promise(domain: str, split: Split) -> None:
 
 @pytest.mark.parametrize(("domain", "split"), PARTS)
 def test_seed_decides_the_images(domain: str, split: Split) -> None:
-    first, again, other = (load(domain, split, Source(seed=seed)) for seed in (5, 5, 6))
+    first, again, other = (draw(domain, split, seed) for seed in (5, 5, 6))
     assert np.array_equal(first.x, again.x)
     assert np.array_equal(first.y, again.y)
     assert not np.array_equal(first.y, other.y)
@@ -86,7 +88,7 @@ def test_seed_decides_the_images(domain: str, split: Split) -> None:
 
 def test_images_of_a_part_are_all_different() -> None:
     for domain in DOMAINS:
-        train, test = (load(domain, split, Source()).x for split in SPLITS)
+        train, test = (draw(domain, split, 0).x for split in SPLITS)
         everything = np.concatenate([train, test])
         assert len(np.unique(everything.reshape(len(everything), -1), axis=0)) == len(everything)
 
@@ -131,8 +133,8 @@ def test_load_shows_the_renderer_nothing_but_its_own_digits(
         seen.append(ink)
         return np.zeros((*ink.shape, 3), np.uint8)
 
-    monkeypatch.setitem(handwritten.RENDERERS, domain, spy)
-    load(domain, split, Source())
+    monkeypatch.setitem(RENDERERS, domain, spy)
+    draw(domain, split, 0)
     own = load_digits().images[source_indices(0)[domain, split]]
     assert len(seen) == 1
     assert np.array_equal(seen[0], upsample((own / 16).astype(np.float32)))
@@ -142,8 +144,8 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
     # Every digit of this batch is a plane of one value, so a neighbour shows whose it is.
     values = np.linspace(0.1, 0.9, 5, dtype=np.float32)
     ink = np.broadcast_to(values[:, None, None], (5, SIZE, SIZE))
-    strips = handwritten._strips(ink, generator(0, "test"))
-    pitch = handwritten.STREET_PITCH
+    strips = handwritten_styles._strips(ink, generator(0, "test"))
+    pitch = handwritten_styles.STREET_PITCH
     assert strips.shape == (5, SIZE, SIZE + 2 * pitch)
     for own, strip in zip(values, strips, strict=True):
         left, right = strip[0, 0], strip[0, -1]
@@ -155,9 +157,9 @@ def test_street_takes_neighbours_from_its_batch_only() -> None:
 
 def test_street_shows_pieces_of_neighbours_at_the_edges() -> None:
     ink = ink_of("street", 100)
-    alone = np.pad(ink, ((0, 0), (0, 0), 2 * (handwritten.STREET_PITCH,)))
-    seen = handwritten._look_at(handwritten._strips(ink, generator(0, "test")), generator(0, "look"))
-    without = handwritten._look_at(alone, generator(0, "look"))
+    alone = np.pad(ink, ((0, 0), (0, 0), 2 * (handwritten_styles.STREET_PITCH,)))
+    seen = handwritten_styles._look_at(handwritten_styles._strips(ink, generator(0, "test")), generator(0, "look"))
+    without = handwritten_styles._look_at(alone, generator(0, "look"))
     added = (seen - without).max(axis=1)
     assert np.mean(np.maximum(added[:, :4], added[:, -4:]).max(axis=1) > 0.3) > 0.8
     assert np.mean(added[:, 12:20] > 0.3) < 0.02
@@ -195,8 +197,8 @@ def test_texture_inverts_a_background_of_its_own_per_image() -> None:
 
 
 def test_texture_has_several_kinds_of_fields() -> None:
-    assert len(handwritten.FIELDS) >= 4
-    for field in handwritten.FIELDS:
+    assert len(handwritten_styles.FIELDS) >= 4
+    for field in handwritten_styles.FIELDS:
         drawn = field(20, generator(0, "test"))
         assert drawn.shape == (20, SIZE, SIZE)
         assert drawn.min() >= 0.0
@@ -206,7 +208,7 @@ def test_texture_has_several_kinds_of_fields() -> None:
 
 
 def test_colours_set_the_domains_apart() -> None:
-    sets = {domain: load(domain, "train", Source()).x.astype(float) for domain in DOMAINS}
+    sets = {domain: draw(domain, "train", 0).x.astype(float) for domain in DOMAINS}
     spread = {domain: np.ptp(x, axis=-1).mean() for domain, x in sets.items()}
     mean = {domain: x.mean() for domain, x in sets.items()}
     slopes = {domain: np.abs(np.diff(x, axis=2)).mean() for domain, x in sets.items()}
@@ -219,23 +221,25 @@ def test_colours_set_the_domains_apart() -> None:
 
 
 def test_street_digits_stand_out_from_their_background() -> None:
-    ground, digit = handwritten._street_colours(500, generator(0, "test"))
+    ground, digit = handwritten_styles._street_colours(500, generator(0, "test"))
     step = (ground - digit).mean(axis=-1).ravel()
-    low, high = handwritten.STREET_CONTRAST
+    low, high = handwritten_styles.STREET_CONTRAST
     assert step.min() > low - 1e-3
     assert step.max() < high + 1e-3
 
 
 def test_unknown_domain_is_named() -> None:
     with pytest.raises(DataError, match=r"photo.*scan, texture, street, sketch"):
-        load("photo", "train", Source())
+        draw("photo", "train", 0)
 
 
 def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
     x = np.arange(3 * SIZE * SIZE * 3, dtype=np.int64).reshape(3, SIZE, SIZE, 3).astype(np.uint8)
     np.savez(tmp_path / "street_test.npz", x=x, y=np.array([7, 0, 2], np.int64))
-    images = load("street", "test", Source(data_dir=tmp_path))
+    found = find("street", "test", Source(data_dir=tmp_path))
+    assert isinstance(found, Arrays)
+    images = found.read()
     assert np.array_equal(images.x, x)
     assert images.y.tolist() == [7, 0, 2]
     with pytest.raises(DataError):
-        load("scan", "test", Source(data_dir=tmp_path))
+        find("scan", "test", Source(data_dir=tmp_path))

@@ -88,24 +88,23 @@ def test_folders_and_images(tmp_path: Path) -> None:
     image = folder_of(tmp_path / "4", "dog") / "dog" / f"{EVIL}.png"
     image.write_bytes(b"no image")
     refused(decode.decode, Item(image, str(image)), 8)
-    refused(files.read_folder, tmp_path / "4", classes=CLASSES, size=8)
     Image.fromarray(np.full((8, 8), 0.5, np.float32)).save(image, "TIFF")
     refused(decode.decode, Item(image, str(image)), 8)
 
 
 def test_domains_that_are_there(tmp_path: Path) -> None:
     folder_of(tmp_path / EVIL, "train")
-    message = refused(files.read_domain, tmp_path, "art", "train", classes=CLASSES, size=8, lines=2)
+    message = refused(trees.find_plain, tmp_path, "art", "train", CLASSES, lines=2)
     assert message.endswith(f"there: {SAFE}")
 
 
 def test_archives(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, EVIL) / EVIL
-    for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES, size=8)):
+    for read in (lambda path: mat.read(path, ("X",)), lambda path: files.read_npz(path, classes=CLASSES)):
         (folder / "a").write_bytes(b"no archive")
         refused(read, folder / "a")
     np.savez(tmp_path / "a.npz", **{EVIL.replace("\udcff", "\\xff"): np.zeros(1)})
-    refused(files.read_npz, tmp_path / "a.npz", classes=CLASSES, size=8)
+    refused(files.read_npz, tmp_path / "a.npz", classes=CLASSES)
     for name in (f"art/{EVIL}/1.jpg", f"{EVIL}/dog/1.jpg"):
         with tarfile.open(tmp_path / "a.tar", "w") as archive:
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 from support import refusal_of
 
-from datasets.partition.splits import Allocation, node_parts
+from datasets.partition.allocation import Allocation
+from datasets.partition.splits import node_parts
 from fedshift_core.errors import ConfigError, DataError
 
 DOMAINS = ("a", "b", "c")

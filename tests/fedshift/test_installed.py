@@ -80,7 +80,12 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
     here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml")]
     app = {"pyproject.toml", "README.md", "LICENSE", *(str(path.relative_to(ROOT)) for path in here)}
     assert "conf/experiments/handwritten.yaml" in app and "datasets/__init__.py" in app
-    command = {str(path.relative_to(ROOT)) for path in (ROOT / "fedshift").rglob("*.py")}
+    command = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "fedshift").rglob("*")
+        if path.suffix in (".py", ".j2", ".css")  # code, and the templates of pages
+    }
+    assert "fedshift/html/templates/base.html.j2" in command
     assert names == {f"fedshift/app/{name}" for name in app} | command
     assert dict(commands["console_scripts"]) == {"fedshift": "fedshift:main"}
 

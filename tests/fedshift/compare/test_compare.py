@@ -23,7 +23,7 @@ from support import ROOT
 from fedshift import cli
 from fedshift.compare import compare, figures, keep
 from fedshift.compare.footnotes import OPEN
-from fedshift.compare.page import breakable
+from fedshift.compare.page import words
 from fedshift.html.drawing import titled
 from fedshift.papers.deviations import MOST_NAMED, MOST_VALUE, Altered, listed
 from fedshift.results.statistics import paired, spread
@@ -995,10 +995,10 @@ def test_the_pages_cells_break_so_that_the_last_columns_are_in_sight(make_run: M
     runs = [make_run(m, s, two(50 + s, 40)) for m in ("fedavg", "i2pfl") for s in range(2)]
     page = compare(runs).html()
     assert "50.50 ± 0.71" in _Page.read(page).cells and "#numbers td { white-space: normal }" in page
-    assert breakable("25.34 ± 1.66 art_painting") == '25.34 <span class="kept">± 1.66</span> art_painting'
-    kept = '<span class="kept">{}</span>'
-    assert breakable("north-county-hospital<") == "".join(map(kept.format, ("north-", "county-", "hospital&lt;")))
-    assert breakable("x" * 40) == "".join(kept.format("x" * n) for n in (16, 16, 8))
+    assert '50.50 <span class="kept">± 0.71</span>' in page
+    assert words("25.34 ± 1.66 art_painting") == [[("25.34", False)], [("± 1.66", True)], [("art_painting", False)]]
+    assert words("north-county-hospital<") == [[(part, True) for part in ("north-", "county-", "hospital<")]]
+    assert words("x" * 40) == [[("x" * n, True) for n in (16, 16, 8)]]
 
 
 def test_titles_of_figures_are_not_cut() -> None:

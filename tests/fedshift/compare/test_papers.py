@@ -14,7 +14,7 @@ from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import altered
 from fedshift.papers.printed import ColumnMap, PrintedRow, Table
 from fedshift.results.grouping import shown
-from fedshift.results.loading import NODES, ROW_SECTIONS
+from fedshift.results.settings import NODES, ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.keys import as_requested, flat

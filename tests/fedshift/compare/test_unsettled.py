@@ -17,7 +17,7 @@ from fedshift.compare.claims import claims
 from fedshift.compare.footnotes import OPEN
 from fedshift.papers import open_values, printed
 from fedshift.papers.printed import Table
-from fedshift.results.loading import paper_settings
+from fedshift.results.settings import paper_settings
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError

@@ -21,7 +21,7 @@ from datasets import catalog
 from fedshift import cli
 from fedshift.deploy import exporting
 from fedshift.html import drawing
-from fedshift.html.theme import widths
+from fedshift.html.rendering import widths
 from fedshift.launch import runner
 from fedshift.report import analysis, by_class, command, curves, maps, predictions, reading
 from fedshift.report import build as report_build

@@ -110,7 +110,7 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
         found = public_set(cfg, real(folder.domain, folder.path))
         assert np.array_equal(found.images.x, wanted.images.x) and np.array_equal(found.images.y, wanted.images.y)
         assert found.sha256 == wanted.sha256
-    other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes, size=32)
+    other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes)
     files.write_npz(folders[0].path / "public_train.npz", other.select(np.arange(1, len(other))))
     catalog.load_public.cache_clear()
     node_data._public.cache_clear()

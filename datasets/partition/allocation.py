@@ -1,0 +1,270 @@
+"""Settings of the section ``allocation``: which nodes hold which domains, and how many of its images."""
+
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+
+from datasets.base import SPLITS, Split
+from datasets.partition.shares import Indices
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import MOST_NODES, as_found
+from fedshift_core.seeding import generator
+from fedshift_core.spelling import meant
+
+#: The key of ``counts`` under which the number of all nodes is given, not that of a domain.
+RANDOM = "random"
+
+
+class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """How nodes and images are dealt in simulation. A real node brings its own images instead."""
+
+    counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = Field(
+        "any",
+        description="Nodes per domain; any: domains are dealt in turn to as many nodes as there are; {random: N}: N "
+        "nodes, at least one a domain, the rest by the seed.",
+    )
+    share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = Field(
+        "equal",
+        description="Share of a domain's training images, above 0 and at most 1, that each node draws: one number, "
+        "one per domain, or equal to divide all images.",
+    )
+    #: down: as ``int`` does in the code of FPL and F2DC.
+    rounding: Literal["nearest", "down"] = Field(
+        "nearest", description="How a share becomes a whole number of images: to the nearest, or down."
+    )
+    share_per: Literal["node", "domain"] = Field(
+        "node",
+        description="Whose share it is: each node's, or that of all nodes of the domain together, who"
+        " divide it equally.",
+    )
+    with_replacement: bool = Field(
+        False,
+        description="Whether each node draws its share from the whole domain, so that several nodes may hold an image.",
+    )
+    #: The code of FPL and F2DC: of four nodes at 30 % the last gets 10 %.
+    last_takes_rest: bool = Field(
+        False, description="Whether the last node of a domain takes what is left where that is less than its share."
+    )
+    #: FPL's and F2DC's code.
+    class_coverage: bool = Field(
+        False, description="Whether images are swapped until every node holds each class at least once."
+    )
+    label_skew: float | None = Field(
+        None,
+        gt=0,
+        le=1e6,
+        description="Concentration of the Dirichlet distribution that spreads each class of a domain "
+        "over its nodes; null: no skew.",
+    )
+    #: Above 0, nodes divide all images of a domain, those of its test split too (FedCode); classes in proportion.
+    test_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of a node's images that is its own test set; 0: the domain's test split is the test.",
+    )
+    #: Classes in proportion. A site with images of a split validation takes those instead, all of them, where this is
+    #: above 0; else they stay unused.
+    validation_fraction: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Share of a node's training images that is set aside to choose a round by; 0: none.",
+    )
+    #: domain: the lists that the code of I2PFL's first author tests PACS on.
+    test_on: Literal["split", "domain"] = Field(
+        "split", description="Test images of a domain: its test split, or in simulation all its images (domain)."
+    )
+    held_out: tuple[str, ...] = Field(
+        (),
+        description="Domains that no node holds and that are scored all the same (leave-one-domain-out); empty: none.",
+    )
+
+    @field_validator("counts", mode="before")
+    @classmethod
+    def _any_or_counts(cls, counts: Any) -> Any:
+        numbers = counts.values() if isinstance(counts, dict) else ()
+        if counts != "any" and not (numbers and all(type(n) is int and n >= 0 for n in numbers) and any(numbers)):
+            raise ValueError(
+                "expected any, or nodes per domain such as {photo: 2, sketch: 3}, or {random: 10} for 10 nodes in all, "
+                f"found {as_found(counts)}"
+            )
+        if isinstance(counts, dict) and RANDOM in counts and len(counts) > 1:
+            raise ValueError(f"{RANDOM} is the number of all nodes and stands alone, found {as_found(counts)}")
+        if sum(numbers) > MOST_NODES:
+            raise ValueError(f"expected at most {MOST_NODES} nodes in all, found {as_found(counts)}")
+        return counts
+
+    @field_validator("share", mode="before")
+    @classmethod
+    def _equal_or_shares(cls, share: Any) -> Any:
+        numbers = list(share.values()) if isinstance(share, dict) else [share]
+        in_range = all(type(n) in (int, float) and 0 < n <= 1 for n in numbers)
+        if share != "equal" and not (numbers and in_range):
+            raise ValueError(
+                "expected equal, a number above 0 and at most 1, or one per domain such as {photo: 0.3}, "
+                f"found {as_found(share)}"
+            )
+        return share
+
+    @model_validator(mode="after")
+    def _divided_share_is_a_number(self) -> "Allocation":
+        if self.share_per == "domain" and (self.share == "equal" or self.with_replacement):
+            raise ValueError(
+                "share_per=domain needs a number under share, which the nodes of a domain divide, and with_replacement="
+                f"false; found share={as_found(self.share)}, with_replacement={str(self.with_replacement).lower()}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _replacement_needs_a_share(self) -> "Allocation":
+        if self.with_replacement and self.share == "equal":
+            raise ValueError("with_replacement needs a number under share; equal divides every image once")
+        if self.with_replacement and self.label_skew is not None:
+            raise ValueError("with_replacement and label_skew exclude each other: skewed parts are disjoint")
+        return self
+
+    @model_validator(mode="after")
+    def _rest_needs_a_share(self) -> "Allocation":
+        if self.last_takes_rest and self.share == "equal":
+            raise ValueError("last_takes_rest needs a number under share; equal leaves no rest")
+        for key in ("with_replacement", "label_skew"):
+            if self.last_takes_rest and getattr(self, key):
+                raise ValueError(f"last_takes_rest and {key} exclude each other: nodes draw one after the other")
+        if self.last_takes_rest and self.share_per == "domain":
+            raise ValueError(
+                "last_takes_rest and share_per=domain exclude each other: the nodes divide a share equally"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_kind_of_test(self) -> "Allocation":
+        if self.test_on == "domain" and self.test_fraction > 0:
+            raise ValueError("test_on=domain and test_fraction exclude each other: a node's own test set is the test")
+        return self
+
+    def check(self, domains: tuple[str, ...]) -> None:
+        """Check the allocation against the domains of the run.
+
+        Raises:
+            ConfigError: For an unknown domain, or one that is asked for more than it has.
+        """
+        shares = tuple(self.share) if isinstance(self.share, dict) else ()
+        for key, names in (("held_out", self.held_out), ("counts", tuple(self._by_domain)), ("share", shares)):
+            for name in names:
+                if name not in domains:
+                    raise ConfigError(
+                        f"allocation.{key} names {as_found(name)}; the domains are {', '.join(domains)}"
+                        f"{meant(name, domains)}",
+                        keys=(("allocation", key, name),),
+                    )
+        trained = self.training_domains(domains)
+        if not trained:
+            raise ConfigError("allocation.held_out leaves no domain to train on")
+        total = self._random_total
+        if total is not None and total < len(trained):
+            raise ConfigError(
+                f"allocation.counts: {total} nodes are too few for one on each of the {len(trained)} domains "
+                f"{', '.join(trained)}"
+            )
+        self._check_counts()
+
+    def _check_counts(self) -> None:
+        """Refuse nodes of a domain that is held out, or that has not enough for them."""
+        for domain, count in self._by_domain.items():
+            if domain in self.held_out and count > 0:
+                raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
+            share = self.share_of(domain)
+            if share is None or self.with_replacement or self.share_per == "domain":
+                continue
+            if self.last_takes_rest and share * (count - 1) >= 1 - 1e-9:
+                raise ConfigError(
+                    f"allocation: {count - 1} nodes of {domain!r} with {100 * share:g} % of its training images each "
+                    f"leave nothing for the last of {count}; allowed are fewer nodes, or a smaller share"
+                )
+            if not self.last_takes_rest and share * count > 1 + 1e-9:
+                raise ConfigError(
+                    f"allocation: {count} nodes of {domain!r} ask for {100 * share:g} % of its training images each, "
+                    f"{100 * share * count:g} % together; allowed is 100 %, with_replacement or last_takes_rest"
+                )
+
+    @property
+    def _by_domain(self) -> dict[str, int]:
+        """The configured nodes per domain; empty where none are."""
+        return self.counts if isinstance(self.counts, dict) and RANDOM not in self.counts else {}
+
+    @property
+    def _random_total(self) -> int | None:
+        """The number of nodes whose domains are drawn, or None where they are not."""
+        return self.counts.get(RANDOM) if isinstance(self.counts, dict) else None
+
+    @property
+    def pool(self) -> tuple[Split, ...]:
+        """The splits of a domain, one after the other, whose images its nodes divide."""
+        return SPLITS if self.test_fraction > 0 else ("train",)
+
+    def reads(self, domain: str) -> tuple[Split, ...]:
+        """Return the splits of a domain that a run reads: of one that no node holds, those that are its test."""
+        return ("test",) if domain in self.held_out and self.test_on == "split" else SPLITS
+
+    def training_domains(self, domains: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the domains that nodes may hold, in the order of ``domains``."""
+        return tuple(domain for domain in domains if domain not in self.held_out)
+
+    def share_of(self, domain: str) -> float | None:
+        """Return the share of this domain (``share_per`` says whose), or None where nodes divide all of it equally."""
+        share = self.share.get(domain) if isinstance(self.share, dict) else self.share
+        return None if share is None or isinstance(share, str) else share
+
+    def cut(self, given: Indices | None) -> "Allocation":
+        """Return the allocation of a domain with labels ``given`` of images to validate on: nothing else is set aside.
+
+        With None, for a domain without such images, it is the same.
+        """
+        return self if given is None else self.model_copy(update={"validation_fraction": 0.0})
+
+    def size_of(self, share: float, num_examples: int) -> int:
+        """Return how many images a share of ``num_examples`` is."""
+        return int(share * num_examples) if self.rounding == "down" else round(share * num_examples)
+
+    def num_nodes(self) -> int | None:
+        """Return the number of nodes that the allocation needs, or None where any number will do."""
+        return sum(self.counts.values()) if isinstance(self.counts, dict) else None
+
+    def deal(self, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
+        """Return the domain of each node.
+
+        Args:
+            domains: All domains of the run, in their order.
+            num_nodes: Number of nodes of the federation.
+            seed: The run's seed.
+
+        Raises:
+            ConfigError: If the number of nodes does not fit.
+        """
+        trained = self.training_domains(domains)
+        if num_nodes > MOST_NODES:
+            raise ConfigError(f"a federation has at most {MOST_NODES} nodes, found {as_found(num_nodes)}")
+        if self.counts == "any":
+            if num_nodes < 2:
+                raise ConfigError(f"a federation needs at least 2 nodes, found {as_found(num_nodes)}")
+            return tuple(trained[i % len(trained)] for i in range(num_nodes))
+        counts = self._drawn_counts(trained, seed)
+        dealt = tuple(domain for domain in trained for _ in range(counts.get(domain, 0)))
+        if num_nodes != len(dealt):
+            listed = ", ".join(f"{domain} {counts.get(domain, 0)}" for domain in trained)
+            raise ConfigError(
+                f"the allocation needs {len(dealt)} nodes ({listed}), this federation has {num_nodes}; run\n"
+                f'flwr run . --stream --federation-config "num-supernodes={len(dealt)} client-resources-num-cpus=1"'
+            )
+        return dealt
+
+    def _drawn_counts(self, trained: tuple[str, ...], seed: int) -> dict[str, int]:
+        """Return the nodes of each domain: as configured, or one each and the others drawn."""
+        if self._random_total is None:
+            return self._by_domain
+        others = self._random_total - len(trained)
+        drawn = generator(seed, "node-counts").multinomial(others, np.full(len(trained), 1 / len(trained)))
+        return {domain: 1 + int(more) for domain, more in zip(trained, drawn, strict=True)}

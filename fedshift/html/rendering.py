@@ -1,0 +1,37 @@
+"""Renders a page of ``templates``: one HTML file that fetches nothing, all text in it escaped."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+def widths(count: int) -> list[str]:
+    """Return the width of each figure of a section as a CSS class, so that no row has a gap.
+
+    Rows have three figures. The last rows have two where three would leave a single one. The text of a single figure is
+    next to it.
+    """
+    halves = {0: 0, 1: 4, 2: 2}[count % 3]
+    return ["whole"] if count == 1 else ["third"] * (count - halves) + ["half"] * halves
+
+
+def render(template: str, content: Mapping[str, Any]) -> str:
+    """Return a page.
+
+    Args:
+        template: The name of a file of :data:`TEMPLATES`, without its ending.
+        content: The variables of the template.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["widths"] = widths
+    return environment.get_template(f"{template}.html.j2").render(content) + "\n"
