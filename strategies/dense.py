@@ -3,6 +3,12 @@
 A network is its arrays by name: ``linear1`` (H, D), ``scale1``, ``shift1`` (H,), ``linear2`` (H, H), ... and the last
 ``linearK`` (O, H), with ``bias`` (O,) where it has one. Between two linear layers are BatchNorm, by the batch, and
 ReLU. A single linear layer is softmax regression.
+
+Why not torch, which a ServerApp has loaded before round 1 in every engine? Measured in float64 on one core: the results
+agree to 1e-15, and in every bit of what is kept (float32); but 52 to 95 % of the float64 numbers differ in their last
+bits, so the bits of a long run are not sure to stay. And its small steps take longer: 1,000 of FedTGP 0.70 s (NumPy:
+0.08 s) at 64 features and 5.6 s (3.4 s) at 512, 1,000 of FedGH 0.37 s (0.04 s), three epochs of FedPall's amplifier
+over 2,000 features 1.14 s (0.95 s).
 """
 
 from collections.abc import Mapping
@@ -10,6 +16,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from strategies.prototypes import minibatches
 
 Floats = NDArray[np.float64]
 Network = dict[str, Floats]
@@ -85,9 +93,7 @@ def train(
     weights = {name: array.astype(np.float64) for name, array in network.items()}
     moved = {name: np.array(momenta.get(name, np.zeros_like(array)), np.float64) for name, array in weights.items()}
     for _ in range(epochs):
-        order = rng.permutation(len(y))
-        for start in range(0, len(y), batch):
-            some = order[start : start + batch]
+        for some in minibatches(rng, len(y), batch):
             for name, slope in slopes(weights, x[some], y[some]).items():
                 moved[name] = momentum * moved[name] + slope + decay * weights[name]
                 weights[name] = weights[name] - lr * moved[name]

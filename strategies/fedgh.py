@@ -6,7 +6,7 @@ ff50ac0 (``FLHetero/FedGH.py``, from "aggregate" on).
 
 Symbols: p_n^k prototype of node n and class k, psi = (W, b) the global head.
 
-    psi <- psi - eta dCE(W p_n^k + b, k)/dpsi, over all (p_n^k, k) of a round
+    psi <- psi - eta dCE(W p_n^k + b, k)/dpsi, over all (p_n^k, k) of a round; the slopes are those of ``dense``
 
 Deviations: (1) the code's loop steps the optimiser of a node's network, so its head never changes, and its gradients
 add up as they are never set to 0: here the head has a step of its own, plain SGD at ``server_lr``; (2) prototypes come
@@ -17,7 +17,6 @@ would push them down.
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
@@ -25,11 +24,12 @@ from fedshift_core.limits import MOST_BATCH
 from fedshift_core.params import Params, Rounds
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import HEAD
+from strategies import dense
+from strategies.dense import Floats
 from strategies.federation.updates import Update
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import as_kept, minibatches, stack_prototypes, uploaded
 
-Floats = NDArray[np.float64]
 CLIP = 50.0  # longest gradient of a step, as in the code
 
 
@@ -65,8 +65,9 @@ class FedGHStrategy(PrototypeStrategy[FedGHServerParams]):
         with np.errstate(over="ignore", invalid="ignore"):  # told in one line afterwards
             for _ in range(params.server_epochs):
                 for some in minibatches(rng, len(labels), params.server_batch):
-                    slopes = softmax_regression(points[some].astype(np.float64), labels[some], weight, bias)[1:]
-                    slope_w, slope_b = cut(slopes[0] * held[:, None], slopes[1] * held, CLIP)
+                    head = {"linear1": weight, "bias": bias}
+                    slopes = dense.slopes(head, points[some].astype(np.float64), labels[some])
+                    slope_w, slope_b = cut(slopes["linear1"] * held[:, None], slopes["bias"] * held, CLIP)
                     weight, bias = weight - params.server_lr * slope_w, bias - params.server_lr * slope_b
         self.knowledge = as_kept({HEAD + "weight": weight, HEAD + "bias": bias}, self.server_round, params.server_lr)
 
@@ -76,31 +77,6 @@ def initial(classes: int, width: int, rng: np.random.Generator) -> Arrays:
     bound = width**-0.5
     weight, bias = rng.uniform(-bound, bound, (classes, width)), rng.uniform(-bound, bound, classes)
     return {HEAD + "weight": weight.astype(np.float32), HEAD + "bias": bias.astype(np.float32)}
-
-
-def softmax_regression(
-    points: Floats, labels: NDArray[np.int64], weight: Floats, bias: Floats
-) -> tuple[float, Floats, Floats]:
-    r"""Return the cross-entropy of a linear head, and its gradients.
-
-    .. math:: \frac{\partial L}{\partial W}=\frac1B\sum_i(\mathrm{softmax}(Wp_i+b)-\mathbf 1_{y_i})p_i^\top
-
-    Args:
-        points: p, (B, D).
-        labels: y, (B,).
-        weight: W, (C, D).
-        bias: b, (C,).
-
-    Returns:
-        The mean over the batch, its gradient with respect to W, (C, D), and to b, (C,).
-    """
-    logits = points @ weight.T + bias  # B x C
-    logits -= logits.max(axis=1, keepdims=True)
-    total = np.exp(logits).sum(axis=1, keepdims=True)
-    own = np.arange(len(weight)) == labels[:, None]
-    loss = float((np.log(total) - logits[own][:, None]).mean())
-    slope = (np.exp(logits) / total - own) / len(labels)  # with respect to the logits
-    return loss, slope.T @ points, slope.sum(axis=0)
 
 
 def cut(weight: Floats, bias: Floats, most: float) -> tuple[Floats, Floats]:

@@ -1,4 +1,4 @@
-"""FedGH on the server: softmax regression against finite differences, autograd and torch's SGD; rounds."""
+"""FedGH on the server: rounds against torch's SGD. Its slopes are those of ``strategies.dense``."""
 
 from functools import partial
 
@@ -10,42 +10,16 @@ from torch import nn
 
 from fedshift_core.errors import FederationError
 from fedshift_core.seeding import generator
+from strategies.dense import Floats
 from strategies.federation.updates import Update
-from strategies.fedgh import CLIP, FedGHStrategy, Floats, cut, initial, softmax_regression
+from strategies.fedgh import CLIP, FedGHStrategy, cut, initial
 
-C, D, B = 3, 2, 5
-LABELS = np.array([0, 2, 1, 1, 0])
+C, D = 3, 2
 strategy = partial(new_strategy, FedGHStrategy, personal=True)
 
 
 def drawn(*shape: int, seed: int = 0) -> Floats:
     return np.random.default_rng(seed).normal(size=shape)
-
-
-def slow(p: Floats, weight: Floats, bias: Floats) -> float:
-    total = 0.0
-    for row, label in zip(p, LABELS, strict=True):
-        logits = [sum(w * x for w, x in zip(weight[k], row, strict=True)) + bias[k] for k in range(C)]
-        total -= np.log(np.exp(logits[label]) / sum(np.exp(logit) for logit in logits))
-    return total / len(p)
-
-
-def test_loss_and_gradients_against_finite_differences_and_autograd() -> None:
-    p, weight, bias, step = drawn(B, D), drawn(C, D, seed=1), drawn(C, seed=2), 1e-6
-    loss, of_weight, of_bias = softmax_regression(p, LABELS, weight, bias)
-    assert loss == pytest.approx(slow(p, weight, bias), rel=1e-12)
-    for k in range(C):
-        one = np.eye(C)[k] * step
-        assert of_bias[k] == pytest.approx((slow(p, weight, bias + one) - slow(p, weight, bias - one)) / (2 * step))
-        for d in range(D):
-            two = np.outer(one, np.eye(D)[d])
-            sides = slow(p, weight + two, bias) - slow(p, weight - two, bias)
-            assert of_weight[k, d] == pytest.approx(sides / (2 * step), abs=1e-8)
-    w, b = torch.from_numpy(weight).requires_grad_(), torch.from_numpy(bias).requires_grad_()
-    nn.functional.cross_entropy(torch.from_numpy(p) @ w.T + b, torch.from_numpy(LABELS)).backward()  # type: ignore[no-untyped-call]
-    assert w.grad is not None and b.grad is not None
-    np.testing.assert_allclose(of_weight, w.grad.numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(of_bias, b.grad.numpy(), rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1e3])

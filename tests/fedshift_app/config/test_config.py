@@ -86,6 +86,14 @@ def test_a_method_file_holds_only_parameters_of_its_method(method: str) -> None:
     assert set(content) <= set(type(server).model_fields) | set(type(node).model_fields)
 
 
+@pytest.mark.parametrize("method", registry.METHODS)
+def test_a_method_file_repeats_no_default(method: str) -> None:
+    """The model of the parameters is the one place of defaults; the file says in a comment where they are from."""
+    found = registry.get(method)
+    defaults = {key: field.default for side in found.params_models() for key, field in side.model_fields.items()}
+    assert [key for key, value in found.defaults.items() if key in defaults and defaults[key] == value] == []
+
+
 @pytest.mark.parametrize("experiment", names("experiments"))
 def test_every_experiment_has_a_title(experiment: str) -> None:
     assert yaml.safe_load((CONF / "experiments" / f"{experiment}.yaml").read_text())["title"]
