@@ -1,5 +1,7 @@
 """The configuration: layers one over the other; mistakes are told with the key, what was found, what is allowed."""
 
+import copy
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from support import refusal_of
 
 from datasets import catalog
-from fedshift_app.config import registry
+from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import parse_set
@@ -20,6 +22,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import METHOD_SECTIONS, from_json
 from fedshift_app.run.folder import CONFIG_FILE, RunFolder
 from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
 
 #: A small experiment as a person would write one.
 EXPERIMENT: dict[str, Any] = {
@@ -58,17 +61,19 @@ def refusal(flat: dict[str, Any]) -> str:
 # --- what is in conf/ -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
 @pytest.mark.parametrize("experiment", names("experiments"))
-def test_every_experiment_resolves_with_every_method(experiment: str, method: str) -> None:
-    if experiment.endswith("-heterogeneous") and not registry.get(method).client_class().heterogeneous:
-        assert "nodes may differ with" in refusal({"experiment": experiment, "method": method})
-        return
-    config = resolve({"experiment": experiment, "method": method})
-    assert config.experiment == experiment
-    assert config.method["name"] == method
-    config.server_params()
-    config.node_params()
+def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    once = functools.cache(read_yaml)  # 38 times the same file
+    monkeypatch.setattr(resolving, "read_yaml", lambda path: copy.deepcopy(once(path)))
+    for method in registry.METHODS:
+        if experiment.endswith("-heterogeneous") and not registry.get(method).client_class().heterogeneous:
+            assert "nodes may differ with" in refusal({"experiment": experiment, "method": method})
+            continue
+        config = resolve({"experiment": experiment, "method": method})
+        assert config.experiment == experiment
+        assert config.method["name"] == method
+        config.server_params()
+        config.node_params()
 
 
 def test_methods_and_their_files_are_the_same_list() -> None:
@@ -79,24 +84,26 @@ def test_every_dataset_has_a_file() -> None:
     assert names("datasets") == sorted(catalog.DATASETS)
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
-def test_a_method_file_holds_only_parameters_of_its_method(method: str) -> None:
-    content = {key: value for key, value in registry.get(method).defaults.items() if key not in METHOD_SECTIONS}
-    server, node = registry.get(method).split_params(content)
-    assert set(content) <= set(type(server).model_fields) | set(type(node).model_fields)
+def test_a_method_file_holds_only_parameters_of_its_method() -> None:
+    for method in map(registry.get, registry.METHODS):
+        content = {key: value for key, value in method.defaults.items() if key not in METHOD_SECTIONS}
+        server, node = method.split_params(content)
+        known = set(type(server).model_fields) | set(type(node).model_fields)
+        assert set(content) <= known, method.name
 
 
-@pytest.mark.parametrize("method", registry.METHODS)
-def test_a_method_file_repeats_no_default(method: str) -> None:
+def test_a_method_file_repeats_no_default() -> None:
     """The model of the parameters is the one place of defaults; the file says in a comment where they are from."""
-    found = registry.get(method)
-    defaults = {key: field.default for side in found.params_models() for key, field in side.model_fields.items()}
-    assert [key for key, value in found.defaults.items() if key in defaults and defaults[key] == value] == []
+    for method in map(registry.get, registry.METHODS):
+        defaults = {key: field.default for side in method.params_models() for key, field in side.model_fields.items()}
+        repeated = [key for key, value in method.defaults.items() if key in defaults and defaults[key] == value]
+        assert repeated == [], method.name
 
 
-@pytest.mark.parametrize("experiment", names("experiments"))
-def test_every_experiment_has_a_title(experiment: str) -> None:
-    assert yaml.safe_load((CONF / "experiments" / f"{experiment}.yaml").read_text())["title"]
+def test_every_experiment_has_a_title() -> None:
+    assert [
+        name for name in names("experiments") if not read_yaml(CONF / "experiments" / f"{name}.yaml")["title"]
+    ] == []
 
 
 # --- defaults and layers ----------------------------------------------------------------------------------
