@@ -34,6 +34,8 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import LOSS_TERM, SERVER_ROUND
 from strategies.base import DomainStrategy
 from strategies.contributions import check_contribution
+from strategies.features.base import ServerFeature
+from strategies.features.catalog import Features
 from strategies.features.public_set import PublicSet
 from strategies.federation.context import Ask, Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
@@ -404,6 +406,7 @@ def numerical_gradient(slow: Callable[[Float], float], x: Tensor, step: float = 
 # --- strategies ------------------------------------------------------------------------------------
 
 Strategy = TypeVar("Strategy", bound=DomainStrategy)
+Feature = TypeVar("Feature", bound=ServerFeature)
 
 
 #: Where the run's configuration has what tests of a strategy change.
@@ -446,9 +449,14 @@ def federation(**changes: Any) -> RunContext:
     return RunContext(config.model_copy(update=whole), ModelFacts(**facts), Engine(name, **engine), run_json)
 
 
+def server_feature(kind: type[Feature], **changes: Any) -> Feature:
+    """Return a feature's side of the server, of a run with these changes (:func:`federation`)."""
+    return Features(federation(**changes)).of(kind)
+
+
 def public_set_feature() -> PublicSet:
     """Return what holds nodes to one copy of the public set."""
-    return PublicSet("public-set", federation(), Params())
+    return server_feature(PublicSet)
 
 
 def new_strategy(

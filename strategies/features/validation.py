@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flwr.app import RecordDict
+
 from fedshift_core.wire.messages import Part
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
 from strategies.features.base import ServerFeature
-from strategies.federation import announced
+from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
 from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import Evaluation, Tally
+from strategies.federation.evaluation import Answer, Evaluation, Tally
 from strategies.federation.nodes import Node
 
 
@@ -39,6 +41,11 @@ class Validation(ServerFeature):
             return {}
         count = Range(node.num_validation, node.num_validation)
         return {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count}
+
+    def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
+        """Refuse a reply with more correct predictions than images, before anything of it is used."""
+        right_of(checks.metrics_of(content), VALIDATION_CORRECT, VALIDATION_COUNT)
+        return {}
 
     def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:
         """Add a node's numbers to those of its domain, unless its part is far larger than those of the others."""

@@ -8,14 +8,17 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from support import node as node_of
+from support import server_feature
 
 from clients.training.counting import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
+from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.wire.counts import MOST_CLASSES, Counts
 from fedshift_core.wire.records import encode
 from strategies.features import figures as counting
+from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Evaluation
 
 C, N = 4, 30
@@ -110,14 +113,25 @@ def answer(counts: Counts | None, node: Any, **more: Any) -> Message:
     return Message(content, reply_to=question)
 
 
+def figures(*, on: bool = True) -> counting.Figures:
+    evaluate = EvaluateConfig(figures=on)
+    return server_feature(counting.Figures, domains=("scan",), num_classes=C, evaluate=evaluate)
+
+
+def counts(feature: counting.Figures, evaluation: Evaluation) -> dict[str, Counts | None]:
+    feature.scored(evaluation, result := RoundResult(1))
+    return result.counts
+
+
 def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> None:
     identify_process()
     first, second = (node_of(i, (5,), "scan", N, shared_test=False) for i in range(2))
     for others, whole in ((honest(seed=1), True), (None, False)):
-        evaluation = Evaluation(("scan",), [first, second], personal=False, classes=C)
+        feature = figures()
+        evaluation = Evaluation(("scan",), [first, second], personal=False, extras=[feature])
         evaluation.first()
         assert evaluation.read([answer(honest(), first), answer(others, second)]) == []
-        found = evaluation.counts()["scan"]
+        found = counts(feature, evaluation)["scan"]
         assert (found is not None) == whole
         if found is not None:
             assert found.images == 2 * N and np.array_equal(found.classes, (honest() + honest(seed=1)).classes)
@@ -127,8 +141,9 @@ def test_counts_that_nobody_asked_for_are_refused() -> None:
     """Without the switch, and in rounds that are scored on a part of the test images."""
     identify_process()
     node = node_of(0, (5,), "scan", N, shared_test=False)
-    for more in ({}, {"classes": C, "share": 0.1, "batch": N // 2}):
-        evaluation = Evaluation(("scan",), [node], personal=False, **more)  # type: ignore[arg-type]
+    for on, more in ((False, {}), (True, {"share": 0.1, "batch": N // 2})):
+        feature = figures(on=on)
+        evaluation = Evaluation(("scan",), [node], personal=False, extras=[feature], **more)  # type: ignore[arg-type]
         evaluation.first()
-        assert not evaluation.counting and evaluation.counts() == {}
+        assert feature.score_options(evaluation) == {} and counts(feature, evaluation) == {}
         assert evaluation.read([answer(honest(), node)]) == [(node, "unknown record 'counts'")]

@@ -15,6 +15,8 @@ from fedshift_core.params import Params
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED, NUM_EXAMPLES
 from strategies.base import DomainStrategy
 from strategies.features import ga
+from strategies.features.base import Training
+from strategies.features.catalog import Features
 from strategies.federation import checks
 from strategies.federation.roster import Roster
 from strategies.federation.updates import Update
@@ -34,9 +36,10 @@ def run(monkeypatch: pytest.MonkeyPatch, nodes: int, told: list[Told], rounds: i
     made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *told: None)
     found = []
     for server_round, by_node in enumerate(told, start=1):
-        made._result.server_round = server_round
+        made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
         found.append(made.node_weights([update(i, told_of) for i, told_of in by_node.items()]))
-        made.moments = {name: array.copy() for name, array in made._gaps.items()}
+        made.moments = {name: array.copy() for name, array in made.moments.items()}
+        assert {*made.moments} == {ga.NODES, ga.WEIGHTS, ga.LAST, ga.OWN}
     return found
 
 
@@ -111,12 +114,20 @@ def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.M
     assert ga.among([0.0, 0.0]) == [0.5, 0.5]
 
 
+def check_trained(metrics: dict[str, Any], *, gap: bool) -> None:
+    """Check what a node says after training as the strategy does, in a run that weighs by gaps or does not."""
+    rule = AggregationConfig(weights="ga") if gap else AggregationConfig()
+    features, training = Features(federation(aggregation=rule)), Training(1, (), 1, ArrayRecord())
+    checks.trained(metrics, 3, (), features.train_bounds(node(0), training))
+    features.read_train(metrics)
+
+
 def test_a_node_tells_two_numbers_where_it_is_asked_and_only_there() -> None:
     assert ga.asked_of(AggregationConfig()) == {}
     assert ga.asked_of(AggregationConfig(weights="ga", gap_on="validation")) == {GAP: ["loss", "validation"]}
     both = {NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5, LOCAL_TRAINED: 0.25}
-    checks.trained(both, 3, (), {}, gap=True)
-    checks.trained({NUM_EXAMPLES: 3}, 3, (), {}, gap=True)  # it has no validation part
+    check_trained(both, gap=True)
+    check_trained({NUM_EXAMPLES: 3}, gap=True)  # it has no validation part
     for told, gap, why in (
         (both, False, "unknown metric 'local-"),
         ({NUM_EXAMPLES: 3, LOCAL_RECEIVED: 0.5}, True, "go together, found one"),
@@ -124,7 +135,7 @@ def test_a_node_tells_two_numbers_where_it_is_asked_and_only_there() -> None:
         (both | {LOCAL_RECEIVED: 1e30}, True, "local-received is 1e+30"),
     ):
         with pytest.raises(Refused, match=why.replace("+", r"\+")):
-            checks.trained(told, 3, (), {}, gap=gap)
+            check_trained(told, gap=gap)
 
 
 @pytest.mark.parametrize("wrong", [{"gap_step": -1}, {"gap": "auc"}, {"gap_on": "test"}, {"gap_step": float("nan")}])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from strategies.features import profile as clock
 from strategies.features.profile import Clock
+from strategies.federation import phases
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_laps_and_nodes_add_up_and_what_is_left_is_waiting(time: list[float]) -> None:
     made = Clock(on=True, shared_processes=True)
-    for part, seconds in ((clock.MESSAGES, 1.0), (clock.TRAINING, 10.0), (clock.AVERAGING, 2.0)):
+    for part, seconds in ((phases.MESSAGES, 1.0), (phases.TRAINING, 10.0), (phases.AVERAGING, 2.0)):
         time[0] += seconds
         made.lap(part)
     for node in range(3):  # three nodes, played by two processes
@@ -45,15 +45,15 @@ def test_a_node_that_says_nothing_of_its_time_has_no_place(time: list[float]) ->
 
 def test_a_round_starts_from_nothing(time: list[float]) -> None:
     made = Clock(on=True, shared_processes=True)
-    made.lap(clock.TRAINING)
+    made.lap(phases.TRAINING)
     made.hear(0, {"seconds/data": 1.0, "process": 7})
     time[0] += 5
     made.start()
-    made.lap(clock.TRAINING)
+    made.lap(phases.TRAINING)
     assert made.report() == {"server": {"training": 0.0}, "nodes": {}, "side_by_side": 0, "waiting": 0.0}
 
 
 def test_switched_off_it_reports_nothing() -> None:
     made = Clock(on=False, shared_processes=True)
-    made.lap(clock.TRAINING)
+    made.lap(phases.TRAINING)
     assert not made.report()

@@ -22,6 +22,7 @@ from fedshift_core.params import Params
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
 from strategies.features import robust
+from strategies.features.base import Training
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update
 
@@ -41,8 +42,7 @@ def merged(rule: str, models: Sequence[Arrays], sent: Arrays | None = None, **mo
     """Return what a strategy makes of its nodes' models, which weigh 1, 2, 3, ..."""
     config = AggregationConfig(robust=rule, **more)  # type: ignore[arg-type]
     strategy = DomainStrategy(federation(aggregation=config), Params(), lambda *told: None)
-    strategy._global = encode(model(99) if sent is None else sent)
-    strategy._asked = {place: node(place) for place in range(len(models))}
+    strategy._training = Training(1, (), len(models), encode(model(99) if sent is None else sent))
     given = updates(*models)
     found = decode(strategy.merge(given, shares([update.num_examples for update in given])))
     assert given == [] or rule == "none"

@@ -62,7 +62,7 @@ def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], m
         for name, array in sent.items():
             assert array.dtype == np.float32
             assert np.array_equal(array, wanted[name].numpy().astype(np.float32))
-    assert len(moments) == 2 * told.server.moments
+    assert len(moments) == 2 * told.config.server.moments
     assert all(array.dtype == np.float32 for array in moments.values())
 
 
@@ -96,7 +96,7 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
 def test_without_an_optimiser_the_average_is_handed_on() -> None:
     merged = encode(weights(1))
     assert server_optimizer.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
-    assert federation().server.moments == 0
+    assert federation().config.server.moments == 0
 
 
 @pytest.mark.parametrize("wrong", [{"lr": 0}, {"momentum": 1}, {"beta2": 1}, {"tau": 0}, {"optimizer": "sgd"}])

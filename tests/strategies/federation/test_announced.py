@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from support import server_feature
 
 from fedshift_app.flower.internals import identify_process
 from strategies.contributions import Declaration
+from strategies.features.validation import Validation
 from strategies.federation.announced import most_images, weighed
+from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Evaluation
 from strategies.federation.nodes import Node
 from strategies.federation.roster import Roster
@@ -60,8 +63,10 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
     tests: tuple[int, ...], counted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = [replace(node(i, 10), num_test=number, num_validation=number) for i, number in enumerate(tests)]
-    plan = Evaluation(("scan",), nodes, personal=False, validation=True, max_images=100)
+    validation = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
+    plan = Evaluation(("scan",), nodes, personal=False, extras=[validation], max_images=100)
     sent = plan.first()
+    assert validation.score_options(plan) == {"validation": True}
     assert [len(parts) for parts in sent.values()] == [1, 1, int(counted)]
     replies = []
     for place, number in enumerate(tests):
@@ -70,7 +75,10 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
             numbers |= {"correct/scan": 0, "count/scan": number, "loss-sum/scan": 1.0}
         replies.append(reply(nodes[place], numbers))
     assert plan.read(replies) == []
-    assert plan.validation._sums["scan"][1] == sum(tests[: 3 if counted else 2])
+    validation.scored(plan, result := RoundResult(1))
+    assert result.validation == {"scan": 100.0}
+    assert validation._tally is not None
+    assert validation._tally._sums["scan"][1] == sum(tests[: 3 if counted else 2])
     assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])
     roster = Roster(("scan",), "deployment", "{}", 1)
     roster.max_images, roster._nodes = 100, {n.node_id: n for n in nodes}

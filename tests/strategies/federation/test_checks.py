@@ -1,5 +1,6 @@
 """What a node may send: numbers, counts, names and texts within bounds, or it is refused with the reason."""
 
+import functools
 import math
 from typing import Any
 
@@ -8,11 +9,17 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from support import federation
+from support import node as node_of
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core import limits
 from fedshift_core.limits import MOST_TEXT, Refused, check_numbers, largest, plain, whole
+from fedshift_core.options.scoring import EvaluateConfig
+from strategies.features.base import Training
+from strategies.features.catalog import Features
 from strategies.federation.checks import check_numbers_of, let_go, metrics_of, opened, trained
+from strategies.federation.nodes import Node
 
 
 @given(st.text(max_size=2000), st.integers(10, 600))
@@ -63,7 +70,8 @@ def test_finite_but_huge_numbers_are_refused_with_the_key_that_allows_them() -> 
         check_numbers("w", np.array([1j]), 1e6)
 
 
-KNOWN_TESTS = {"scan": 9, "street": None}
+#: Simulated: it scores its own model on nine images of scan, on some of street, and has six of its own.
+OWN = node_of(0, (5,), "paper", 6)
 GOOD = {
     "num-examples": 5, "loss": 1.5, "loss/ce": math.nan, "loss/prox": 0.25, "kept": 1, "local-correct/scan": 3,
     "local-count/scan": 9, "local-correct/street": 2, "local-count/street": 7, "local-own-correct": 1,
@@ -71,8 +79,18 @@ GOOD = {
 }  # fmt: skip
 
 
-def check_trained(metrics: dict[str, Any]) -> None:
-    trained(MetricRecord(metrics), 5, ("ce", "prox"), KNOWN_TESTS, own_test=6)
+@functools.cache
+def features(client_models: str) -> Features:
+    evaluate = EvaluateConfig.model_validate({"client_models": client_models})
+    return Features(federation(domains=("scan", "street"), evaluate=evaluate))
+
+
+def check_trained(metrics: dict[str, Any], node: Node = OWN, client_models: str = "every") -> None:
+    """Check what a node says as the strategy does."""
+    made, training = features(client_models), Training(1, (), 1, ArrayRecord(), tests_seen={"scan": 9})
+    told = MetricRecord(metrics)
+    trained(told, 5, ("ce", "prox"), made.train_bounds(node, training))
+    made.read_train(told)
 
 
 def test_all_that_a_node_may_say_after_training() -> None:
@@ -135,12 +153,12 @@ def test_anything_else_is_refused_in_one_short_line(change: dict[str, Any], reas
 
 def test_where_no_own_model_was_asked_for_no_score_of_one_is_taken() -> None:
     without = {name: value for name, value in GOOD.items() if not name.startswith("local-")}
-    trained(without, 5, ("ce", "prox"), {}, own_test=6)
+    check_trained(without, client_models="off")
     with pytest.raises(Refused, match="unknown metric 'local-own-count'"):
-        trained(without | {"local-own-count": 4}, 5, ("ce", "prox"), {}, own_test=6)
+        check_trained(without | {"local-own-count": 4}, client_models="off")
     own = without | {"local-own-correct": 1, "local-own-count": 4}
     with pytest.raises(Refused, match="unknown metric 'local-own-correct'"):  # a real node has none of its own
-        trained(own, 5, ("ce", "prox"), {"scan": 9})
+        check_trained(own, node_of(0, (5,), "scan", 9, shared_test=False))
 
 
 class Counted(dict[str, Any]):
