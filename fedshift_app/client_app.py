@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
@@ -33,22 +33,8 @@ from fedshift_app.run import console
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
-from fedshift_core.wire.messages import WorkReply, WorkRequest
-from fedshift_core.wire.names import (
-    CLASS_COUNTS,
-    CONFIG,
-    DOMAIN,
-    FASTEST,
-    KNOWLEDGE,
-    METRICS,
-    NUM_PARTITIONS,
-    NUM_TEST,
-    PARTITION_ID,
-    RAISED,
-    SERVER_ROUND,
-    SHARED_TEST,
-    UNHELD_TEST,
-)
+from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
+from fedshift_core.wire.names import CONFIG, KNOWLEDGE, RAISED, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
@@ -157,17 +143,11 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
         None if public is None else (public.sha256, len(public.images)),
     )
     numbers, words = features.of(config.features).introduce(about)
-    metrics = MetricRecord({
-        CLASS_COUNTS: counts.tolist(),
-        NUM_TEST: node_data.num_test(config, where),
-        SHARED_TEST: int(where.shared),
-        PARTITION_ID: where.partition_id,
-        NUM_PARTITIONS: where.num_partitions,
-        **({} if best is None else {FASTEST: ARITHMETICS.index(best)}),
-        **numbers,
-        **{UNHELD_TEST + domain: number for domain, number in node_data.unheld_tests(config, where).items()},
-    })  # fmt: skip
-    return RecordDict({CONFIG: ConfigRecord({DOMAIN: where.domain, **words}), METRICS: metrics})
+    return NodeIntroduction(
+        where.domain, counts.tolist(), node_data.num_test(config, where), where.shared, where.partition_id,
+        where.num_partitions, None if best is None else ARITHMETICS.index(best),
+        node_data.unheld_tests(config, where), numbers, words,
+    ).to_record()  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
+from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest, parts_to_options
@@ -78,6 +79,12 @@ class DomainStrategy(MethodHooks[P]):
         """Send this configuration from now on: it says what the nodes' answers have decided."""
         self.federation = replace(self.federation, run_json=run_json)
         self.roster.tell(run_json)
+
+    def resume(self, completed: int, knowledge: Arrays, state: Arrays, moments: Arrays) -> None:
+        """Go on where a run was after so many full rounds, of which a checkpoint holds the arrays."""
+        self.completed = completed
+        self.start_values.beside = self.federation.engine.is_simulation
+        self.knowledge, self.state, self.moments = dict(knowledge), dict(state), dict(moments)
 
     # --- a round: training -------------------------------------------------------------------------
 

@@ -196,10 +196,7 @@ def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
 
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Restore a strategy from a checkpoint."""
-    strategy.completed = checkpoint.server_round
-    strategy.start_values.beside = strategy.federation.engine.is_simulation
-    strategy.knowledge, strategy.state = dict(checkpoint.knowledge), dict(checkpoint.state)
-    strategy.moments = dict(checkpoint.moments)
+    strategy.resume(checkpoint.server_round, checkpoint.knowledge, checkpoint.state, checkpoint.moments)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

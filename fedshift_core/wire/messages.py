@@ -249,3 +249,45 @@ class WorkReply:
             **{name: record for name, record in arrays.items() if record is not None},
             wire.METRICS: MetricRecord(numbers), **self.records,
         })  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodeIntroduction:
+    """What a node says of itself before the first round.
+
+    Attributes:
+        domain: Its domain.
+        class_counts: Training images per class, (C,).
+        num_test: Test images of its own domain.
+        sees_all_tests: It sees the whole test set of any domain (simulation).
+        partition_id: Its place; -1 where it was given none.
+        num_partitions: How many nodes there are; -1 where it cannot know.
+        fastest: Place in ``ARITHMETICS`` of what trains fastest there; None where the run says it.
+        unheld_tests: By domain that no node holds: test images of it that the node sees.
+        numbers: What features add, by name.
+        words: Likewise in words.
+    """
+
+    domain: str
+    class_counts: list[int]
+    num_test: int
+    sees_all_tests: bool
+    partition_id: int
+    num_partitions: int
+    fastest: int | None = None
+    unheld_tests: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+
+    def to_record(self) -> RecordDict:
+        """Return the message."""
+        numbers: dict[str, Any] = {
+            wire.CLASS_COUNTS: self.class_counts, wire.NUM_TEST: self.num_test,
+            wire.SHARED_TEST: int(self.sees_all_tests), wire.PARTITION_ID: self.partition_id,
+            wire.NUM_PARTITIONS: self.num_partitions, **self.numbers,
+            **{wire.UNHELD_TEST + domain: number for domain, number in self.unheld_tests.items()},
+        }  # fmt: skip
+        numbers |= {} if self.fastest is None else {wire.FASTEST: self.fastest}
+        return RecordDict({
+            wire.CONFIG: ConfigRecord({wire.DOMAIN: self.domain, **self.words}), wire.METRICS: MetricRecord(numbers)
+        })  # fmt: skip
