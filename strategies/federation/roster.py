@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
@@ -19,6 +19,7 @@ from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.messages import RunHeader
 from strategies.federation import announced
+from strategies.federation.agreement import Agreement, NothingAlike
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED
 from strategies.federation.nodes import Listener as Listener
@@ -36,38 +37,6 @@ NEWCOMER_SECONDS = 15.0
 MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
 
 
-class Agreement(Protocol):
-    """What all nodes must have alike, as a feature knows it (``strategies.features.public_set``)."""
-
-    def copy_of(self, node: Node) -> Any:
-        """Return what a node has."""
-
-    def of_most(self, nodes: Iterable[Node]) -> Any:
-        """Return what more nodes have than anything else; None where two are as frequent, or there is no node."""
-
-    def another(self, node: Node, copy: Any) -> str:
-        """Return what is wrong with a node that has something else."""
-
-    def no_majority(self, nodes: Iterable[Node]) -> str:
-        """Return what there is, of which nothing is what most nodes have."""
-
-
-class _Nothing:
-    """Nodes need have nothing alike."""
-
-    def copy_of(self, node: Node) -> Any:
-        return ()
-
-    def of_most(self, nodes: Iterable[Node]) -> Any:
-        return () if any(True for _ in nodes) else None
-
-    def another(self, node: Node, copy: Any) -> str:
-        raise NotImplementedError
-
-    def no_majority(self, nodes: Iterable[Node]) -> str:
-        raise NotImplementedError
-
-
 class Roster:
     """The nodes of a federation, by index.
 
@@ -82,7 +51,7 @@ class Roster:
         self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
         agreement: Agreement | None = None,
     ) -> None:  # fmt: skip
-        self._agreement = agreement or _Nothing()
+        self._agreement = agreement or NothingAlike()
         self.listener = Listener()
         self.fastest: dict[int, Arithmetic] = {}
         self._domains = domains
