@@ -1,4 +1,4 @@
-"""Print the tables of docs/results.md and docs/field.md again from the committed runs, in place.
+"""Print the tables of docs/results/index.md and docs/results/field.md again from the committed runs, in place.
 
     python benchmarks/results_page.py
 
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "docs" / "results.md", ROOT / "docs" / "field.md")
+PAGES = (ROOT / "docs" / "results" / "index.md", ROOT / "docs" / "results" / "field.md")
 #: A command, and the heading, the rows and the remarks that it printed the last time; nothing if they do not follow.
 SHOWN = re.compile(
     r"^    fedshift ((?:compare|claims) docs/results/[^\n]*--markdown)\n+"

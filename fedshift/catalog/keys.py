@@ -86,7 +86,7 @@ def text(begun: str) -> str:
 
 
 def markdown() -> str:
-    """Return the page docs/reference-keys.md."""
+    """Return the page docs/reference/keys.md."""
     parts = [INTRODUCTION]
     for group in groups():
         parts.append("\n".join([f"## {group.title}", "", *_table(group.keys)]))

@@ -169,7 +169,7 @@ def markdown() -> str:
 
 
 def privacy_markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute besides weights, as docs/security.md has it."""
+    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md."""
     rows = [
         (marked(m.name), f"numbers: {m.numbers}" if m.numbers else contributed(m), m.private)
         for m in listed()

@@ -1,4 +1,4 @@
-r"""Figures beyond accuracy, of the counts that nodes send: by domain and on the whole (docs/figures.md).
+r"""Figures beyond accuracy, of the counts that nodes send: by domain and on the whole (docs/guide/figures.md).
 
 With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
 

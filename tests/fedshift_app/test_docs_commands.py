@@ -13,7 +13,7 @@ from support import ROOT
 from fedshift_app.config.resolving import ConfigError
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-OF_THEIR_OWN = ROOT / "docs" / "papers.md"  # test_papers_page looks closer
+OF_THEIR_OWN = ROOT / "docs" / "results" / "papers.md"  # test_papers_page looks closer
 #: What stands for something of the reader's own: a folder, a method, parts that may be left out.
 STANDS_FOR = re.compile(r"\.\.\.|^[\[<$]|^<|^(method=)?[A-Z]+$|=N$|\.yaml$|^N$|^resume=")
 #: Not at hand in a test: weights of the reader's own, an extra or the example's package, which are not installed.

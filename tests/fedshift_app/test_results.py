@@ -1,4 +1,4 @@
-"""docs/results.md, docs/field.md: each table is what the command above it prints from the committed runs."""
+"""docs/results: each table is what the command above it prints from the committed runs."""
 
 import json
 import re
