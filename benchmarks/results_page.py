@@ -3,9 +3,9 @@
     python benchmarks/results_page.py              # all pages
     python benchmarks/results_page.py digits-cnn   # docs/results/digits-cnn.md alone
 
-A page of docs/results holds commands ``fedshift compare docs/results/... --markdown`` and ``fedshift claims ...``. Below
-each command stands what it prints: the caption in bold, the table, and the footnotes, folded. The script replaces that
-part and leaves the rest of the page. A new table needs its command alone.
+A page of docs/results holds commands ``fedshift compare docs/results/... --markdown`` and ``fedshift claims ...``.
+Below each command stands what it prints: the caption in bold, the table, and the footnotes, folded. The script replaces
+that part and leaves the rest of the page. A new table needs its command alone.
 """
 
 import os
@@ -65,7 +65,9 @@ def main(names: list[str]) -> None:
         new = refreshed(text)
         if new != text:
             page.write_text(new, encoding="utf-8")
-        print(f"{page.name}: {len(SHOWN.findall(text))} tables, {'written' if new != text else 'unchanged'}", flush=True)
+        print(
+            f"{page.name}: {len(SHOWN.findall(text))} tables, {'written' if new != text else 'unchanged'}", flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, get_args
 
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
@@ -154,18 +153,20 @@ def listed() -> list[Method]:
 
 
 def markdown() -> str:
-    """Return FedShift's own methods as a table for a README that lies beside ``docs``."""
+    """Return FedShift's own methods for a README that lies next to ``docs``: a table per group, folded."""
     head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
-    rows: list[Sequence[str]] = []
     ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
-    for group, found in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
-        if group:
-            rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
-        rows += [
+    parts = []
+    for group in _GROUPS:
+        rows = [
             (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
-            for m in found
-        ]  # fmt: skip
-    return table(head, rows)
+            for m in ours
+            if m.group == group
+        ]
+        title = f"{GROUP_TITLES[group]} ({len(rows)})".capitalize()
+        if rows:
+            parts.append(f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>")
+    return "\n\n".join(parts)
 
 
 def privacy_markdown() -> str:
