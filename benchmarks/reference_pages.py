@@ -32,7 +32,7 @@ MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes
 COMMANDS = """\
 # Commands
 
-{made} `fedshift COMMAND --help` shows the same in a terminal.
+{made} In a terminal `--help` after a command shows the same.
 
 Exit codes are in [operations](../deploy/operations.md#exit-codes); keys of the configuration in [keys](keys.md)."""
 
