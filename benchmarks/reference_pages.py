@@ -133,8 +133,8 @@ def _method(method: Method) -> Iterator[str]:
 def wire() -> str:
     """Return the page of what travels: names by their place, counts, and what each method adds."""
     parts = [WIRE.format(made=MADE.format("wire"))]
-    for title, rows in _names():
-        parts.append("\n".join([f"## {title}", "", *_table(("constant", "name", "what"), rows)]))
+    for title, constants in _names():
+        parts.append("\n".join([f"## {title}", "", *_table(("constant", "name", "what"), constants)]))
     shapes = [
         (name, " ".join(text.split()).replace("``", "`")) for name, text in _attributes(counts.Counts.__doc__ or "")
     ]
