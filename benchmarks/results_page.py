@@ -6,6 +6,9 @@
 A page of docs/results holds commands ``fedshift compare docs/results/... --markdown`` and ``fedshift claims ...``.
 Below each command stands what it prints: the caption in bold, the table, and the footnotes, folded. The script replaces
 that part and leaves the rest of the page. A new table needs its command alone.
+
+The pages of docs/methods repeat a method's row of docs/results/digits-cnn.md in a sentence ("Three seeds on real
+digits"), which the script writes too.
 """
 
 import os
@@ -26,6 +29,13 @@ RESULTS = ROOT / "docs" / "results"
 SHOWN = re.compile(
     r"^    fedshift ((?:compare|claims) docs/results/[^\n]*--markdown)\n+"
     r"(\*\*[^\n]*\*\*\n\n(?:\|[^\n]*\n)+\n<details[^\n]*\n\n(?:- [^\n]*\n)+\n</details>\n*)?",
+    re.M,
+)
+#: The page whose rows the pages of methods repeat, and the sentence that does so, without its numbers.
+REPEATED = "digits-cnn"
+SENTENCE = re.compile(
+    r"^(Three seeds on real digits \(`digits-small-cnn`, 40 rounds\): )[^\[\n]*"
+    r"(\[results\]\(\.\./results/digits-cnn\.md\))",
     re.M,
 )
 
@@ -58,8 +68,30 @@ def _block(run: Callable[[str], str], shown: re.Match[str]) -> str:
     return f"    fedshift {shown[1]}\n\n{folded(run(shown[1]))}\n\n"
 
 
+def method_pages() -> list[Path]:
+    """Return the pages of methods that repeat a row."""
+    methods = sorted((ROOT / "docs" / "methods").glob("*.md"))
+    return [page for page in methods if SENTENCE.search(page.read_text(encoding="utf-8"))]
+
+
+def repeated(method: str, page: str, results: str) -> str:
+    """Return the text of a method's page with its row of ``results``, the text of the page ``REPEATED``, in a sentence.
+
+    Raises:
+        SystemExit: If the method has not one row there.
+    """
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in results.splitlines() if line[:2] == "| "]
+    own = [row for row in rows if row[0].removesuffix(" (approximation)") == method]
+    if len(own) != 1:
+        raise SystemExit(f"docs/methods/{method}.md: {REPEATED} has {len(own)} rows of it")
+    fedavg = next(row for row in rows if row[0] == "fedavg")
+    average, difference, p = fedavg[-5], own[0][-2], own[0][-1]
+    said = f"{own[0][-5]}, FedAvg {average}, difference {difference} (p = {p})".replace("*", "")
+    return SENTENCE.sub(lambda found: f"{found[1]}{said}: {found[2]}", page)
+
+
 def main(names: list[str]) -> None:
-    """Write the named pages anew, or all."""
+    """Write the named pages again, or all."""
     for page in [RESULTS / f"{name}.md" for name in names] or pages():
         text = page.read_text(encoding="utf-8")
         new = refreshed(text)

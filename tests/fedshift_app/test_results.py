@@ -43,6 +43,25 @@ def test_a_page_without_its_tables_gets_them_and_keeps_its_text(name: str) -> No
     assert SCRIPT.refreshed(bare, run) == SCRIPT.refreshed(page, run) == page
 
 
+@pytest.mark.parametrize("page", SCRIPT.method_pages(), ids=lambda page: page.stem)
+def test_a_page_of_a_method_repeats_its_row(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert SCRIPT.repeated(page.stem, text, PAGES["digits-cnn.md"]) == text, "run: python benchmarks/results_page.py"
+
+
+def test_a_row_by_hand() -> None:
+    results = (
+        "| fedavg | global | 3 | 1 | 93.05 ± 0.20 | 6 | 86 |  |  |\n"
+        "| ga | global | 3 | 1 | **92.91 ± 0.23** | 5 | 86 | -0.14 ± 0.29 | 0.475 |\n"
+    )
+    begin, end = "Three seeds on real digits (`digits-small-cnn`, 40 rounds): ", "[results](../results/digits-cnn.md)"
+    assert SCRIPT.repeated("ga", f"{begin}old: {end}, more", results) == (
+        f"{begin}92.91 ± 0.23, FedAvg 93.05 ± 0.20, difference -0.14 ± 0.29 (p = 0.475): {end}, more"
+    )
+    with pytest.raises(SystemExit, match="has 0 rows"):
+        SCRIPT.repeated("moon", f"{begin}: {end}", results)
+
+
 def test_every_committed_run_is_in_a_table() -> None:
     """Of all together, ``claims docs/results/``, that holds anyhow."""
     compared = [command for command, _ in SHOWN if command.startswith("compare ")]
