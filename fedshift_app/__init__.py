@@ -13,5 +13,5 @@ from fedshift_core import __version__ as __version__
 if not getattr(datasets, "FEDSHIFT", False):
     raise ImportError(
         f"FedShift's package 'datasets' is hidden by {datasets.__file__}, which this process imported before: "
-        "run FedShift in a process of its own, see docs/installing.md."
+        "run FedShift in a process of its own, see docs/start/installing.md."
     )

@@ -1,4 +1,4 @@
-"""Counts of a pass over test images, on the device: confusion, calibration, scores by class (docs/figures.md)."""
+"""Counts of a pass over test images, on the device: confusion, calibration, scores by class (docs/guide/figures.md)."""
 
 import torch
 from torch import Tensor

@@ -158,7 +158,7 @@ def keep_freed_memory() -> None:
     """Let the C library keep freed memory of up to a gigabyte instead of giving it back to the system at once.
 
     Each training step frees and asks for the same maps; fresh pages from the system cost up to a tenth of a step
-    (docs/performance.md). Only glibc has these two settings; elsewhere nothing happens.
+    (docs/results/performance.md). Only glibc has these two settings; elsewhere nothing happens.
     """
     if sys.platform != "linux":
         return

@@ -179,7 +179,8 @@ def _is_good(folder: Path, mark: str, work: _Work) -> bool:
     if verdict == "renewed":
         log.warning(
             "%s: files have other inodes or times of change than when they were decoded, and the same content: the "
-            "cached images stay (if each run says so, see docs/datasets.md, Prepared once)", shown(_origin(work.found)),
+            "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
+            shown(_origin(work.found)),
         )  # fmt: skip
         stamp = integrity.stamp(integrity.look(work.sources))
         with contextlib.suppress(OSError):  # on a full disk the next process looks once more

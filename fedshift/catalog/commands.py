@@ -23,7 +23,7 @@ def methods(
         str | None, options.name_argument("One method: its parameters, page, what travels.", completion.methods)
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
-    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/security.md.")] = False,
+    privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/deploy/security.md.")] = False,
 ) -> None:
     """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
     if name is not None and (markdown or privacy):
@@ -47,7 +47,7 @@ def keys(
     begun: Annotated[
         str, typer.Argument(metavar="[KEY]", help="A section or the beginning of a key: train, train.lr.")
     ] = "",
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference-keys.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference/keys.md.")] = False,
 ) -> None:
     """List the keys of the configuration, each with its type, default, range and description."""
     from fedshift.catalog import keys as reference

@@ -29,7 +29,7 @@ Type a key as `fedshift run EXPERIMENT train.lr=0.005`, or write it in an experi
 A default is that of the key itself. The files of data sets, methods and experiments may set another value; `--dry-run`
 prints what a run has. A key without a default (`-`) is set by one of these files. `null` stands for no value.
 
-The parameters of recipes, such as `method=ga`, are names for keys of other sections: `fedshift methods ga`."""
+The parameters of the methods are on [a page of their own](methods.md)."""
 
 
 @dataclass(frozen=True)
@@ -86,28 +86,28 @@ def text(begun: str) -> str:
 
 
 def markdown() -> str:
-    """Return the page docs/reference-keys.md."""
+    """Return the page docs/reference/keys.md."""
     parts = [INTRODUCTION]
-    for group in groups():
+    for group in (*_sections(), *_named()):
         parts.append("\n".join([f"## {group.title}", "", *_table(group.keys)]))
     return "\n\n".join(parts) + "\n"
 
 
 def groups() -> list[Group]:
     """Return all keys: of the sections, of our adaptations and modules, and of our methods that have any."""
-    found = list(_sections())
-    found += [
-        Group(f"adapt.name={name}", _of_model(ranges.adaptation_model(name), "adapt."))
-        for name in ADAPTATIONS
-        if ADAPTATIONS.origin(name) == OURS
-    ]
-    found += [
-        Group(f"modules={name}", _of_model(ranges.modules_model(name), f"modules.{name}."))
-        for name in MODULES
-        if MODULES.origin(name) == OURS
-    ]
+    found = [*_sections(), *_named()]
     found += [Group(f"method={name}", _of_method(name)) for name in registry.METHODS if _has_parameters(name)]
     return [group for group in found if group.keys]
+
+
+def _named() -> Iterator[Group]:
+    """Yield the keys of our adaptations and modules that have any."""
+    for name in ADAPTATIONS:
+        if ADAPTATIONS.origin(name) == OURS and (own := _of_model(ranges.adaptation_model(name), "adapt.")):
+            yield Group(f"adapt.name={name}", own)
+    for name in MODULES:
+        if MODULES.origin(name) == OURS and (own := _of_model(ranges.modules_model(name), f"modules.{name}.")):
+            yield Group(f"modules={name}", own)
 
 
 def _has_parameters(name: str) -> bool:

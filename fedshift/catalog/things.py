@@ -52,7 +52,7 @@ def dataset(name: str) -> str:
         ("images", f"{entry.size} x {entry.size} pixels unless dataset.size says another; published: {counts or '-'}"),
         ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
-        ("page", "docs/datasets.md" if origin == OURS and not own else "docs/your-own-data.md" if own else ""),
+        ("page", "docs/guide/datasets.md" if origin == OURS and not own else "docs/guide/own-data.md" if own else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),
     ]
     return "\n".join([f"{name}: {entry.title}", *facts(rows)])

@@ -1,4 +1,4 @@
-"""``fedshift compare``: methods x domains over seeds, next to a paper's printed rows (docs/compare.md).
+"""``fedshift compare``: methods x domains over seeds, next to a paper's printed rows (docs/guide/compare.md).
 
 The code that reads runs imports torch. It is imported only when a comparison runs, so that the command starts at once.
 """

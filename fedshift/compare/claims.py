@@ -1,6 +1,6 @@
 """``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule.
 
-The rule (``RULE``) was written down on 2026-11-23; docs/compare.md (Claims) says which kept runs are older.
+The rule (``RULE``) was written down on 2026-11-23; docs/guide/compare.md (Claims) says which kept runs are older.
 """
 
 import json

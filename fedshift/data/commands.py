@@ -20,7 +20,7 @@ def init(
 ) -> None:
     """Write an experiment file for images of your own: what was found, and a network, batch and rounds to begin with.
 
-    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/your-own-data.md. Further keys:
+    data-dir: <site>/<class>/*, <site>/{train,test}/<class>/* or labels.csv, see docs/guide/own-data.md. Further keys:
     dataset.domains, classes, labels, seed, test_share.
     """
     from fedshift.data import init as init_module

@@ -242,7 +242,7 @@ Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={",".join(METHODS)} seed=0,1
                                 # compare methods
-  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deployment.md"""
+  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deploy/deployment.md"""
 
 
 def _left(survey: folders.Survey) -> str:

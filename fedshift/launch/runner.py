@@ -210,7 +210,7 @@ def submit(
         FederationError: If the run failed.
     """
     if not (APP / "pyproject.toml").is_file():
-        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/installing.md)")
+        raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/start/installing.md)")
     overrides = home / "run-config.toml"
     overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
     command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]

@@ -1,4 +1,4 @@
-"""The metrics from nodes' counts: by domain, and recall and precision by class (docs/figures.md)."""
+"""The metrics from nodes' counts: by domain, and recall and precision by class (docs/guide/figures.md)."""
 
 from collections.abc import Mapping
 

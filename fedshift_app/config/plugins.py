@@ -60,7 +60,7 @@ def allow(given: Any) -> None:
             raise ConfigError(
                 f"plugins: {shown(file, MOST_NAME)} is not run here. A file works in simulation only, started by "
                 "`fedshift run` or `sweep`; SuperNodes and servers need it as an installed package "
-                "(docs/adding-a-method.md)",
+                "(docs/guide/own-method.md)",
                 remedy=f"for another command set {ALLOWED}={shlex.quote(os.pathsep.join(_listed(given)))}",
             )
         extensions.load_file(Path(file))

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import Any, get_args
 
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
@@ -154,22 +153,24 @@ def listed() -> list[Method]:
 
 
 def markdown() -> str:
-    """Return FedShift's own methods as a table for the README next to ``docs``."""
+    """Return FedShift's own methods for a README that lies next to ``docs``: a table per group, folded."""
     head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
-    rows: list[Sequence[str]] = []
     ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
-    for group, methods in groupby(ours, key=lambda m: None if m.name == FIRST else m.group):  # listed in groups
-        if group:
-            rows.append((f"**{GROUP_TITLES[group]}**", *[""] * (len(head) - 1)))
-        rows += [
+    parts = []
+    for group in _GROUPS:
+        rows = [
             (marked(m.name), m.title, m.venue, travels(m), m.private, f"[{m.name}](docs/methods/{m.name}.md)")
-            for m in methods
+            for m in ours
+            if m.group == group
         ]
-    return table(head, rows)
+        title = f"{GROUP_TITLES[group]} ({len(rows)})".capitalize()
+        if rows:
+            parts.append(f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>")
+    return "\n\n".join(parts)
 
 
 def privacy_markdown() -> str:
-    """Return the table of docs/security.md: what nodes of each own method contribute besides weights."""
+    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md."""
     rows = [
         (marked(m.name), f"numbers: {m.numbers}" if m.numbers else contributed(m), m.private)
         for m in listed()

@@ -43,7 +43,7 @@ def prepare(
     if deployed and config.plugins:
         raise ConfigError(
             f"plugins: {', '.join(config.plugins)} work in simulation only; for a deployment install them as a "
-            "package on the server and on every node (docs/adding-a-method.md)"
+            "package on the server and on every node (docs/guide/own-method.md)"
         )
     if deployed:
         setup.check_noise(config)

@@ -1,4 +1,4 @@
-r"""Figures beyond accuracy from the counts that nodes send: by domain and overall (docs/figures.md).
+r"""Figures beyond accuracy from the counts that nodes send: by domain and overall (docs/guide/figures.md).
 
 With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
 

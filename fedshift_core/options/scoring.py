@@ -58,7 +58,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         "off", description="Rounds in which nodes score their models right after local training: off, last, or every."
     )
 
-    #: docs/figures.md; no number of the training or of the accuracy depends on it.
+    #: docs/guide/figures.md; no number of the training or of the accuracy depends on it.
     figures: bool = Field(
         True,
         description="Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that "

@@ -1,6 +1,6 @@
 """What a node counts of scored test images besides how many are right, and how that travels. NumPy only.
 
-Counts of parts and of nodes add up; all figures (docs/figures.md) are made of their sums.
+Counts of parts and of nodes add up; all figures (docs/guide/figures.md) are made of their sums.
 """
 
 import functools

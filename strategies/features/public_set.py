@@ -26,7 +26,7 @@ def another(node: Node, copy: Copy) -> str:
     """Return what is wrong with a node that has not the run's copy."""
     return (
         f"a node of {node.domain!r} has another public set than most nodes: {_told(copy_of(node))}, expected "
-        f"{_told(copy)}; give all nodes the same copy (docs/deployment.md)"
+        f"{_told(copy)}; give all nodes the same copy (docs/deploy/deployment.md)"
     )
 
 
@@ -35,7 +35,9 @@ def no_majority(nodes: Iterable[Node]) -> str:
     counted = sorted(Counter(copy_of(node) for node in nodes).items(), key=lambda item: (-item[1], item[0]))
     shown = "; ".join(f"{number} with {_told(copy)}" for copy, number in counted[:3])
     more = f"; and {len(counted) - 3} other copies" if len(counted) > 3 else ""
-    return f"no public set is that of most nodes: {shown}{more}; give all nodes the same copy (docs/deployment.md)"
+    return (
+        f"no public set is that of most nodes: {shown}{more}; give all nodes the same copy (docs/deploy/deployment.md)"
+    )
 
 
 def _told(copy: Copy) -> str:

@@ -5,7 +5,7 @@ Each number has its range. A reply that breaks the rule is left out whole, in on
 
 A node is not trusted to be whole: a bug, a broken disk or its owner may make it send anything. The bounds keep a
 run going and its model finite; they do not make an average robust against a node that lies within them
-(docs/security.md).
+(docs/deploy/security.md).
 """
 
 import math

@@ -142,7 +142,7 @@ def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
     theirs = packages / "datasets" / "__init__.py"
     assert told.stderr.splitlines()[-1] == (
         f"ImportError: FedShift's package 'datasets' is hidden by {theirs}, which this process imported before: "
-        "run FedShift in a process of its own, see docs/installing.md."
+        "run FedShift in a process of its own, see docs/start/installing.md."
     )
 
 

@@ -1,10 +1,10 @@
-"""docs/adding-a-method.md shows the files of tests/example_plugin as they are, and counts them right."""
+"""docs/guide/own-method.md shows the files of tests/example_plugin as they are, and counts them right."""
 
 import re
 
 from support import ROOT
 
-PAGE = ROOT / "docs" / "adding-a-method.md"
+PAGE = ROOT / "docs" / "guide" / "own-method.md"
 PACKAGE = ROOT / "tests" / "example_plugin"
 METHOD = ("server.py", "node.py", "equal-domains.yaml")
 

@@ -205,7 +205,7 @@ def test_the_card_of_a_saved_model(runs: dict[str, Run], tmp_path: Path) -> None
 def test_its_page_says_so_first(method: str) -> None:
     first, _, second, *_ = (ROOT / "docs" / "methods" / f"{method}.md").read_text().splitlines()
     assert first.endswith("(approximation)") and "approximation" in second
-    assert f"`{method}` is an approximation" in (ROOT / "docs" / "papers.md").read_text()
+    assert f"`{method}` is an approximation" in (ROOT / "docs" / "results" / "papers.md").read_text()
 
 
 def test_no_table_of_the_docs_names_it_without() -> None:

@@ -347,12 +347,14 @@ def test_a_method_of_ours_stands_in_the_docs(method: str) -> None:
     root = files.CONF.parent
     assert (root / "docs" / "methods" / f"{method}.md").is_file()
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-    assert registry.privacy_markdown() in (root / "docs" / "security.md").read_text(), "run: fedshift methods --privacy"
+    assert registry.privacy_markdown() in (root / "docs" / "deploy" / "security.md").read_text(), (
+        "run: fedshift methods --privacy"
+    )
 
 
 def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:
-    """docs/security.md: the table by what is sent, which is written by hand, names each method that sends more."""
-    text = (files.CONF.parent / "docs" / "security.md").read_text()
+    """docs/deploy/security.md: the table by what is sent, written by hand, names each method that sends more."""
+    text = (files.CONF.parent / "docs" / "deploy" / "security.md").read_text()
     start = text.index("| what | methods | what it tells |")
     rows = [line.split("|") for line in text[start : text.index("\n\n", start)].splitlines()[2:]]
     more = {name for name, method in METHODS.items() if registry.METHODS.origin(name) == OURS

@@ -117,8 +117,8 @@ def test_each_key_is_described_in_a_sentence() -> None:
 
 
 def test_the_page_of_keys_is_the_one_that_the_command_prints() -> None:
-    page = (ROOT / "docs" / "reference-keys.md").read_text(encoding="utf-8")
-    assert page == shown("keys", "--markdown"), "run: fedshift keys --markdown > docs/reference-keys.md"
+    page = (ROOT / "docs" / "reference" / "keys.md").read_text(encoding="utf-8")
+    assert page == shown("keys", "--markdown"), "run: fedshift keys --markdown > docs/reference/keys.md"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_keys_of_one_section() -> None:
 def test_one_data_set() -> None:
     told = shown("datasets", "pacs")
     assert "photo, art_painting, cartoon, sketch" in told and "7: dog" in told
-    assert "f2dc-pacs" in told and "art_painting 2,048" in told and "docs/datasets.md" in told
+    assert "f2dc-pacs" in told and "art_painting 2,048" in told and "docs/guide/datasets.md" in told
     assert "those of data-dir" in shown("datasets", "folders")
 
 

@@ -223,7 +223,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], words: str, tmp_pa
 
 
 def test_the_rule_stands_in_the_docs() -> None:
-    page = (ROOT / "docs" / "compare.md").read_text()
+    page = (ROOT / "docs" / "guide" / "compare.md").read_text()
     for verdict in (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE):
         assert f"**{verdict}**" in page
 

@@ -816,7 +816,7 @@ def test_the_command(
 def test_the_python_example_of_the_page_writes_what_it_says(
     three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8").partition("## From Python\n")[2]
+    text = (ROOT / "docs" / "guide" / "compare.md").read_text(encoding="utf-8").partition("## From Python\n")[2]
     code = "\n".join(line.removeprefix("    ") for line in text.splitlines() if line.startswith("    "))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

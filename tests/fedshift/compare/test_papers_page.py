@@ -1,4 +1,4 @@
-"""docs/papers.md: each printed table and figure has its line, and each command on it resolves; nothing is run."""
+"""docs/results/papers.md: each printed table and figure has its line, each command on it resolves; nothing is run."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from fedshift.papers.deviations import altered
 from fedshift.papers.printed import Table
 from fedshift_app.config import resolving as configuration
 
-PAGE = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "results" / "papers.md").read_text(encoding="utf-8")
 #: Figures of each paper, as its text numbers them.
 FIGURES = {
     "F2DC": "1 2 3 4 5 6 7 8", "I2PFL": "1 2 3 4 5 6 7 8", "FedCode": "1a 1b 2 3 4 5 6 7 8 9",

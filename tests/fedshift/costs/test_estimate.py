@@ -92,13 +92,15 @@ def test_each_way_of_batchnorm_costs_its_passes() -> None:
 
 
 def test_the_example_of_the_docs_has_these_numbers() -> None:
-    """docs/running.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
+    """docs/guide/run.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
     flat, _ = parse_arguments(["handwritten", "model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]"])
     found = estimate(resolve(flat), 4, 1)
     trained = 3 * sum(node.num_examples for node in found.nodes) * found.measured.epochs
     passed = 3 * found.scoring(1).test + found.scoring(1).statistics
     assert (passed, trained) == (3954, 21555)
-    assert f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "running.md").read_text()
+    assert (
+        f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "guide" / "run.md").read_text()
+    )
 
 
 CNN_BN = "model.name=cnn_bn"

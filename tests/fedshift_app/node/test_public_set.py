@@ -286,7 +286,10 @@ def test_the_run_has_the_public_set_of_most_nodes(copies: str, caplog: pytest.Lo
     roster = gathered(Copies(*copies))
     assert [one.public[0] for one in roster.nodes] == ["a"] * copies.count("a")
     assert "a node of 'scan' has another public set than most nodes: 9 images, sha256 eeeeeeeeeeee" in caplog.text
-    assert "expected 9 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deployment.md)" in caplog.text
+    assert (
+        "expected 9 images, sha256 aaaaaaaaaaaa; give all nodes the same copy (docs/deploy/deployment.md)"
+        in caplog.text
+    )
 
 
 def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,0 +1,218 @@
+"""Write the pages of docs/reference from the code: keys, methods, commands and what travels.
+
+    python benchmarks/reference_pages.py              # all four
+    python benchmarks/reference_pages.py methods wire # these alone
+
+A test compares the pages with what this script makes of the code.
+"""
+
+import ast
+import sys
+import tokenize
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import click
+import typer
+
+from fedshift import cli
+from fedshift.catalog import keys
+from fedshift.catalog import methods as catalog
+from fedshift_app.config import registry
+from fedshift_core.extensions import OURS
+from fedshift_core.registry import Method
+from fedshift_core.wire import counts, names
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "reference"
+#: What an option's value is called, where its type has a name of its own.
+VALUES = {"typed_path": "PATH", "integer": "N", "integer range": "N", "float": "X", "float range": "X"}
+MADE = "This page is generated: `python benchmarks/reference_pages.py {}` writes it."
+
+COMMANDS = """\
+# Commands
+
+{made} In a terminal `--help` after a command shows the same.
+
+Exit codes are in [operations](../deploy/operations.md#exit-codes); keys of the configuration in [keys](keys.md)."""
+
+METHODS = """\
+# Parameters of the methods
+
+{made} `fedshift methods NAME` shows one method in a terminal.
+
+Type a parameter as `fedshift run EXPERIMENT method=NAME method.KEY=VALUE`, or write it in an experiment's file under
+`methods:`. A default is that of the method's file in conf/methods. The last column names values that experiments of
+papers' tables set."""
+
+WIRE = """\
+# What travels
+
+{made} [Security](../deploy/security.md#what-leaves-a-node) says what each of these reveals.
+
+Every message is a Flower `RecordDict`. Its records have fixed names:
+
+| record | type | server to node | node to server |
+| --- | --- | --- | --- |
+| `arrays` | ArrayRecord | the shared weights | the shared weights after local training |
+| `knowledge` | ArrayRecord | what the method shares besides weights | what the method's nodes contribute |
+| `config` | ConfigRecord | the round, the configuration, scalars for this node | answers in words |
+| `metrics` | MetricRecord | | numbers of images, losses, correct and count |
+| `start` | ArrayRecord | what a node begins from, once (frozen parts) | |
+| `statistics` | ArrayRecord | | BatchNorm statistics, if the run asks for them |
+| `counts` | ArrayRecord | | counts of scored test images, if the run asks for them |
+
+Through a SuperLink all arrays of a message travel as one piece (`fedshift_core.wire.packing`). Private parts never
+travel."""
+
+
+def commands() -> str:
+    """Return the page of commands."""
+    group = typer.main.get_command(cli.app)
+    parts = [COMMANDS.format(made=MADE.format("commands"))]
+    for name, command in sorted(_flat(group, "")):
+        parts.append("\n".join(_command(name, command)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _flat(group: click.Command, above: str) -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its name, and the commands of a group with both names."""
+    assert isinstance(group, click.Group)
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _flat(command, f"{above}{name} ")
+        elif not command.hidden:
+            yield above + name, command
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
+    """Yield the lines of a command: its help, its arguments and its options."""
+    first, *more = (paragraph.strip() for paragraph in (command.help or "").split("\n\n"))
+    yield from (f"## fedshift {name}", "", " ".join(first.split()))
+    if more:
+        yield from ("", "```text", *"\n\n".join(more).splitlines(), "```")
+    if rows := [_parameter(one) for one in command.params]:
+        yield from ("", *_table(("argument or option", "default", "meaning"), rows))
+
+
+def _parameter(one: click.Parameter) -> tuple[str, str, str]:
+    """Return the row of an argument or an option."""
+    meaning = (getattr(one, "help", "") or "").replace("\n", " ")
+    if one.param_type_name == "argument":
+        return f"`{one.metavar or (one.name or '').upper()}`", "", meaning
+    flag = bool(getattr(one, "is_flag", False))
+    value = "" if flag else f" {VALUES.get(one.type.name, one.type.name.upper())}"
+    spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*one.opts, *one.secondary_opts))
+    default = "" if flag or callable(one.default) or one.default in (None, "", ()) else f"`{one.default}`"
+    return spelled, "required" if one.required else default, meaning
+
+
+def methods() -> str:
+    """Return the page of the methods' parameters."""
+    parts = [METHODS.format(made=MADE.format("methods"))]
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    for method in sorted(ours, key=lambda one: one.name):
+        parts.append("\n".join(_method(method)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _method(method: Method) -> Iterator[str]:
+    """Yield the lines of a method."""
+    yield from (f"## {method.name}", "", f"{method.title} ({method.venue}): [page](../methods/{method.name}.md).")
+    parameters = catalog.parameters(method)
+    if not parameters:
+        yield from ("", "No parameters of its own.")
+        return
+    head = ("key", "default", "allowed", "meaning", "papers' tables")
+    rows = [(f"`method.{p.key}`", f"`{p.default}`", p.allowed, p.description, p.papers) for p in parameters]
+    yield from ("", *_table(head, rows))
+    if method.off:
+        yield from ("", f"With `{method.off}` it is FedAvg.")
+
+
+def wire() -> str:
+    """Return the page of what travels: names by their place, counts, and what each method adds."""
+    parts = [WIRE.format(made=MADE.format("wire"))]
+    for title, constants in _names():
+        parts.append("\n".join([f"## {title}", "", *_table(("constant", "name", "what"), constants)]))
+    shapes = [
+        (name, " ".join(text.split()).replace("``", "`")) for name, text in _attributes(counts.Counts.__doc__ or "")
+    ]
+    parts.append("\n".join(["## Counts of test images", "", *_table(("array", "what"), shapes)]))
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    rows = [
+        (registry.marked(m.name), registry.contributed(m), m.down, m.numbers, m.private)
+        for m in sorted(ours, key=lambda one: one.name)
+    ]
+    head = ("method", "node to server, besides weights", "server to node, besides weights", "numbers", "stays")
+    note = "C classes, D feature width, P any number, S public images."
+    parts.append("\n".join(["## By method", "", note, "", *_table(head, rows)]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _names() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """Yield the names of ``fedshift_core.wire.names`` under the headings of that file, each with its comment."""
+    path = Path(names.__file__)
+    comments = _comments(path)
+    title, rows = "Records and constants", list[tuple[str, str, str]]()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.Assign) or node.end_lineno is None:
+            continue
+        headings = [
+            text.strip("- ") for line, text in comments.items() if line < node.lineno and text.startswith("---")
+        ]
+        if headings and (heading := headings[-1].capitalize().replace("->", "to")) != title:
+            yield title, rows
+            title, rows = heading, []
+        said = [comments[line] for line in range(node.lineno, node.end_lineno + 1) if line in comments]
+        (target,) = node.targets
+        constants = target.elts if isinstance(target, ast.Tuple) else [target]
+        shown = ", ".join(f"`{getattr(names, ast.unparse(one))}`" for one in constants)
+        what = "; ".join(said).replace("``", "`")
+        rows.append((", ".join(f"`{ast.unparse(one)}`" for one in constants), shown, what))
+    yield title, rows
+
+
+def _comments(path: Path) -> dict[int, str]:
+    """Return the comments of a file by line."""
+    with path.open("rb") as file:
+        return {
+            token.start[0]: token.string.lstrip("#: ")
+            for token in tokenize.tokenize(file.readline)
+            if token.type == tokenize.COMMENT
+        }
+
+
+def _attributes(docstring: str) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that a docstring describes."""
+    name, text = "", ""
+    for line in docstring.partition("Attributes:\n")[2].splitlines():
+        body = line.removeprefix("        ")
+        if body and not body.startswith(" ") and ": " in body:
+            if name:
+                yield f"`{name}`", text
+            name, _, text = body.partition(": ")
+        else:
+            text += f" {body.strip()}"
+    if name:
+        yield f"`{name}`", text
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return a table with escaped bars."""
+    escaped = [tuple(cell.replace("|", "\\|") for cell in row) for row in rows]
+    return registry.table(head, escaped).splitlines()
+
+
+PAGES: dict[str, Callable[[], str]] = {"keys": keys.markdown, "methods": methods, "commands": commands, "wire": wire}
+
+
+def main(names_of_pages: Sequence[str]) -> None:
+    """Write the named pages, or all."""
+    for name in names_of_pages or PAGES:
+        (FOLDER / f"{name}.md").write_text(PAGES[name](), encoding="utf-8")
+        print(f"docs/reference/{name}.md")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
