@@ -19,6 +19,7 @@ from fedshift import cli
 from fedshift.catalog import keys
 from fedshift.catalog import methods as catalog
 from fedshift_app.config import registry
+from fedshift_core import features
 from fedshift_core.extensions import OURS
 from fedshift_core.registry import Method
 from fedshift_core.wire import counts, names
@@ -139,6 +140,7 @@ def wire() -> str:
         (name, " ".join(text.split()).replace("``", "`")) for name, text in _attributes(counts.Counts.__doc__ or "")
     ]
     parts.append("\n".join(["## Counts of test images", "", *_table(("array", "what"), shapes)]))
+    parts.append(_features())
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
     rows = [
         (registry.marked(m.name), registry.contributed(m), m.down, m.numbers, m.private)
@@ -148,6 +150,30 @@ def wire() -> str:
     note = "C classes, D feature width, P any number, S public images."
     parts.append("\n".join(["## By method", "", note, "", *_table(head, rows)]))
     return "\n\n".join(parts) + "\n"
+
+
+def _features() -> str:
+    """Return what each feature may put on the wire, as ``fedshift_core.features`` declares it."""
+    rows = []
+    places = {
+        "train": "config, to the node (train)", "evaluate": "config, to the node (evaluate)",
+        "train_reply": "metrics, to the server (train)", "evaluate_reply": "metrics, to the server (evaluate)",
+        "introduction": "to the server, before round 1", "records": "a record of its own",
+    }  # fmt: skip
+    for feature in features.OURS:
+        named = [(key, place) for field, place in places.items() for key in getattr(feature, field)]
+        tells = feature.tells or "nothing but numbers of images"
+        rows += [(f"`{feature.name}`", f"`{feature.option}`", "nothing", "", "", "nothing")] if not named else []
+        rows += [
+            (f"`{feature.name}`", f"`{feature.option}`", f"`{key.name}`", place, f"{key.holds}: {key.meaning}", tells)
+            for key, place in named
+        ]
+    note = (
+        "A feature is an option that composes with every method. It may send these names and no others: the node and "
+        "the server refuse what is not here. The last column says what the feature's numbers depend on."
+    )
+    head = ("feature", "turned on by", "name", "where", "holds", "depends on")
+    return "\n".join(["## By feature", "", note, "", *_table(head, rows)])
 
 
 def _names() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:

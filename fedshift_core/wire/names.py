@@ -12,7 +12,7 @@ metrics     MetricRecord                                    ``num-examples``, lo
 =========== ============ ================================== ==========================================
 """
 
-#: The ways of ``evaluate.bn``.
+#: The statistics of ``evaluate.bn``.
 AVERAGED, RETAKEN, OWN, BATCH = "averaged", "retaken", "own", "batch"
 RAISED = 2  # the code of an error that a node's app tells itself (Flower's CLIENT_APP_RAISED_EXCEPTION)
 
@@ -20,17 +20,17 @@ ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
 CONFIG = "config"
 METRICS = "metrics"
-START = "start"  # a further record, once for each node: what it begins from beside the shared weights (frozen parts)
-STATISTICS = "statistics"  # a fifth record, where BatchNorm's statistics were taken anew: they, by state-dict name
+START = "start"  # a further record, once for each node: what else it begins from (frozen parts)
+STATISTICS = "statistics"  # a fifth record, BatchNorm's re-estimated statistics, by state-dict name
 COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_core.wire.counts``
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
 RUN = "run"  # the resolved configuration as JSON
-ENGINE = "engine"  # "simulation" or "deployment": whether the node is told its domain or works it out
+ENGINE = "engine"  # "simulation" or "deployment": whether the node is given its domain or works it out
 RUN_ID = "run-id"  # 32 hexadecimal digits; a run that is resumed keeps it
 RESUMED_AFTER = "resumed-after"  # list of int: after which rounds the run was resumed, absent if it never was
-CHOSEN = "chosen"  # list of int: rounds whose memory the node keeps beside the usual ones, absent if there is none
+CHOSEN = "chosen"  # list of int: further rounds whose memory the node keeps, absent if there is none
 MEMORY_ROUND = "memory-round"  # int: the node must have what it kept in this round, or later; absent if nothing
 KEPT_IN = "kept-in"  # folder where simulated nodes keep their private parts, on the machine that they share
 START_DIGEST = "start-digest"  # SHA-256 of what the node must begin from (``start``); absent where there is none
@@ -40,13 +40,13 @@ DRAWN = "drawn"  # list of int, by domain to evaluate: score a sample of so many
 STARTS = "starts"  # list of int, by domain to evaluate: score the (drawn) images from here; absent: all
 STOPS = "stops"  # list of int: to here, without it
 GAP = (
-    "gap"  # list of str, only where it is asked for: tell "loss" or "accuracy" on own images of "train" or "validation"
+    "gap"  # list of str, only where it is asked for: send "loss" or "accuracy" on own images of "train" or "validation"
 )
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 SCALAR = "told/"  # + name: a scalar of the method for this node (int, float or str)
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
-TAKE_STATISTICS = "take-statistics"  # True: do not score, tell BatchNorm's statistics of training images
+TAKE_STATISTICS = "take-statistics"  # True: do not score, send BatchNorm's statistics of training images
 FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
