@@ -107,8 +107,8 @@ def family_of(name: str) -> Family | None:
 
 def unknown(name: str, library: str, near: list[str]) -> ConfigError:
     """Return the error of a name that a library does not have."""
-    told = f"; near it are {', '.join(near)}" if near else ""
-    return ConfigError(f"{library} has no network {as_found(name)}{told}")
+    near_names = f"; near it are {', '.join(near)}" if near else ""
+    return ConfigError(f"{library} has no network {as_found(name)}{near_names}")
 
 
 _CNN, _RESNET = "clients.models.cnn", "clients.models.resnet"

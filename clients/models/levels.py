@@ -19,8 +19,8 @@ def feature_levels(encoder: nn.Module) -> tuple[nn.Module, ...] | None:
     """
     own = getattr(encoder, "feature_levels", None)
     if own is not None:
-        found: tuple[nn.Module, ...] | None = own()
-        return found
+        own_levels: tuple[nn.Module, ...] | None = own()
+        return own_levels
     if not isinstance(encoder, nn.Sequential):
         return None
     levels: list[nn.Module] = []
@@ -60,20 +60,20 @@ def level_features(levels: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
     Yields:
         A list, filled by a pass: of each level the features (B, D) in float32, maps pooled (:func:`pooled`).
     """
-    found: list[Tensor] = []
+    features: list[Tensor] = []
     seen: dict[int, Tensor] = {}
 
     def look(place: int) -> Any:
         def hook(module: nn.Module, given: tuple[Tensor, ...]) -> None:
             # Anew where the activation writes over what it is given; a layer that is used twice counts the last time.
             seen[place] = pooled(given[0], torch.float32) if given[0].ndim == 4 else given[0].clone().float()
-            found[:] = [seen[at] for at in sorted(seen)]
+            features[:] = [seen[at] for at in sorted(seen)]
 
         return hook
 
     hooks = [level.register_forward_pre_hook(look(place)) for place, level in enumerate(levels)]
     try:
-        yield found
+        yield features
     finally:
         for hook in hooks:
             hook.remove()

@@ -31,8 +31,8 @@ def feature_stages(encoder: nn.Module) -> Stages | None:
     """
     own = getattr(encoder, "feature_stages", None)
     if own is not None:
-        found: Stages | None = own()
-        return found
+        stages: Stages | None = own()
+        return stages
     if isinstance(encoder, nn.Sequential):
         ends = [i + 1 for i, layer in enumerate(encoder) if isinstance(layer, nn.MaxPool2d)]
         if ends and len(encoder) > ends[-1] and isinstance(encoder[ends[-1]], nn.Flatten):
@@ -49,12 +49,12 @@ def stages_of(blocks: Sequence[nn.Module], rest: Callable[[Tensor], Tensor]) -> 
 def _width(block: nn.Module) -> int:
     """Return the channels of the last layer that says how many it has; one made of others speaks for them."""
     inside: set[nn.Module] = set()
-    found = 0
+    width = 0
     for layer in block.modules():
         if layer not in inside and isinstance(getattr(layer, "out_channels", None), int):
-            found = cast(int, layer.out_channels)
+            width = cast(int, layer.out_channels)
             inside |= set(layer.modules())
-    return found
+    return width
 
 
 def pooled(f: Tensor, dtype: torch.dtype | None = None) -> Tensor:

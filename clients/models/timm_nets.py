@@ -76,10 +76,10 @@ def _made(name: str, size: int) -> nn.Module:
 
 
 def _config(name: str) -> Any:
-    found = library().models.get_pretrained_cfg(name)
-    if found is None:
+    config = library().models.get_pretrained_cfg(name)
+    if config is None:
         raise ConfigError(f"timm says nothing of the network {name}")
-    return found
+    return config
 
 
 def _own_size(name: str) -> int:

@@ -158,13 +158,13 @@ def _head(name: str, body: nn.Module) -> tuple[str, nn.Linear]:
     for part in HEADS:
         inner = getattr(body, part, None)
         if isinstance(inner, nn.Module):
-            found = [
+            layers = [
                 (f"{part}.{path}" if path else part, layer)
                 for path, layer in inner.named_modules()
                 if isinstance(layer, nn.Linear)
             ]
-            if found:
-                return found[-1]
+            if layers:
+                return layers[-1]
     raise ConfigError(
         f"the head of {PREFIX}{name} is no linear layer, so the network cannot be divided into encoder and classifier"
     )

@@ -77,8 +77,8 @@ def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
         data = path.read_bytes()
     except OSError as error:
         raise _problem(path, error.strerror or "it cannot be read") from None
-    if sha256 and (found := hashlib.sha256(data).hexdigest()) != sha256:
-        raise other_file(path, found, sha256)
+    if sha256 and (digest := hashlib.sha256(data).hexdigest()) != sha256:
+        raise other_file(path, digest, sha256)
     try:
         content: Any = safetensors.torch.load(data) if path.suffix == ".safetensors" else _unpickled(data)
     except Exception as error:  # whatever the two libraries raise of bytes that are no such file
@@ -95,10 +95,10 @@ def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
     return dict(content)
 
 
-def other_file(path: Path, found: str, wanted: str) -> ConfigError:
+def other_file(path: Path, digest: str, wanted: str) -> ConfigError:
     """Return the error of a file that is not the one that a run began with."""
     return ConfigError(
-        f"model.weights: {shown(path, _MOST_PATH)} has the SHA-256 {found[:12]}..., the run began with "
+        f"model.weights: {shown(path, _MOST_PATH)} has the SHA-256 {digest[:12]}..., the run began with "
         f"{wanted[:12]}...; bring that file back, or set model.weights_sha256= for a run with this one"
     )
 
@@ -121,10 +121,10 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     state = model.state_dict()
     head = {key: tensor for key, tensor in named.items() if key.startswith(HEAD)}
     wanted_head = {key: tensor for key, tensor in state.items() if key.startswith(HEAD)}
-    found, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
-    if found != expected:
+    of_file, expected = ({key: tuple(t.shape) for key, t in each.items()} for each in (head, wanted_head))
+    if of_file != expected:
         named = {key: tensor for key, tensor in named.items() if key not in head}
-        left_out.append(_other_head(found, expected))
+        left_out.append(_other_head(of_file, expected))
     missing = [
         key for key in state if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER)
     ]  # fmt: skip
@@ -161,24 +161,24 @@ def _our_names(model: SplitModel, given: Mapping[str, Tensor]) -> tuple[dict[str
     return named, [f"auxiliary outputs ({_few(aside)})"] if aside else []
 
 
-def _other_head(found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
-    if not found:
+def _other_head(of_file: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> str:
+    if not of_file:
         return "the file has no head: the run's begins at random"
-    classes = next((shape[0] for key, shape in found.items() if key.endswith("weight")), 0)
+    classes = next((shape[0] for key, shape in of_file.items() if key.endswith("weight")), 0)
     wanted = next(shape[0] for key, shape in expected.items() if key.endswith("weight"))
     why = f"{classes} classes, the run has {wanted}" if classes != wanted else "it is made of other layers"
     return f"the head ({why}): the run's begins at random"
 
 
 def _checked(key: str, tensor: Tensor, wanted: Tensor, file: str) -> Tensor:
-    told = f"model.weights: {shown(file, _MOST_PATH)}: {shown(key, _MOST_NAME)}"
+    which = f"model.weights: {shown(file, _MOST_PATH)}: {shown(key, _MOST_NAME)}"
     if tensor.shape != wanted.shape:
-        raise ConfigError(f"{told} has shape {tuple(tensor.shape)}, the network's has {tuple(wanted.shape)}")
+        raise ConfigError(f"{which} has shape {tuple(tensor.shape)}, the network's has {tuple(wanted.shape)}")
     if tensor.is_floating_point() != wanted.is_floating_point() or tensor.is_complex():
-        raise ConfigError(f"{told} is of type {tensor.dtype}, the network's of {wanted.dtype}")
+        raise ConfigError(f"{which} is of type {tensor.dtype}, the network's of {wanted.dtype}")
     value = tensor.detach().to(device="cpu", dtype=wanted.dtype).contiguous()
     if not np.isfinite(largest(value.numpy())):
-        raise ConfigError(f"{told} holds numbers that are not finite")
+        raise ConfigError(f"{which} holds numbers that are not finite")
     return value
 
 

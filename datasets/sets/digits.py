@@ -125,8 +125,8 @@ def _own_folders(root: Path, domain: str) -> list[Path]:
     if not root.is_dir():
         return []
     names = _FOLDERS[domain]
-    found = [path for path in root.iterdir() if key(path.name) in names and path.is_dir()]
-    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
+    folders = [path for path in root.iterdir() if key(path.name) in names and path.is_dir()]
+    return sorted(folders, key=lambda path: (names.index(key(path.name)), path.name))
 
 
 def _field_folder(root: Path, domain: str, split: Split) -> Path | None:
@@ -146,7 +146,7 @@ def _find_mnist(root: Path, split: Split) -> Arrays | None:
 
 
 def _plain_or_gzip(path: Path) -> Path | None:
-    return next((found for found in (path, path.with_name(f"{path.name}.gz")) if found.is_file()), None)
+    return next((file for file in (path, path.with_name(f"{path.name}.gz")) if file.is_file()), None)
 
 
 def _find_file(root: Path, domain: str, name: str) -> Path | None:

@@ -118,13 +118,13 @@ def find10(domain: str, split: Split, source: Source) -> Listing:
     Raises:
         DataError: As in :func:`find`, or if one of the ten classes has no image in the list.
     """
-    found = _find(NAME10, CLASSES10, domain, split, source)
-    empty = [name for name, count in trees.class_counts(found.labels, CLASSES10).items() if count == 0]
+    listing = _find(NAME10, CLASSES10, domain, split, source)
+    empty = [name for name, count in trees.class_counts(listing.labels, CLASSES10).items() if count == 0]
     if empty:
         raise DataError(
             f"{domain} {split} of {NAME10} has {10 - len(empty)} classes, not 10; none of {', '.join(empty)}"
         )
-    return found
+    return listing
 
 
 def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, source: Source) -> Listing:

@@ -194,22 +194,22 @@ def survey(
     Raises:
         DataError: As :func:`names` and :func:`find`, for a split of ``reads`` too.
     """
-    found = names(source, domains)
+    known = names(source, domains)
     stated = source.classes_stated and bool(source.classes)
-    whole = replace(source, classes=found.classes, classes_stated=stated, download=False, skip_broken=False)
-    there = [_there(domain, whole, own=False) for domain in found.domains]
+    whole = replace(source, classes=known.classes, classes_stated=stated, download=False, skip_broken=False)
+    there = [_there(domain, whole, own=False) for domain in known.domains]
     for site in there:
         sites.check_splits(site, reads(site.domain), source)
     root = sites.data_dir(source)
     check_files(there, root)
     for path in (path for site in there for _, path in site.archives):
         trees.npz_arrays(path, whole.classes, stated=stated)
-    used = {layout.named(root, domain) for domain in found.domains} | {
+    used = {layout.named(root, domain) for domain in known.domains} | {
         path for site in there for _, path in site.archives
     }
     beside = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
     taken = [path for path in beside if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
-    return Survey(found.classes, tuple(there), tuple(taken))
+    return Survey(known.classes, tuple(there), tuple(taken))
 
 
 def find(domain: str, split: Split, source: Source) -> Found:
@@ -219,9 +219,9 @@ def find(domain: str, split: Split, source: Source) -> Found:
         DataError: If it is not there, a class folder or a row of the table is of no class of the run, or no image is
             taken.
     """
-    found = _find(domain, split, source, own=False)
-    assert found is not None  # else it is refused
-    return found
+    part = _find(domain, split, source, own=False)
+    assert part is not None  # else it is refused
+    return part
 
 
 def find_own(domain: str, split: Split, source: Source) -> Found | None:
@@ -296,9 +296,9 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> 
             f"{MOST_CLASSES} at most"
         )
     if len(classes) < 2:
-        found = ", ".join(map(as_found, classes)) or "none"
+        given = ", ".join(map(as_found, classes)) or "none"
         raise DataError(
-            f"{shown(root)}: expected at least two classes, found {found}; state dataset.classes, or {LAYOUTS}"
+            f"{shown(root)}: expected at least two classes, found {given}; state dataset.classes, or {LAYOUTS}"
         )
     for kind, known, check in (("site", domains, check_domain), ("class", classes, check_class)):
         _check_numbers(known, "sites" if kind == "site" else "classes", root)

@@ -34,8 +34,8 @@ def _table() -> NDArray[np.float64]:
 
     Its file is read without importing it, which takes two seconds; where the file is elsewhere, scikit-learn reads it.
     """
-    found = find_spec("sklearn")
-    for folder in (found and found.submodule_search_locations) or []:
+    package = find_spec("sklearn")
+    for folder in (package and package.submodule_search_locations) or []:
         file = Path(folder) / "datasets" / "data" / "digits.csv.gz"
         if file.is_file():
             with gzip.open(file, "rt", encoding="ascii") as lines:

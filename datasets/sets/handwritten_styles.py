@@ -194,7 +194,7 @@ def texture(ink: Floats, rng: np.random.Generator) -> Pixels:
 
 
 def _strips(ink: Floats, rng: np.random.Generator) -> Floats:
-    """Put two other digits of the same batch beside each digit.
+    """Put two other digits of the same batch next to each digit.
 
     Args:
         ink: Ink maps, shape (N, 32, 32).

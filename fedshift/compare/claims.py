@@ -89,7 +89,7 @@ class Claims:
     """All claims, in the order of papers, tables and rows.
 
     Attributes:
-        found: The claims.
+        claims: The claims.
         score: The score of our runs that is compared.
         without: Number of printed gains without a run of ours.
         lacking: Folders whose runs lack this score.
@@ -99,7 +99,7 @@ class Claims:
         comparable: Whether only rows that compare are shown.
     """
 
-    found: tuple[Claim, ...]
+    claims: tuple[Claim, ...]
     score: str
     without: int
     lacking: tuple[str, ...] = ()
@@ -112,7 +112,7 @@ class Claims:
     def shown(self) -> tuple[Claim, ...]:
         """The claims to show; the counts in the notes include all claims."""
         return tuple(
-            claim for claim in self.found
+            claim for claim in self.claims
             if (claim.own or not self.own) and not (self.comparable and claim.verdict == NOT_COMPARABLE)
         )  # fmt: skip
 
@@ -146,10 +146,10 @@ class Claims:
 
     def _notes(self) -> list[str]:
         notes = []
-        if len(self.shown) < len(self.found):
-            notes.append(f"{len(self.found)} rows, of which {len(self.shown)} are shown")
+        if len(self.shown) < len(self.claims):
+            notes.append(f"{len(self.claims)} rows, of which {len(self.shown)} are shown")
         for who, own in (("the papers' own methods", True), ("baselines", False)):
-            counted = Counter(claim.verdict for claim in self.found if claim.own is own)
+            counted = Counter(claim.verdict for claim in self.claims if claim.own is own)
             if counted:
                 counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
                 notes.append(f"{who}{' (bold)' if own else ''}: {counts}")
@@ -168,7 +168,7 @@ class Claims:
     def _gain_notes(self) -> list[str]:
         """Return notes on printed gains that have comparable rows from several folders."""
         verdicts: dict[tuple[str, str], list[str]] = {}
-        for claim in self.found:
+        for claim in self.claims:
             if claim.verdict != NOT_COMPARABLE:
                 verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
         if all(len(same_gain) == 1 for same_gain in verdicts.values()):

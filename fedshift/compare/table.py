@@ -10,11 +10,11 @@ from fedshift.compare import footnotes as remarks
 from fedshift.compare import rows as rowing
 from fedshift.compare.rows import AVG, OVERALL, STD, Row
 from fedshift.papers import printed
-from fedshift.results import grouping, settings
+from fedshift.results import grouping
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
-from fedshift.results.settings import BASELINE
+from fedshift.results.settings import BASELINE, BN_STATISTICS
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -90,7 +90,7 @@ def numbers_of(
         called = f"of domains that no node held, {called}"
     if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
         kind = score.removeprefix(BN_SCORE)
-        runs = [replace(run, config={**run.config, settings.BN_STATISTICS: kind}) for run in runs]
+        runs = [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in runs]
     differences = grouping.differing(runs)
     if differences and not allow_different:
         raise ConfigError(

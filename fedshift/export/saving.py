@@ -345,7 +345,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
-    config_yaml = record.told
+    config_yaml = record.config_file
     return Origin(
         experiment=record.config.experiment,
         dataset=record.config.dataset.name,

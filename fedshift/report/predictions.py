@@ -226,7 +226,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
     if record.deployed:  # each domain's images are in the layout of a node's own folder
         where = Place(domain, chosen.partition_id, -1, config.dataset.source(), False, threads)
     else:
-        number = int(record.told["nodes"])
+        number = int(record.config_file["nodes"])
         where = Place(chosen.domain, chosen.partition_id, number, config.dataset.source(), True, threads)
     client = setup.make_client(config, where, chosen.index)
     folder = record.folder / checkpoints.FOLDER

@@ -33,7 +33,7 @@ class Record:
     Attributes:
         folder: The run folder.
         config: The resolved configuration.
-        told: All of ``config.yaml``.
+        config_file: All of ``config.yaml``.
         lines: The full rounds of ``metrics.jsonl``.
         results: ``results.json``; for an unfinished run, the summary of its rounds so far. None if no round was scored
             on all test images.
@@ -48,7 +48,7 @@ class Record:
 
     folder: Path
     config: RunConfig
-    told: dict[str, Any]
+    config_file: dict[str, Any]
     lines: list[dict[str, Any]]
     results: dict[str, Any] | None
     finished: bool
@@ -61,7 +61,7 @@ class Record:
     @property
     def engine(self) -> str:
         """The engine of the run."""
-        return str(self.told["engine"])
+        return str(self.config_file["engine"])
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Record:
     @property
     def resumed_after(self) -> tuple[int, ...]:
         """The rounds after which the run was resumed."""
-        return tuple(int(resumed["after_round"]) for resumed in self.told.get("resumed", ()))
+        return tuple(int(resumed["after_round"]) for resumed in self.config_file.get("resumed", ()))
 
     @property
     def nodes(self) -> list[Node]:
@@ -112,7 +112,7 @@ def read(folder: Path, command: str = "report") -> Record:
     return Record(
         folder=path,
         config=config,
-        told=recorded,
+        config_file=recorded,
         lines=lines,
         results=_so_far(lines, config) if results is None else results,
         finished=results is not None,

@@ -173,7 +173,7 @@ def _federation(record: Record) -> Section:
 
 
 def _settings(record: Record) -> dict[str, Any]:
-    config, recorded = record.config, record.told
+    config, recorded = record.config, record.config_file
     method = registry.known(config.method["name"])
     settings = as_requested(flat(config.model_dump(mode="json")))
     own = {key.removeprefix("method."): value for key, value in settings.items() if key.startswith("method.")}

@@ -153,7 +153,7 @@ def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
         }  # fmt: skip
         (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(summary))
     found = claims([tmp_path])
-    (claim,) = [one for one in found.found if one.table == "fedseproto.table2pacs"]
+    (claim,) = [one for one in found.claims if one.table == "fedseproto.table2pacs"]
     assert (claim.row, claim.runs) == ("FedMLP", f"{tmp_path.name}: {LABEL}")
     assert (claim.verdict, claim.why) == (NOT_COMPARABLE, "an approximation")
     for text in (found.text(), found.markdown(), found.json()):

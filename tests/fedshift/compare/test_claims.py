@@ -43,7 +43,7 @@ def make(tmp_path: Path) -> Make:
 
 
 def one(found: Claims, row: str, table: str = TABLE) -> Claim:
-    (claim,) = [claim for claim in found.found if (claim.row, claim.table) == (row, table)]
+    (claim,) = [claim for claim in found.claims if (claim.row, claim.table) == (row, table)]
     return claim
 
 
@@ -72,8 +72,8 @@ def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
     assert one(found, "FedProx").verdict == REVERSED and not one(found, "FedProx").own
     assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").our_gain.p == pytest.approx(0.46, abs=0.01)
     assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").our_gain.p is None
-    assert not [claim for claim in found.found if "feddyn" in claim.runs and claim.table == TABLE]
-    assert not [claim for claim in found.found if claim.row == "FedAvg"]
+    assert not [claim for claim in found.claims if "feddyn" in claim.runs and claim.table == TABLE]
+    assert not [claim for claim in found.claims if claim.row == "FedAvg"]
 
 
 def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
         make("fedavg", seed, 50 + seed, "model.name=resnet18", folder="large")
         make("f2dc", seed, 55 + seed, "model.name=resnet18", folder="large")
     found = claims([tmp_path])  # each folder in it is a comparison of its own
-    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.found
+    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.claims
             if claim.table == TABLE}  # fmt: skip
     assert told["F2DC", "pacs"] == (SEEN, "")
     assert told["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
@@ -103,7 +103,7 @@ def test_a_gain_that_several_folders_judge_is_counted_once(make: Make, tmp_path:
         lines = claims([tmp_path / folder for folder in folders]).markdown().splitlines()
         return {line for line in lines if "comparable rows, of" in line or "same verdict" in line}
 
-    rows = [claim for claim in claims([tmp_path]).found if claim.verdict != NOT_COMPARABLE]
+    rows = [claim for claim in claims([tmp_path]).claims if claim.verdict != NOT_COMPARABLE]
     gains = {(claim.table, claim.row) for claim in rows}
     split = [f"{table} {row}" for table, row in sorted(gains) if row == "FPL"]
     assert len(rows) == sum(1 if row == "MOON" else 3 for _, row in gains)
@@ -159,7 +159,7 @@ def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Mak
             make("fedavg", seed, 90, settings, more={out: 30 + seed})
             make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})  # gains 2, 3, 4, 5 where nobody trained
     found = claims([tmp_path / "pacs"])
-    unseen = [claim for claim in found.found if claim.row == "I2PFL"]
+    unseen = [claim for claim in found.claims if claim.row == "I2PFL"]
     assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.beside[0].unseen
     assert (
         unseen[0].our_gain.difference.mean == pytest.approx(3.5)

@@ -174,7 +174,7 @@ def test_claims_judge_no_gain_on_other_images(other: bool, tmp_path: Path) -> No
             }  # fmt: skip
             (tmp_path / f"{method}-{seed}.json").write_text(json.dumps(summary))
     found = claims.claims([tmp_path])
-    judged = {claim.why for claim in found.found if claim.table == "f2dc.table1b"}
+    judged = {claim.why for claim in found.claims if claim.table == "f2dc.table1b"}
     assert (judged == {contents.OTHER_IMAGES}) is other
     assert bool(found.warnings) is other and ("the images of photo train" in found.text()) is other
 

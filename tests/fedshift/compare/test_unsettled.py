@@ -173,7 +173,7 @@ def test_claims_do_not_count_them_but_take_the_row_that_has_fewer(keep: Keep) ->
         keep("f2dc-pacs", "fedavg", seed=seed, accuracy=50 + seed)
         keep("f2dc-pacs", "f2dc", "method.eval_noise=true", seed=seed, accuracy=40 + seed)
         file = keep("f2dc-pacs", "f2dc", seed=seed, accuracy=55 + seed)
-    (claim,) = [one for one in claims([file.parent]).found if (one.table, one.row) == ("f2dc.table1b", "F2DC")]
+    (claim,) = [one for one in claims([file.parent]).claims if (one.table, one.row) == ("f2dc.table1b", "F2DC")]
     assert (claim.differ, claim.left_open, claim.our_gain.difference.mean) == (0, 0, 5)
 
 
@@ -181,7 +181,7 @@ def test_another_task_is_one_where_the_paper_is_silent_too(keep: Keep) -> None:
     for seed in range(3):
         for method in ("fedavg", "fedprox"):
             file = keep("fedicon-digit5-covariate", method, "shift.corruption=fog", seed=seed)
-    (claim,) = [one for one in claims([file.parent]).found if (one.table, one.row) == ("fedicon.table1", "FedProx")]
+    (claim,) = [one for one in claims([file.parent]).claims if (one.table, one.row) == ("fedicon.table1", "FedProx")]
     assert (claim.differ, claim.why) == (0, "shift.corruption=fog (random)")
 
 
