@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.config import registry
+from fedshift_app.config.layers import NAMED
 from fedshift_app.config.recipes import targets_of
 from fedshift_core.registry import Method
 
@@ -13,12 +14,12 @@ COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "mod
 
 
 def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return all values by their dotted key; of the list of modules the names, and the parameters by name and key."""
+    """Return all values by their dotted key; of a list of modules the names, and the parameters by name and key."""
     found: dict[str, Any] = {}
     for key, value in section.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{above}{key}.")
-        elif key == "modules" and not above:
+        elif key in NAMED and not above:
             found[key] = ",".join(entry["name"] for entry in value) or NONE
             for entry in value:
                 inner = {name: one for name, one in entry.items() if name != "name"}

@@ -31,8 +31,17 @@ from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import CONF, names
-from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
-from fedshift_app.config.privacy import check_method
+from fedshift_app.config.layers import (
+    MODEL_PER_NODE,
+    NAMED,
+    laid_over,
+    listed,
+    modules_by_name,
+    parse_set,
+    section_of,
+    set_dotted,
+)
+from fedshift_app.config.privacy import check_features, check_method
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_core.errors import ConfigError
@@ -163,8 +172,8 @@ def _of_file(path: Path, given: Mapping[str, Any], overrides: dict[str, Any]) ->
         if name != runs:  # what the run's own method says is checked with the rest
             special_methods.check(known, own_params, own_sections)
     layers = _with_alias(layers)
-    if "modules" in layers:
-        layers["modules"] = modules_by_name(layers["modules"])
+    for key in NAMED.keys() & layers.keys():
+        layers[key] = modules_by_name(layers[key], key)
     layers, below, own, above = _with_method(layers, str(given["method"]), specials, overrides, again)
     layers = _with_dataset(layers, str(given["dataset"]), overrides, below.pop("images", {}))
     merged = dict(below)
@@ -215,7 +224,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     _check_shape(layers)
     plugins.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
-    layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
+    for key in NAMED:
+        layers[key] = listed(layers.get(key, ()), key)
     try:
         config = RunConfig.model_validate(layers)
         check_dataset(config.dataset)
@@ -224,7 +234,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise explained(error) from None
     # Write every parameter out, so that the run folder shows defaults too.
-    complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
+    named = {key: _complete_named(config, key) for key in NAMED}
+    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
 
 
@@ -275,6 +286,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"rely on their being sent; server optimisers go with {', '.join(able)}"
         )
     check_method(config.privacy, method, config.evaluate)
+    check_features(config.privacy, config.features)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
         raise ConfigError(
@@ -286,17 +298,18 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
 
 
-def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
-    """Return the entries of the section ``modules`` with all their parameters, checked."""
+def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, Any], ...]:
+    """Return the entries of a section of ``NAMED`` with all their parameters, checked."""
+    check = {"modules": registry.modules_params, "features": registry.feature_params}[section]
     found = []
-    for entry in config.modules:
-        given = {key: value for key, value in entry.items() if key != "name"}
+    for entry in getattr(config, section):
+        name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
         try:
-            with error_location.at("modules", str(entry["name"])):
-                params = registry.modules_params(str(entry["name"]), given)
+            with error_location.at(section, name):
+                params = check(name, given)
         except ValidationError as error:
-            raise explained(error, "modules", str(entry["name"])) from None
-        found.append(FrozenDict({"name": entry["name"]} | params.model_dump()))
+            raise explained(error, section, name) from None
+        found.append(FrozenDict({"name": name} | params.model_dump()))
     return tuple(found)
 
 
