@@ -21,7 +21,7 @@ class Key:
     """One name on the wire.
 
     Attributes:
-        name: The name; one that ends in ``/`` is followed by a domain, a layer or a part of the work.
+        name: The name; one that ends in ``/`` or ``=`` is followed by a domain, a layer or a part of the work.
         holds: Type and shape.
         meaning: What it says, for the reference.
         replaces_scores: A message with this key asks for something else than scores.
@@ -34,7 +34,7 @@ class Key:
 
     def fits(self, name: str) -> bool:
         """Tell whether a name on the wire is this one."""
-        return name.startswith(self.name) if self.name.endswith("/") else name == self.name
+        return name.startswith(self.name) if self.name.endswith(("/", "=")) else name == self.name
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """All features of a run on the node, in the order of the server's: FedShift's own, then those of other packages."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from clients.features.base import About, Client, Metrics, NodeFeature, Reply, Request
 from clients.training.node import Scores
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 from fedshift_core.features import FEATURES, OURS, Feature, Key
 from fedshift_core.frozen import Section
 from fedshift_core.options.run import RunSettings
@@ -31,12 +32,14 @@ class Features:
             if feature.node:
                 self.all.append(imported(feature.node)(feature.name, params))
         self._by_name = {feature.name: feature for feature in self.all}
+        self._declared = {feature.name: feature for feature in self.declared}
 
     def keys(self, kind: str) -> dict[str, tuple[Key, NodeFeature]]:
         """Return what a message of a kind may have in its record ``config``, with the feature whose it is."""
         return {
             key.name: (key, self._by_name[feature.name])
             for feature in self.declared
+            if feature.name in self._by_name
             for key in {"train": feature.train, "evaluate": feature.evaluate}.get(kind, ())
         }
 
@@ -63,16 +66,17 @@ class Features:
         words: dict[str, str] = {}
         for feature in self.all:
             more, said = feature.introduce(about)
+            self._check(feature, {**more, **said}, "introduction")
             numbers, words = numbers | more, words | said
         return numbers, words
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return numbers of the weights as they came."""
-        return _union(feature.before_training(client, request) for feature in self.all)
+        return self._sent(lambda feature: feature.before_training(client, request), "train_reply")
 
     def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return numbers of the model as local training left it."""
-        return _union(feature.after_training(client, request) for feature in self.all)
+        return self._sent(lambda feature: feature.after_training(client, request), "train_reply")
 
     def answer(
         self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
@@ -103,15 +107,15 @@ class Features:
 
     def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
         """Return arrays by record from the scores of a domain."""
-        return _union(feature.record(domain, scores) for feature in self.all)
+        return self._sent(lambda feature: feature.record(domain, scores), "records")
 
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return further numbers of the weights as they are scored."""
-        return _union(feature.on_scores(client, request) for feature in self.all)
+        return self._sent(lambda feature: feature.on_scores(client, request), "evaluate_reply")
 
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return numbers of other scores."""
-        return _union(feature.after_scores(client, request) for feature in self.all)
+        return self._sent(lambda feature: feature.after_scores(client, request), "evaluate_reply")
 
     def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
         """Return what may leave the node after local training."""
@@ -121,17 +125,25 @@ class Features:
 
     def finish(self, client: Client, started: float) -> Metrics:
         """Return numbers of the whole call."""
-        return _union(feature.finish(client, started) for feature in self.all)
+        return self._sent(lambda feature: feature.finish(client, started), "train_reply", "evaluate_reply")
+
+    def _sent(self, add: Callable[[NodeFeature], dict[str, Any]], *kinds: str) -> dict[str, Any]:
+        """Return what all features add to a reply; raise ``FedShiftError`` where one does not declare a name."""
+        found: dict[str, Any] = {}
+        for feature in self.all:
+            more = add(feature)
+            self._check(feature, more, *kinds)
+            found |= more
+        return found
+
+    def _check(self, feature: NodeFeature, names: Mapping[str, Any], *kinds: str) -> None:
+        declared = [key for kind in kinds for key in getattr(self._declared[feature.name], kind)]
+        for name in names:
+            if not any(key.fits(name) for key in declared):
+                raise FedShiftError(f"the feature {feature.name} would send {name!r}, which it does not declare")
 
 
 @functools.lru_cache(maxsize=8)
 def of(entries: tuple[Section, ...] = ()) -> Features:
     """Return the features of a run, whose configuration has these entries in its section ``features``."""
     return Features(entries)
-
-
-def _union(parts: Iterator[Any] | Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for part in parts:
-        found |= part
-    return found

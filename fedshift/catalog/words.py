@@ -18,6 +18,7 @@ from fedshift_app.config import dotted_keys, files, registry
 from fedshift_app.config.arguments import ENGINES, LAUNCH_KEYS, WITHOUT_DOT
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_core.errors import FedShiftError
+from fedshift_core.extensions import OURS
 from fedshift_core.spelling import begun_with
 
 SWITCHES = ("true", "false")
@@ -48,6 +49,7 @@ def values(key: str) -> tuple[str, ...]:
     named: dict[str, Iterable[str]] = {
         "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
         "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
+        "features": [name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS],
         "experiment": files.names("experiments"), "engine": ENGINES, "report": SWITCHES, "profile": SWITCHES,
     }  # fmt: skip
     if key in named:

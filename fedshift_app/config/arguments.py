@@ -6,7 +6,7 @@ from typing import Any
 
 from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.layers import MODEL_PER_NODE
+from fedshift_app.config.layers import MODEL_PER_NODE, NAMED
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import LARGEST_SEED, MOST_CORES, MOST_NODES, MOST_ROUNDS, as_found
 from fedshift_core.paths import user_path
@@ -16,7 +16,7 @@ from fedshift_core.spelling import meant
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 #: Keys of the configuration without a dot.
-WITHOUT_DOT = (MODEL_PER_NODE, "modules", "keep", "keep_rounds", "tuned")
+WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "keep", "keep_rounds", "tuned")
 #: Largest value of each whole number.
 MOST = {
     "rounds": MOST_ROUNDS,

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedshift_app.config import registry
+from fedshift_app.config.layers import NAMED
 from fedshift_app.config.recipes import targets_of
 from fedshift_core.registry import Method
 
@@ -13,12 +14,12 @@ COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "mod
 
 
 def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return all values by dotted key; for modules their names, and their parameters by name and key."""
+    """Return all values by dotted key; of a list of modules or features names, and parameters by name and key."""
     values: dict[str, Any] = {}
     for key, value in section.items():
         if isinstance(value, Mapping):
             values |= flat(value, f"{above}{key}.")
-        elif key == "modules" and not above:
+        elif key in NAMED and not above:
             values[key] = ",".join(entry["name"] for entry in value) or NONE
             for entry in value:
                 inner = {name: inner_value for name, inner_value in entry.items() if name != "name"}

@@ -65,8 +65,16 @@ def section_of(layers: Mapping[str, Any], key: str) -> dict[str, Any]:
     return dict(value)
 
 
-def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
-    """Return the entries of a section ``modules`` by name: a list of names and mappings, one mapping, or a name.
+#: Sections that are lists of things with a name and parameters, each with an entry as a message shows it.
+NAMED = {"modules": "[f2dc] or [{name: f2dc, tau: 0.1}]", "features": "[NAME] or [{name: NAME, KEY: VALUE}]"}
+
+
+def modules_by_name(section: Any, key: str = "modules") -> dict[str, dict[str, Any]]:
+    """Return the entries of a section of ``NAMED`` by name: a list of names and mappings, one mapping, or a name.
+
+    Args:
+        section: Its content.
+        key: Its name.
 
     Raises:
         ConfigError: If it is of another form, or an entry has no name or comes twice.
@@ -78,21 +86,24 @@ def modules_by_name(section: Any) -> dict[str, dict[str, Any]]:
     for entry in entries:
         module: Any = {"name": entry} if isinstance(entry, str) else entry
         if not isinstance(module, Mapping) or not isinstance(module.get("name"), str):
-            raise ConfigError(
-                f"modules: expected a list such as [f2dc] or [{{name: f2dc, tau: 0.1}}], found {as_found(entry)}"
-            )
+            raise ConfigError(f"{key}: expected a list such as {NAMED[key]}, found {as_found(entry)}")
         if module["name"] in modules:
-            raise ConfigError(f"modules: {as_found(module['name'])} comes twice")
+            raise ConfigError(f"{key}: {as_found(module['name'])} comes twice")
         if module["name"] != registry.NONE:
-            modules[module["name"]] = {key: value for key, value in module.items() if key != "name"}
+            modules[module["name"]] = {name: value for name, value in module.items() if name != "name"}
     return modules
+
+
+def listed(section: Any, key: str) -> list[dict[str, Any]]:
+    """Return the entries of a section of ``NAMED`` as a list of mappings."""
+    return [{"name": name} | params for name, params in modules_by_name(section, key).items()]
 
 
 def laid_over(key: str, below: Any, above: Any) -> Any:
     """Return a section merged over another: by key, modules by name, another adaptation as a whole."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
         return above
-    if key == "modules":
+    if key in NAMED:
         return {**below, **{name: {**below.get(name, {}), **params} for name, params in above.items()}}
     if key == "adapt" and above.get("name", below.get("name")) != below.get("name"):
         return {"name": registry.NONE} if above["name"] == registry.NONE else dict(above)
@@ -111,8 +122,9 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
             f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"
             f"{dotted_keys.meant(dotted)}"
         )
-    if (sections or [key])[0] == "modules":
-        layers["modules"] = _set_modules(modules_by_name(layers.get("modules", ())), [*sections, key][1:], value)
+    first, *rest = [*sections, key]
+    if first in NAMED:
+        layers[first] = _set_named(first, modules_by_name(layers.get(first, ()), first), rest, value)
         return
     if dotted == "adapt.name":
         layers["adapt"] = laid_over("adapt", section_of(layers, "adapt"), {"name": value})
@@ -129,16 +141,18 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     target[key] = value
 
 
-def _set_modules(entries: dict[str, dict[str, Any]], keys: list[str], value: Any) -> dict[str, dict[str, Any]]:
-    """Return the entries with ``modules``, ``modules.NAME.KEY``, or for a single entry ``modules.KEY``, set."""
+def _set_named(
+    section: str, entries: dict[str, dict[str, Any]], keys: list[str], value: Any
+) -> dict[str, dict[str, Any]]:
+    """Return the entries of a section with its name, ``SECTION.NAME.KEY``, or for a single entry ``SECTION.KEY``, set."""
     if not keys or keys == ["name"]:
-        return {name: entries.get(name, {}) | params for name, params in modules_by_name(value).items()}
+    """Return the entries of a section with its name or ``SECTION.NAME.KEY`` set; of a single entry ``SECTION.KEY``."""
     if len(keys) == 1 and len(entries) == 1:
         keys = [*entries, *keys]
     if len(keys) != 2 or keys[0] not in entries:
         known = ", ".join(entries) or "none"
         raise ConfigError(
-            f"set: modules.{'.'.join(keys)}: expected modules.NAME.KEY with a name of the run's modules ({known}); "
-            "modules=[f2dc] adds one"
+            f"set: {section}.{'.'.join(keys)}: expected {section}.NAME.KEY with a name of the run's {section} "
+            f"({known}); {section}={NAMED[section].partition(' ')[0]} adds one"
         )
     return entries | {keys[0]: entries[keys[0]] | {keys[1]: value}}

@@ -79,6 +79,7 @@ def brought(config: RunConfig) -> dict[str, str]:
         (catalog.DATASETS, config.dataset.kind),
         *((NETWORKS, name) for name in (config.model.name, *config.model.per_node)),
         *((registry.MODULES, entry["name"]) for entry in config.modules),
+        *((registry.FEATURES, entry["name"]) for entry in config.features),
     ]
     if config.adapt["name"] != registry.NONE:
         used.append((registry.ADAPTATIONS, config.adapt["name"]))

@@ -4,13 +4,14 @@ Local differential privacy: before its weights leave a node, their update is cli
 (``clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing more.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from numpy.typing import NDArray
 
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
+from fedshift_core.features import FEATURES
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.registry import Method
@@ -41,6 +42,19 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
             f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm statistics would leave a node "
             "without noise"
         )
+
+
+def check_features(privacy: PrivacyConfig, features: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse features of other packages that tell of a node's images.
+
+    Raises:
+        ConfigError: With what they tell.
+    """
+    for name in (str(entry["name"]) for entry in features if privacy.name != "none"):
+        if tells := FEATURES[name].tells:
+            raise ConfigError(
+                f"privacy.name={privacy.name} needs features without {name}: it sends {tells}, without noise"
+            )
 
 
 def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> None:

@@ -9,6 +9,7 @@ from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
+from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.params import Params
 from fedshift_core.registry import Group, Method, imported, method_file
 from fedshift_core.spelling import meant
@@ -101,6 +102,19 @@ def modules_params(name: str, given: Mapping[str, Any]) -> Params:
         pydantic.ValidationError: If a value is not allowed.
     """
     return _checked(imported(MODULES.named(name, "modules").modules).params_model, given, f"modules.{name}")
+
+
+def feature_params(name: str, given: Mapping[str, Any]) -> Params:
+    """Return the checked parameters of one entry of the section ``features``.
+
+    Raises:
+        ConfigError: If its name or a parameter is unknown, or it is FedShift's own, which has a key of its own.
+        pydantic.ValidationError: If a value is not allowed.
+    """
+    feature = FEATURES.named(name, "features")
+    if FEATURES.origin(name) == OURS:
+        raise ConfigError(f"features: {name} is a feature of every run; its key is {feature.option}")
+    return _checked(feature.params, given, f"features.{name}")
 
 
 def adapt_params(section: Mapping[str, Any]) -> Params:

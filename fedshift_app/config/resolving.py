@@ -28,7 +28,15 @@ from fedshift_app.config import (
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.files import CONF, names
-from fedshift_app.config.layers import MODEL_PER_NODE, laid_over, modules_by_name, parse_set, section_of, set_dotted
+from fedshift_app.config.layers import (
+    MODEL_PER_NODE,
+    NAMED,
+    laid_over,
+    modules_by_name,
+    parse_set,
+    section_of,
+    set_dotted,
+)
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_app.config.validating import RECIPE_SECTIONS, sections_of_run, split_sections, validate
@@ -157,8 +165,8 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> 
         if name != run_method:  # the run's own method is checked with the rest
             special_methods.check(other, own_params, own_sections)
     layers = _with_alias(layers)
-    if "modules" in layers:
-        layers["modules"] = modules_by_name(layers["modules"])
+    for key in NAMED.keys() & layers.keys():
+        layers[key] = modules_by_name(layers[key], key)
     layers, below, own, above = _with_method(layers, str(keys["method"]), by_method, overrides, repeats)
     layers = _with_dataset(layers, str(keys["dataset"]), overrides, below.pop("images", {}))
     merged = dict(below)

@@ -11,8 +11,8 @@ from fedshift_app.config import error_location, plugins, recipes, registry
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
-from fedshift_app.config.layers import modules_by_name, section_of
-from fedshift_app.config.privacy import check_method
+from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
+from fedshift_app.config.privacy import check_features, check_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
@@ -47,7 +47,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     _check_shape(layers)
     plugins.allow(layers.get("plugins") or ())
     layers = upgraded(layers)
-    layers["modules"] = [{"name": name} | params for name, params in modules_by_name(layers.get("modules", ())).items()]
+    for key in NAMED:
+        layers[key] = listed(layers.get(key, ()), key)
     try:
         config = RunConfig.model_validate(layers)
         check_dataset(config.dataset)
@@ -56,7 +57,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         raise explained(error) from None
     # With every parameter, so that the run folder shows defaults too.
-    complete = config.model_copy(update={"modules": _complete_modules(config), "adapt": _complete_adapt(config)})
+    named = {key: _complete_named(config, key) for key in NAMED}
+    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
     return complete.model_copy(update={"method": _complete_method(complete)})
 
 
@@ -109,6 +111,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"need the merged weights unchanged; server optimisers go with {', '.join(able)}"
         )
     check_method(config.privacy, method, config.evaluate)
+    check_features(config.privacy, config.features)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
         raise ConfigError(
@@ -120,17 +123,18 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
 
 
-def _complete_modules(config: RunConfig) -> tuple[FrozenDict[str, Any], ...]:
-    """Return the entries of the section ``modules``, checked and with all parameters."""
+def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, Any], ...]:
+    """Return the entries of a section of ``NAMED``, checked and with all parameters."""
+    check = {"modules": registry.modules_params, "features": registry.feature_params}[section]
     complete = []
-    for entry in config.modules:
-        given = {key: value for key, value in entry.items() if key != "name"}
+    for entry in getattr(config, section):
+        name, given = str(entry["name"]), {key: value for key, value in entry.items() if key != "name"}
         try:
-            with error_location.at("modules", str(entry["name"])):
-                params = registry.modules_params(str(entry["name"]), given)
+            with error_location.at(section, name):
+                params = check(name, given)
         except ValidationError as error:
-            raise explained(error, "modules", str(entry["name"])) from None
-        complete.append(FrozenDict({"name": entry["name"]} | params.model_dump()))
+            raise explained(error, section, name) from None
+        complete.append(FrozenDict({"name": name} | params.model_dump()))
     return tuple(complete)
 
 

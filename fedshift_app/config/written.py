@@ -13,7 +13,7 @@ from clients.models.catalog import NETWORKS
 from datasets import catalog
 from fedshift_app.config import plugins, registry, validating
 from fedshift_app.config.error_messages import explained
-from fedshift_app.config.layers import modules_by_name
+from fedshift_app.config.layers import NAMED, listed
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 
@@ -36,8 +36,8 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         if not isinstance(layers.get("method"), Mapping):
             raise error from None
     sections = validating.upgraded(layers)
-    modules = modules_by_name(sections.get("modules") or ())
-    sections["modules"] = [{"name": name} | params for name, params in modules.items()]
+    for key in NAMED:
+        sections[key] = listed(sections.get(key) or (), key)
     try:
         config = RunConfig.model_validate(sections)
         config.allocation.check(config.dataset.domains)
@@ -71,7 +71,8 @@ def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]
         (registry.ADAPTATIONS, sections["adapt"].get("name")),
         (NETWORKS, sections["model"].get("name")),
         *((NETWORKS, name) for name in (networks if isinstance(networks, list | tuple) else ())),
-        *((registry.MODULES, name) for name in _modules(layers.get("modules"))),
+        *((registry.MODULES, name) for name in _entries(layers.get("modules"))),
+        *((registry.FEATURES, name) for name in _entries(layers.get("features"))),
     ]
     yield from ((kind, name) for kind, name in names if isinstance(name, str) and name not in ("", registry.NONE))
 
@@ -79,6 +80,6 @@ def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]
 _SECTIONS = ("method", "dataset", "adapt", "model")
 
 
-def _modules(section: Any) -> list[Any]:
+def _entries(section: Any) -> list[Any]:
     entries = section if isinstance(section, list | tuple) else ()
     return [entry.get("name") if isinstance(entry, Mapping) else entry for entry in entries]

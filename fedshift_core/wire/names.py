@@ -73,7 +73,6 @@ COUNT = "count/"  # + domain
 LOSS_SUM = "loss-sum/"  # + domain: cross-entropy summed over the images
 OTHER_CORRECT = "other-correct/"  # + name of another way to score, which the run declares, + / + domain
 BN_SCORE = "bn="  # + way: what a score with other statistics of BatchNorm is called among these
-LOCAL = "local-"  # so start all scores of the node's own model right after local training
 LOCAL_CORRECT = "local-correct/"  # + domain
 LOCAL_COUNT = "local-count/"  # + domain
 LOCAL_OWN_CORRECT = "local-own-correct"  # on the node's own test set, where that is a part of its domain's

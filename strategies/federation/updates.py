@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 import fedshift_core.wire.records
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused, Wild, check_numbers
-from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOCAL, LOSS, NUM_EXAMPLES, START
+from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
 from fedshift_core.wire.records import RecordError
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
@@ -25,6 +25,7 @@ class Update:
     """A node's usable reply after local training.
 
     Attributes:
+        metrics: The numbers of the reply, which are checked: losses, and those of features.
         change: How far its weights are from those that it was sent: the norm over floating-point arrays.
     """
 
@@ -75,8 +76,8 @@ def read_update(
     record, knowledge = (array_record(content, name) for name in (ARRAYS, KNOWLEDGE))
     if record is None or knowledge is None:
         raise Refused(f"the reply lacks the record {ARRAYS!r} or {KNOWLEDGE!r}")
-    named = {name: float(value) for name, value in metrics.items() if name.startswith((LOSS, LOCAL))}
-    update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), named)
+    numbers = {name: float(value) for name, value in metrics.items()}
+    update = Update(node, record, decode(knowledge), int(metrics[NUM_EXAMPLES]), numbers)
     return replace(update, change=_check_like(update, sent, max_value))
 
 
@@ -150,7 +151,7 @@ def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
 def mean_losses(updates: list[Update]) -> dict[str, float]:
     """Average each loss over the nodes that report it, by number of examples."""
     told = {name for update in updates for name in update.metrics}
-    names = sorted(name for name in told if not name.startswith(LOCAL))
+    names = sorted(name for name in told if name == LOSS or name.startswith(LOSS_TERM))
     means = {}
     for name in names:
         having = [update for update in updates if name in update.metrics]

@@ -50,7 +50,7 @@ def probabilities(z: np.ndarray, place: int) -> np.ndarray:
 
 def test_both_terms_against_numpy() -> None:
     made, given = client({"lambda_others": 0.5}), batch()
-    made._take(shared(made))
+    made.take(shared(made))
     made.start_round(1)
     z, y = features_of(made.model, given.x), given.y.numpy()
     by_head = [-np.log(probabilities(z, m)[np.arange(len(y)), y]).mean() for m in range(M)]
@@ -62,7 +62,7 @@ def test_both_terms_against_numpy() -> None:
 
 def test_other_heads_stand_still_and_move_the_features_alone() -> None:
     made = client()
-    made._take(shared(made))
+    made.take(shared(made))
     made.start_round(1)
     found = gradients(made, batch())["others"][1]
     assert all((found[name].abs().max() > 0) == name.startswith("encoder") for name in found)
@@ -74,7 +74,7 @@ def test_other_heads_stand_still_and_move_the_features_alone() -> None:
 
 def test_the_own_head_is_the_domains_and_goes_up_with_the_weights() -> None:
     made = client(own=2)
-    made._take(shared(made))
+    made.take(shared(made))
     assert np.array_equal(weights(made)["classifier.weight"], heads()["heads/weight"][2])
     before = weights(made)
     arrays, metrics = fit(made)

@@ -178,7 +178,7 @@ def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scori
     own = {name: np.full(weights(made)[name].shape, 0.25, np.float32) for name in made._erasers}
     made.knowledge = own
     given = shared(made)
-    made._take(given)
+    made.take(given)
     after = weights(made)
     assert all(np.array_equal(after[name], own[name]) for name in own)
     others = dict(zip(made.shared_names, given, strict=True))
@@ -192,7 +192,7 @@ def test_own_erasers_take_the_place_of_the_shared_ones_before_training_and_scori
 def test_a_server_cannot_put_other_things_there(name: str, shape: tuple[int, ...]) -> None:
     made = client()
     made.knowledge = {name: np.zeros(shape, np.float32)}
-    assert name in refusal_of(FedShiftError, made._take, shared(made))
+    assert name in refusal_of(FedShiftError, made.take, shared(made))
 
 
 @pytest.mark.parametrize("model", ["cnn", "resnet10"])

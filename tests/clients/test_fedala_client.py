@@ -107,19 +107,19 @@ def test_restless_losses_keep_it_going(monkeypatch: pytest.MonkeyPatch) -> None:
         return torch.tensor(next(losses))
 
     monkeypatch.setattr(made, "_epoch", epoch)
-    made._take(from_server(made))
+    made.take(from_server(made))
     wanted = next(n for n in range(LAST + 1, 40) if np.std(([5.0] * LAST + [4.0] * 30)[n - LAST : n]) < CALM)
     assert len(ran) == wanted == 2 * LAST
     made.memory[TIMES] = np.array(2)
     ran.clear()
-    made._take(from_server(made))
+    made.take(from_server(made))
     assert ran == [2]
 
 
 def test_lower_layers_and_buffers_are_the_global_ones_and_all_learn_afterwards() -> None:
     made = trained(model="cnn_bn", rounds=2)
     sent = from_server(made)
-    made._take(sent)
+    made.take(sent)
     before = dict(zip(made.shared_names, sent, strict=True))
     assert changed(before, {name: weights(made)[name] for name in before}) == set(TOP)
     assert all(parameter.requires_grad for parameter in made.model.parameters())
@@ -138,7 +138,7 @@ def test_how_far_down_the_mixture_reaches(layers: int, names: list[str] | None) 
 
 def test_the_output_layer_is_the_top_of_a_head_of_two_layers() -> None:
     made = client(network=_with_mlp())
-    made._take(shared(made))
+    made.take(shared(made))
     assert list(made._top) == TOP
 
 
@@ -166,7 +166,7 @@ def test_scores_and_the_next_training_start_from_the_same_mixture() -> None:
     anew = client()  # both engines make a client for each message
     anew.memory = {name: array.copy() for name, array in made.memory.items()}
     anew.server_round = 3
-    anew._take(sent)
+    anew.take(sent)
     assert not changed(scored, weights(anew))
     assert not same(list(scored.values()), sent)
 

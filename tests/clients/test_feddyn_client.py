@@ -29,7 +29,7 @@ def test_three_rounds_against_the_papers_two_terms_and_state() -> None:
     g = {name: np.zeros_like(p) for name, p in parameters(made).items()}
     for server_round in (1, 2, 3):
         given = [array + np.float32(0.01 * server_round) for array in shared(made)]  # the server moved on
-        made._take(given)
+        made.take(given)
         made.start_round(server_round)
         sent = parameters(made)
         with torch.no_grad():
@@ -42,7 +42,7 @@ def test_three_rounds_against_the_papers_two_terms_and_state() -> None:
         printed = sum(-(g[n] * w[n]).sum() + ALPHA / 2 * ((w[n] - sent[n]) ** 2).sum() for n in w)
         constant = sum((g[n] ** 2).sum() / (2 * ALPHA) + (g[n] * sent[n]).sum() for n in w)
         assert float(term.detach()) == pytest.approx(printed + constant, rel=1e-4)
-        made._take(given)
+        made.take(given)
         arrays, _ = fit(made, server_round, given)
         trained = dict(zip(made.shared_names, arrays, strict=True))
         for name in g:

@@ -52,7 +52,7 @@ def later(params: dict[str, Any] | None = None, knowledge: Arrays | None = None,
     fit(made)
     made.knowledge = consensus() if knowledge is None else knowledge
     made.server_round = 2
-    made._take([])
+    made.take([])
     return made
 
 

@@ -99,7 +99,7 @@ def test_its_own_head_takes_the_place_of_the_average_for_training_and_for_scores
     assert np.array_equal(state["classifier.weight"].numpy(), head()["head/weight"])
     assert np.array_equal(state["classifier.bias"].numpy(), head()["head/bias"])
     plain = client()
-    plain._take(sent)
+    plain.take(sent)
     assert np.array_equal(plain.model.state_dict()["classifier.weight"].numpy(), sent[-2])
     # The node's own model is scored with the head that training left.
     _, metrics = fit(made, 2)

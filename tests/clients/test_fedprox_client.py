@@ -28,7 +28,7 @@ def client(params: dict[str, Any] | None = None, *, kind: Any = FedProxClient, *
 def started(params: dict[str, Any] | None = None, **options: Any) -> DomainClient:
     """A client to which the server has sent what it has, before its first batch."""
     made = client(params, **options)
-    made._take(shared(made))
+    made.take(shared(made))
     made.start_round(1)
     return made
 

@@ -78,7 +78,7 @@ def test_the_head_stays_and_goes_on_and_the_body_travels() -> None:
     head = weights(made)["classifier.weight"]
     anew = client()
     anew.memory = dict(made.memory)
-    anew._take(shared(client()))
+    anew.take(shared(client()))
     assert np.array_equal(weights(anew)["classifier.weight"], head)
     assert changed(before, weights(anew)) == {"classifier.weight", "classifier.bias"}
 

@@ -29,6 +29,7 @@ from clients.adapt.eata import EATAAdaptation, EATAParams
 from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.adapt.t3a import T3AAdaptation, T3AParams
 from clients.adapt.tent import TentAdaptation, TentParams
+from clients.features import bn_statistics
 from clients.fedthe import FedTHEClient
 from clients.losses import fedthe as equations
 from clients.training.settings import ImageConfig
@@ -124,7 +125,7 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     ahead = client({"steps": 5}, everybody())
     ahead.memory = dict(made.memory)
     ahead.server_round = 2
-    ahead._take(sent)
+    ahead.take(sent)
     ahead.start_round(2)
     ahead._train(2, ahead.phases(2)[:1])
     ahead.model.eval()
@@ -168,7 +169,7 @@ def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> N
     fit(made)
     sent = [10 * array if array.shape in ((4, D), (4,)) else array for array in shared(made)]
     made.memory["model/personal_head.weight"] = np.random.default_rng(0).normal(size=(4, D)).astype(np.float32)
-    made._take(sent)
+    made.take(sent)
     made.knowledge = {"feature": features_of(made.model, normalised(test, PLAIN))[:10].mean(axis=0).astype(np.float32)}
     forward = logits_of(made, test)
     assert torch.equal(forward, logits_of(made, test))  # the history is emptied in between
@@ -176,7 +177,7 @@ def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> N
     assert float((forward - backward).abs().max()) > 0.01
     bigger = client({"steps": 3}, made.knowledge, images=ImageConfig(eval_batch=20))
     bigger.memory, bigger.server_round = dict(made.memory), made.server_round
-    bigger._take(sent)
+    bigger.take(sent)
     assert float((forward - logits_of(bigger, test)).abs().max()) > 0.001
     assert not FedTHEClient.scores_images_alone
 
@@ -185,7 +186,7 @@ def test_everything_is_put_back_after_a_score() -> None:
     made, test = client(knowledge=everybody(), model="cnn_bn"), barred_images(12)
     fit(made)
     sent, memory = shared(made), {name: array.copy() for name, array in made.memory.items()}
-    made._take(sent)
+    made.take(sent)
     before = weights(made)
     made.score_test(test)
     assert not changed(before, weights(made))
@@ -200,7 +201,7 @@ def test_the_model_that_training_left_has_a_head_of_its_own_ahead() -> None:
     """Nothing that was worked out of the received body serves the trained one."""
     made, test = client(knowledge=everybody()), barred_images(12)
     fit(made)
-    made._take(shared(made))
+    made.take(shared(made))
     made.score_test(test)
     own = made._own
     fit(made, 2)
@@ -219,7 +220,7 @@ STREAMS: dict[str, Adaptation] = {
 @pytest.mark.parametrize("name", STREAMS)
 def test_each_pass_begins_with_an_empty_history_also_that_of_an_adaptation(name: str) -> None:
     made = client(knowledge=everybody(), model="cnn_bn", adaptation=STREAMS[name])
-    made._take(shared(made))
+    made.take(shared(made))
     known: list[int] = []
     weigh = made._weights
 
@@ -251,7 +252,7 @@ def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own()
 
     made._weights = spy  # type: ignore[method-assign]
     made.server_round = 2
-    made._take(given)
+    made.take(given)
     for _ in range(2):  # the second time from the copy that is kept
         made.score_test(barred_images(9))
         del made._weights
@@ -263,26 +264,30 @@ def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own()
 
 
 @pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])
-def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(adaptation: Adaptation | None) -> None:
+def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(
+    adaptation: Adaptation | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = client(knowledge=everybody(), model="cnn_bn", adaptation=adaptation)
     given = shared(made)
 
     def losses(*ways: str) -> dict[str, float]:
         told: dict[str, float] = {}
-        scored, kept = made._scored_with, made.score_test
+        scored, kept = bn_statistics.scored_with, made.score_test
 
-        def noting(way: str, config: Any) -> Any:
+        def noting(client: Any, way: str, request: Any) -> Any:
             told["way"] = way  # type: ignore[assignment]
-            return scored(way, config)
+            return scored(client, way, request)
 
         def test(images: Any) -> Any:
             scores = kept(images)
             told[str(told["way"])] = scores.loss_sum
             return scores
 
-        made._scored_with, made.score_test = noting, test  # type: ignore[method-assign,assignment]
-        _, _, metrics = made.evaluate(given, {SERVER_ROUND: 1, DOMAINS: ["a"], BN_WAYS: list(ways), BN_IMAGES: 50})
-        del made._scored_with, made.score_test
+        with monkeypatch.context() as patch:
+            patch.setattr(bn_statistics, "scored_with", noting)
+            patch.setattr(made, "score_test", test)
+            _, _, metrics = made.evaluate(given, {SERVER_ROUND: 1, DOMAINS: ["a"], BN_WAYS: list(ways), BN_IMAGES: 50})
+        assert told.keys() == {"way", *ways}
         assert metrics[f"{LOSS_SUM}a"] == told[ways[0]]
         return {way: told[way] for way in ways}
 

@@ -126,7 +126,7 @@ def test_a_copy_that_is_tuned_ahead_of_a_score_has_no_half_of_a_correction() -> 
     for knowledge, wanted in (({}, plain), ({SERVERS: c}, None)):
         given = shared(plain)
         made.knowledge, made.memory, made.server_round = knowledge, {CONTROL: c_i.copy()}, 2
-        made._take(given)
+        made.take(given)
         made.train_ahead()
         ahead = shared(made)
         if wanted is None:

@@ -12,6 +12,7 @@ from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clients.features.bn_statistics import sums_of_images
 from clients.models import networks
 from clients.training import statistics
 from fedshift.compare import compare
@@ -114,7 +115,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
 def test_of_one_node_retaken_is_its_own() -> None:
     client = fedavg(model="cnn_bn", train_set=image_set(30))
     before = [value.clone() for value in client.model.state_dict().values()]
-    told, images = client.tell_statistics(shared(client), {"server-round": 1, "bn-images": 25})
+    told, images = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
     means = {name: array / images for name, array in told.items()}
     retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
     own = statistics.of_moments(*client.take_statistics(25))

@@ -315,7 +315,7 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     """Return the gradient of each loss term with respect to all trained weights, in a row, over all local epochs."""
     client = _client_for(message, memory)
     record = message.content.config_records["config"]
-    client._take([array.numpy() for array in message.content.array_records["arrays"].values()])
+    client.take([array.numpy() for array in message.content.array_records["arrays"].values()])
     phases = client._prepare_round(int(str(record["server-round"])))
     with torch.no_grad():  # as after some steps: FedProx's term has no gradient where the round starts
         for parameter in client.model.parameters():

@@ -13,6 +13,7 @@ from clients.adapt.base import Adaptation, Places
 from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
 from clients.adapt.finetune import Finetune, FinetuneParams
 from clients.base import DomainClient
+from clients.features.client_scores import local_scores
 from clients.fedprox import FedProxClient
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
@@ -43,7 +44,7 @@ def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation,
     for y in (TEST.y, (TEST.y + 1) % 3, np.zeros_like(TEST.y)):
         made, labelled = client(adaptation, kind), ImageSet(TEST.x, y)
         given = shared(made)
-        made._take(given)
+        made.take(given)
         seen: list[NDArray[np.int64]] = []
         score = made.score
 
@@ -124,7 +125,7 @@ def test_no_code_of_an_adaptation_can_reach_a_label_of_what_is_scored(monkeypatc
     assert (images, metrics["count/a"], metrics["validation-count"]) == (23, 23, 5)
     assert greedy.looked >= 9
     assert made.test_set("a") is test and made.own_test is own and made.validation_set is held
-    made.local_scores(["a"])
+    local_scores(made, ["a"])
 
 
 def test_labels_are_there_again_after_an_adaptation_that_fails() -> None:

@@ -40,7 +40,7 @@ def taken(made: DomainClient) -> DomainClient:
     """Return a client that has just received weights with which classes are not all the same."""
     rng = np.random.default_rng(4)
     given = [a if a.dtype == np.int64 else (a + rng.normal(0, 0.05, a.shape)).astype(np.float32) for a in shared(made)]
-    made._take(given)
+    made.take(given)
     return made
 
 

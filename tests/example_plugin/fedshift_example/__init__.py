@@ -1,1 +1,1 @@
-"""A package outside FedShift's folders: one method, one data set, one network."""
+"""A package outside FedShift's folders: one method, one data set, one network, one feature."""

@@ -19,6 +19,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, requests, setup, state_store
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
+from fedshift_core.features import OURS
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 
@@ -378,5 +379,6 @@ def test_no_node_refuses_an_honest_server_which_sends_no_parts(
     run = run_inline(**flat, grid=nodes)
     assert all(line["nodes"] == [0, 1] and not line.get("left_out") for line in run.rounds)
     assert not any({"starts", "stops"} & keys for keys in sent)
-    allowed = set().union(*requests.ALLOWED.values())
+    features = {key.name for feature in OURS for key in (*feature.train, *feature.evaluate)}
+    allowed = features.union(*requests.ALLOWED.values())
     assert all(key in allowed or key.startswith("told/") for keys in sent for key in keys)

@@ -127,14 +127,14 @@ def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
     weights = [state[name].numpy().copy() for name in made.shared_names]
     parts = {DOMAINS: ["a", "b"], STARTS: [0, 4], STOPS: [11, 9]}
     _, _, plain = made.evaluate(weights, parts)
-    assert made.counted() == {}
+    assert made.records == {}
     _, _, told = made.evaluate(weights, parts | {FIGURES: True})
     assert told == plain
     for domain, images in (("a", 11), ("b", 5)):
-        counts = from_arrays(made.counted(), domain)
+        counts = from_arrays(made.records["counts"], domain)
         assert counts.images == images and counts.classes[1].sum() == told[f"correct/{domain}"]
     made.evaluate(weights, parts)
-    assert made.counted() == {}
+    assert made.records == {}
 
 
 # --- in runs -------------------------------------------------------------------------------------------

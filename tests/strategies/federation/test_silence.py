@@ -1,7 +1,6 @@
 """A node that does not answer costs one wait, then none: it is asked in the background, and taken back."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -112,11 +111,9 @@ class Server:
 
     def __init__(self, nodes: int = 3, **more: Any) -> None:
         self.grid, self.clock, self.seen = QueueGrid(nodes), Time(), Seen()
-        evaluate = federation().evaluate.model_copy(update={"figures": False})
-        fed = federation(
-            engine="deployment", num_classes=2, run_json="", min_nodes=2, node_timeout=0.01, evaluate=evaluate
-        )
-        fed = replace(fed, **more)
+        evaluate = federation().config.evaluate.model_copy(update={"figures": False})
+        given = {"engine": "deployment", "run_json": "", "num_classes": 2, "min_nodes": 2, "node_timeout": 0.01}
+        fed = federation(**{**given, "evaluate": evaluate, **more})
         self.results: list[Any] = []
         self.strategy = DomainStrategy(fed, Params(), lambda result, weights: self.results.append(result))
         self.strategy.roster.silence = Silence(self.clock, self.clock)

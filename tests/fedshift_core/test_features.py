@@ -1,0 +1,315 @@
+"""Features: what each declares is all that it sends, on either side, and nobody takes in anything else."""
+
+import functools
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import chain, product
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import federation, image_set, new_client, refusal_of, shared
+from support import node as node_of
+
+from clients.base import DomainClient
+from clients.features import catalog
+from clients.features.base import About, NodeFeature, Reply
+from datasets.base import Source
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.internals import identify_process
+from fedshift_app.node import requests
+from fedshift_app.node.data import Place
+from fedshift_app.node.requests import NodeRequest
+from fedshift_core.errors import FederationError, FedShiftError
+from fedshift_core.features import FEATURES, OURS, Feature, Key
+from fedshift_core.limits import Refused
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.options.scoring import EvaluateConfig
+from fedshift_core.params import Params
+from fedshift_core.registry import imported
+from fedshift_core.wire import names as wire
+from fedshift_core.wire.records import encode
+from strategies.features.base import ServerFeature, Session, Training
+from strategies.features.catalog import Features
+from strategies.federation import checks
+from strategies.federation.context import RoundResult, RunContext
+from strategies.federation.evaluation import Evaluation
+
+KINDS = ("train", "evaluate", "train_reply", "evaluate_reply", "introduction", "records")
+DOMAINS = ("a", "b")
+NAMES = [feature.name for feature in OURS]
+#: Names that each kind of message has without any feature.
+CORE = {
+    "train": requests.ALLOWED["train"], "evaluate": requests.ALLOWED["evaluate"],
+    "train_reply": (wire.NUM_EXAMPLES, wire.LOSS, f"{wire.LOSS_TERM}ce", wire.KEPT, wire.STARTED_ANEW),
+    "evaluate_reply": (
+        wire.NUM_EXAMPLES, wire.KEPT, wire.STARTED_ANEW, *(f"{name}a" for name in (wire.CORRECT, wire.COUNT)),
+        f"{wire.LOSS_SUM}a", f"{wire.OTHER_CORRECT}global/a",
+    ),
+    "introduction": (
+        wire.CLASS_COUNTS, wire.NUM_TEST, wire.SHARED_TEST, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.FASTEST,
+        wire.DOMAIN, f"{wire.UNHELD_TEST}a",
+    ),
+    "records": (wire.ARRAYS, wire.CONFIG, wire.METRICS, wire.START),
+}  # fmt: skip
+
+
+def declared(name: str, *kinds: str) -> list[Key]:
+    return [key for kind in kinds for key in getattr(FEATURES[name], kind)]
+
+
+def strange(sent: Iterable[str], name: str, *kinds: str) -> list[str]:
+    """Return the names that the feature does not declare for these kinds of messages."""
+    return [one for one in sent if not any(key.fits(one) for key in declared(name, *kinds))]
+
+
+# --- the declarations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_two_features_and_no_part_of_the_core_share_a_name(kind: str) -> None:
+    keys = [key for feature in OURS for key in getattr(feature, kind)]
+    for key in keys:
+        example = f"{key.name}own/a" if key.name.endswith(("/", "=")) else key.name
+        assert [one.name for one in keys if one.fits(example)] == [key.name]
+        assert key.holds and key.meaning
+    assert not [name for name in CORE[kind] if any(key.fits(name) for key in keys)]
+
+
+def test_a_name_that_is_followed_by_something_fits_by_its_beginning_and_others_whole() -> None:
+    assert Key("count/", "int", "").fits("count/a") and Key("way=", "int", "").fits("way=own/a")
+    assert not Key("count", "int", "").fits("count/a") and Key("count", "int", "").fits("count")
+
+
+@pytest.mark.parametrize("feature", OURS, ids=NAMES)
+def test_each_feature_has_a_key_and_classes_of_its_side(feature: Feature) -> None:
+    assert FEATURES[feature.name] is feature and feature.title and feature.option
+    assert feature.server or feature.node
+    if feature.server:
+        assert issubclass(imported(feature.server), ServerFeature)
+    if feature.node:
+        assert issubclass(imported(feature.node), NodeFeature)
+    assert feature.node or not any(getattr(feature, kind) for kind in KINDS)
+    assert feature.params is Params
+    section, _, key = feature.option.partition("=")[0].partition(".")
+    config = resolve({"experiment": "handwritten"})
+    assert hasattr(getattr(config, section), key) if key else hasattr(config, section)
+
+
+# --- the server --------------------------------------------------------------------------------------
+
+RULES = st.sampled_from([{}, {"weights": "ga"}, {"weights": "ga", "gap": "accuracy", "gap_on": "validation"}])
+WAYS = st.sampled_from([("averaged",), ("retaken",), ("averaged", "retaken", "own", "batch"), ("batch", "own")])
+RUNS = st.fixed_dictionaries({
+    "aggregation": RULES.map(lambda rule: AggregationConfig(**rule)),
+    "evaluate": st.builds(
+        lambda bn, figures, clients, test, fraction: EvaluateConfig(
+            bn=bn, figures=figures, client_models=clients, test=test, fraction=fraction
+        ),
+        WAYS, st.booleans(), st.sampled_from(["off", "last", "every"]), st.booleans(), st.sampled_from([1.0, 0.5]),
+    ),
+    "profile": st.booleans(), "validation_fraction": st.sampled_from([0.0, 0.2]), "rounds": st.sampled_from([1, 9]),
+    "label_mix": st.sampled_from(["as_training", "own"]), "batchnorms": st.sampled_from([(), ("encoder.1",)]),
+})  # fmt: skip
+
+
+def runs(given: Mapping[str, Any]) -> RunContext:
+    return federation(domains=DOMAINS, **given)
+
+
+@given(RUNS, st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_server_asks_and_allows_what_its_features_declare(run: dict[str, Any], shared_test: bool, test: bool) -> None:
+    context = runs(run)
+    nodes = [node_of(i, (5,), d, 9, shared_test=shared_test, num_validation=4) for i, d in enumerate(DOMAINS)]
+    training = Training(1, nodes, 2, ArrayRecord(), True, {"a": 9})
+    arrays = encode({"encoder.1.running_mean": np.zeros(3, np.float32)})
+    for feature in Features(context):
+        kept = feature.name
+        evaluation = context.evaluation(1, nodes, extras=[feature])
+        asked: list[dict[str, Any]] = []
+
+        def ask(work: Any, options: dict[str, Any], asked: list[dict[str, Any]] = asked) -> list[Message]:
+            asked.append(options)
+            return []
+
+        session = Session(1, nodes, arrays, ask, lambda node, metrics: None, lambda *told, **more: None)
+        with suppress(FederationError):  # nobody answers here
+            feature.before_scores(session, RoundResult(1))
+        assert bool(asked) == (feature.name == "bn-statistics" and "bn=retaken" in run_scores(context))
+        options = feature.score_options(evaluation)
+        for request in (options, *asked):
+            assert not strange(request, kept, "evaluate")
+            assert not strange(feature.sent_records(request), kept, "records")
+        assert not strange(feature.score_records(evaluation), kept, "records")
+        others = [f"{wire.OTHER_CORRECT}{name}/{domain}" for name, domain in product(feature.other_scores(), DOMAINS)]
+        assert not strange(others, kept, "evaluate_reply")
+        for node in nodes:
+            assert not strange(feature.train_options(node, training), kept, "train")
+            assert not strange(feature.train_bounds(node, training), kept, "train_reply")
+            assert not strange(feature.score_bounds(node, (), evaluation), kept, "evaluate_reply")
+
+
+def run_scores(run: RunContext) -> set[str]:
+    """Return the scores with statistics of BatchNorm that a run has."""
+    return {f"bn={way}" for way in run.config.evaluate.bn if way != "retaken" or run.model.batchnorms}
+
+
+GIFTS = st.text(min_size=1, max_size=30).filter(
+    lambda name: (
+        not any(key.fits(name) for one in OURS for kind in KINDS for key in getattr(one, kind))
+        and not name.startswith((wire.TOLD, wire.LOSS_TERM))
+        and name not in {*chain.from_iterable(CORE.values())}
+    )
+)
+
+
+@given(RUNS, GIFTS)
+@settings(max_examples=25, deadline=None)
+def test_a_server_takes_no_number_and_no_record_that_nobody_declares(run: dict[str, Any], gift: str) -> None:
+    identify_process()
+    context, node = runs(run), node_of(0, (5,), "a", 9, shared_test=False, num_validation=4)
+    features = Features(context)
+    bounds = features.train_bounds(node, Training(1, [node], 1, ArrayRecord(), True, {"a": 9}))
+    assert "unknown metric" in refusal_of(Refused, checks.trained, {wire.NUM_EXAMPLES: 5, gift: 1}, 5, ("ce",), bounds)
+    for content, reason in (
+        (RecordDict({"metrics": MetricRecord({gift: 1})}), "unknown metric"),
+        (RecordDict({"metrics": MetricRecord({"correct/a": 1}), gift: encode({})}), "unknown record"),
+    ):
+        evaluation = Evaluation(DOMAINS, [node], personal=False, extras=list(features))
+        evaluation.first()
+        reply = Message(content, reply_to=Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate"))
+        ((left_out, why),) = evaluation.read([reply])
+        assert left_out == node and why.startswith(reason)
+
+
+# --- the node ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def client() -> DomainClient:
+    made = new_client(
+        DomainClient, model="cnn_bn", test_set=lambda domain: image_set(11), validation_set=image_set(5), epochs=1
+    )
+    object.__setattr__(made.setup, "profile", True)
+    made.own_test = image_set(4)
+    return made
+
+
+ASKED: dict[str, Any] = {
+    "server-round": 1, "domains": ["a"], "gap": ["loss", "train"], "local-domains": ["a"], "figures": True,
+    "validation": True, "bn-ways": ["averaged", "own", "batch"], "bn-images": 10,
+}  # fmt: skip
+
+
+def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClient) -> None:
+    """Asked for all there is, the features name each key that they declare, and no other."""
+    sent: dict[str, set[str]] = {kind: set() for kind in KINDS}
+
+    def note(feature: NodeFeature, names: Iterable[str], *kinds: str) -> None:
+        assert not strange(names, feature.name, *kinds)
+        for kind in kinds:
+            sent[kind] |= {key.name for key in declared(feature.name, kind) if any(key.fits(name) for name in names)}
+
+    for feature in catalog.of().all:
+        numbers, words = feature.introduce(About(5, ("0" * 64, 3)))
+        note(feature, {**numbers, **words}, "introduction")
+        note(feature, feature.before_training(client, ASKED), "train_reply")
+        note(feature, feature.after_training(client, ASKED), "train_reply")
+        note(feature, feature.on_scores(client, ASKED), "evaluate_reply")
+        note(feature, feature.after_scores(client, ASKED), "evaluate_reply")
+        note(feature, feature.finish(client, time.perf_counter()), "train_reply", "evaluate_reply")
+        with feature.around_scores(client, ASKED), feature.around_tests(client, ASKED):
+            note(feature, feature.record("a", client.score_test(image_set(11))), "records")
+        if feature.answer(client, shared(client), ASKED | {"take-statistics": True}) is not None:
+            note(feature, [wire.KNOWLEDGE], "records")
+    wanted = {kind: {key.name for feature in OURS for key in getattr(feature, kind)} for kind in KINDS}
+    for kind in ("introduction", "train_reply", "evaluate_reply"):
+        assert sent[kind] == wanted[kind]
+    assert sent["records"] == wanted["records"] - {wire.STATISTICS}  # from the server to the node
+
+
+def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(
+    client: DomainClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = catalog.Features()
+    (profile,) = [feature for feature in features.all if feature.name == "profile"]
+    for hook, call in (
+        ("after_training", lambda: features.after_training(client, {})),
+        ("on_scores", lambda: features.on_scores(client, {})),
+        ("finish", lambda: features.finish(client, 0.0)),
+        ("record", lambda: features.record("a", client.score_test(image_set(3)))),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(profile, hook, lambda *given: {"gift": 1})
+            assert refusal_of(FedShiftError, call) == (
+                "the feature profile would send 'gift', which it does not declare"
+            )
+
+
+@functools.cache
+def fedavg_run() -> RunConfig:
+    return resolve({"experiment": "handwritten", "method": "fedavg"})
+
+
+def request(kind: str, asked: Mapping[str, Any]) -> NodeRequest:
+    config = fedavg_run()
+    where = Place(config.dataset.domains[0], 0, 4, Source(None), shared=True, threads=1)
+    core = {wire.SERVER_ROUND: 1, wire.NODE_INDEX: 0, wire.ENGINE: "simulation", wire.RUN: "{}"}
+    return NodeRequest.of(kind, {**core, **asked}, config, where)
+
+
+def content(**more: Any) -> RecordDict:
+    return RecordDict({"arrays": ArrayRecord(), "knowledge": ArrayRecord(), **more})
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_node_refuses_a_key_and_a_record_that_nobody_declares(kind: str) -> None:
+    plain: dict[str, Any] = {"domains": []} if kind == "evaluate" else {}
+    requests.check(request(kind, plain), content())
+
+    @given(GIFTS)
+    @settings(max_examples=25, deadline=None)
+    def refuses(gift: str) -> None:
+        assert f"a message to {kind} has no such key" in refusal_of(
+            FedShiftError, requests.check, request(kind, {**plain, gift: 1}), content()
+        )
+        assert f"a message to {kind} has no record" in refusal_of(
+            FedShiftError, requests.check, request(kind, plain), content(**{gift: encode({})})
+        )
+
+    refuses()
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "key"),
+    [(one.name, kind, key.name) for one in OURS for kind in ("train", "evaluate") for key in getattr(one, kind)],
+)
+def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: str, kind: str, key: str) -> None:
+    """In a run that asks for none of it no value is allowed, and each is refused in words."""
+    (feature,) = [one for one in catalog.of().all if one.name == name]
+    for value in (True, 1, "x", [], ["loss", "train"], ["a", "a"], [1.5], None):
+        asked = request(kind, {key: value})
+        if key == wire.FIGURES and value is True:  # which every run has, unless it is switched off
+            assert feature.refuse(asked, key, value) == ""
+        else:
+            assert feature.refuse(asked, key, value)
+    other = {"train": "evaluate", "evaluate": "train"}[kind]
+    assert f"a message to {other} has no such key" in refusal_of(
+        FedShiftError, requests.check, request(other, {key: True}), content()
+    )
+
+
+def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
+    """Each number that tells of images is taken out of the reply, whoever put it there."""
+    config = resolve({"set": "privacy.name=local-dp model.name=cnn"})
+    weights = {"w": np.zeros(3, np.float32)}
+    numbers: dict[str, Any] = {key.name: 1 for one in OURS for key in one.train_reply} | {"gift": 1, "loss": 1.0}
+    reply = catalog.of().protect(config, weights, Reply(weights, {}, {**numbers, wire.NUM_EXAMPLES: 4}))
+    assert set(reply.metrics) == {wire.NUM_EXAMPLES, wire.SECONDS, wire.PROCESS}
+    assert not any(one.tells for one in OURS if {wire.SECONDS, wire.PROCESS} & {key.name for key in one.train_reply})
