@@ -105,7 +105,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
-        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).told())}" for key, told in method.search.items())),
+        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).as_yaml())}" for key, told in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]

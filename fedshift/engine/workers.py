@@ -104,13 +104,13 @@ class WorkersGrid(LocalGrid):
     """A Grid whose nodes are played by worker processes; they are started with the first messages.
 
     Attributes:
-        heard: Called with the ids of nodes as their answers arrive.
+        on_replies: Called with the ids of nodes as their answers arrive.
     """
 
     def __init__(self, num_nodes: int, workers: int) -> None:
         """Make a grid with at most so many workers."""
         super().__init__(num_nodes)
-        self.heard: Callable[[list[int]], None] = lambda node_ids: None
+        self.on_replies: Callable[[list[int]], None] = lambda node_ids: None
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
         self._homes: dict[int, Worker] = {}  # by node: the worker that holds its state
@@ -189,7 +189,7 @@ class WorkersGrid(LocalGrid):
                 self._homes.pop(work.node(place), None)
             self._hand_out(work)  # before the answer is read, which takes a while
             work.replies[place] = transport.read_reply(parcel)
-            self.heard([work.node(place)])
+            self.on_replies([work.node(place)])
         elif parcel[0] == transport.LINE:
             record = transport.read(parcel)
             logger = logging.getLogger(record.name)

@@ -86,7 +86,7 @@ class Request:
     @property
     def key(self) -> str:
         """Return the name of the search, which a larger budget or more seeds do not change."""
-        spaces = [[p.base.key, {key: place.told() for key, place in sorted(p.space.items())}] for p in self.plans]
+        spaces = [[p.base.key, {key: place.as_yaml() for key, place in sorted(p.space.items())}] for p in self.plans]
         content = json.dumps([self.options.pruning, sorted(spaces, key=str)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 

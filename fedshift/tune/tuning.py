@@ -291,7 +291,7 @@ class Tuning:
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
             summary["methods"][plan.method] = {
-                "space": {key: place.told() for key, place in plan.space.items()}, "default": plan.default,
+                "space": {key: place.as_yaml() for key, place in plan.space.items()}, "default": plan.default,
                 "best": None if best is None else
                 {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
             }  # fmt: skip

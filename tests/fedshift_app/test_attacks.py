@@ -248,9 +248,7 @@ def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(m
         assert resolve({"method": "fedprox"}).aggregation.robust == "none"
         asked = {"method": "fedprox", "set": "aggregation.robust=clip"}
         told = refusal_of(ConfigError, resolve, asked)
-        assert told.startswith(
-            "aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go"
-        )
+        assert told.startswith("aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go")
         able = told.rsplit("with ", 1)[1].split(", ")
         assert {"fedavg", "f2dc", "fedcode"} <= set(able)
         assert "fedprox" not in able

@@ -82,7 +82,7 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
         (["budget=3", "method=fedprox", "method.taw=1"], "method.taw: no method of the search has this"),
         (["budget=3", "search.method.tau=[0,1]"], "search.method.tau: no method of the search has this"),
         (["budget=3", "search.train.lr=[1,0]"], "search.train.lr: .* LOW must be below HIGH"),
-        (["budget=3", "search.train.lr=fast"], "search.train.lr: 'fast' is no range; allowed are "),
+        (["budget=3", "search.train.lr=fast"], "search.train.lr: 'fast' is not a range; allowed are "),
         (["budget=3", "search.train.lr=[-1,1]"], "fedavg: .*train.lr: .*greater than 0"),
         (["budget=3", "search.train.lr=[0.1,1]", "train.lr=0.2"], "the command sets train.lr as well"),
         (["budget=3", "search.model.nope=[0.1,1]"], "fedavg: unknown key model.nope"),
