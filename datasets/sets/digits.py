@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.io import files, layout, mat, trees
-from datasets.listing import Arrays, Found
+from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.same_names import key
@@ -84,7 +84,7 @@ class _Files:
     read: _Reader
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split of the digits; nothing is decoded.
 
     Args:

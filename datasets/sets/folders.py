@@ -22,7 +22,7 @@ import numpy as np
 from datasets.base import SPLITS, Names, Source, Split
 from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees
 from datasets.io.sites import LAYOUTS, Site
-from datasets.listing import Found, Item, Listing
+from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
@@ -212,7 +212,7 @@ def survey(
     return Survey(found.classes, tuple(there), tuple(taken))
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split below data-dir.
 
     Raises:
@@ -224,7 +224,7 @@ def find(domain: str, split: Split, source: Source) -> Found:
     return found
 
 
-def find_own(domain: str, split: Split, source: Source) -> Found | None:
+def find_own(domain: str, split: Split, source: Source) -> ImageFiles | None:
     """Find one split in a real node's own folder; None if that has no such split.
 
     Raises:
@@ -240,7 +240,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     return site
 
 
-def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | None:
+def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:
     site = _there(domain, source, own=own)
     if split not in site.splits:
         if not own:
@@ -252,7 +252,7 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | No
     for note in site.notes:
         _warn(note)
     taken = [picture for picture in site.pictures if picture.split == split]
-    pictures.tell_not_taken(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
+    pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
     items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
     return Listing(items, np.array([picture.label for picture in taken], np.int64))
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.io.files import read_domain
 from datasets.io.trees import find_plain
-from datasets.listing import Arrays, Found
+from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -406,7 +406,7 @@ def load(domain: str, split: Split, source: Source) -> ImageSet:
     return ImageSet(images, labels[index])
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split: what draws it, or the files in ``source.data_dir``; see :func:`load`.
 
     Raises:

@@ -115,7 +115,7 @@ def _files(folder: Path) -> list[Path]:
     """
     with files.reading(folder):
         below = sorted(_below(folder, {folder.resolve()}))
-    pictures.tell_not_taken(folder, pictures.not_taken(path.name for path in below))
+    pictures.warn_of_ignored(folder, pictures.not_taken(path.name for path in below))
     return [path for path in below if pictures.is_image_name(path.name)]
 
 
