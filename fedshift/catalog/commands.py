@@ -29,7 +29,7 @@ def methods(
 ) -> None:
     """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
     if name is not None and (markdown or privacy):
-        raise ConfigError(f"methods: {name!r} is one method, --markdown and --privacy are tables of all")
+        raise ConfigError(f"methods: {name!r} is one method, but --markdown and --privacy print tables of all")
     from fedshift_app.config import registry
 
     if markdown or privacy:
@@ -55,7 +55,7 @@ def keys(
     from fedshift.catalog import keys as reference
 
     if begun and markdown:
-        raise ConfigError(f"keys: {begun!r} is a part, --markdown is the page of all")
+        raise ConfigError(f"keys: {begun!r} is a part of the keys, but --markdown prints the page of all")
     typer.echo(reference.markdown() if markdown else reference.text(begun), nl=not markdown)
 
 
@@ -83,7 +83,7 @@ def models(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME ...]", help="Only these, with what is in them.", autocompletion=completion.networks
+            metavar="[NAME ...]", help="Only these, with their content.", autocompletion=completion.networks
         ),
     ] = None,
     size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,

@@ -209,13 +209,12 @@ class WorkersGrid(LocalGrid):
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
         fields: dict[str, Any] = {"event": "worker_died"}
-        log.warning("a worker process %s; another one does its work again", how, extra=fields)
+        log.warning("a worker process %s; another one repeats its work", how, extra=fields)
         if worker.jobs:
             first = worker.jobs[0]
             work.deaths[first] += 1
             if work.deaths[first] == TRIES:
                 raise FederationError(
-                    f"node {index_of(work.node(first))}: {TRIES} worker processes died of its work, one after another; "
-                    f"the last one {how}"
+                    f"node {index_of(work.node(first))}: {TRIES} worker processes died on its work; the last one {how}"
                 )
         work.waiting.extendleft(reversed(worker.jobs))

@@ -392,7 +392,7 @@ def test_a_grid_has_an_end() -> None:
 def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     key = argument.partition("=")[0]
     with pytest.raises(
-        ConfigError, match=rf"^{key}: deploy-demo runs anew, .*; it takes experiment, method, dataset, rounds"
+        ConfigError, match=rf"^{key}: deploy-demo starts a new run .*; it accepts experiment, method, dataset, rounds"
     ):
         deploy_demo.read([argument])
 
