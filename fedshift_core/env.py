@@ -4,7 +4,7 @@
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
 #: The command that the user typed.
 COMMAND = "FEDSHIFT_COMMAND"
-#: The commit of the checkout that ``fedshift run`` belongs to, see ``folder.commit``.
+#: The commit of the checkout that ``fedshift run`` belongs to, see ``fedshift_app.run.versions.commit``.
 COMMIT = "FEDSHIFT_COMMIT"
 #: Flower's own: it reports usage to its makers unless this is 0. FedShift's commands set it to 0 by default.
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"

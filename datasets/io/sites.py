@@ -108,17 +108,12 @@ def look(domain: str, source: Source, *, own: bool) -> Site | None:
         rows = table_rows(source, own=own)
         if rows is not None:
             return _from_table(domain, rows, source)
-        if archives := npz_files(root, domain):
+        if archives := tuple(layout.archives(root, domain).items()):
             if pair := same_file.twice(path for _, path in archives):
                 raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source.classes, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
-
-
-def npz_files(root: Path, domain: str) -> tuple[tuple[Split, Path], ...]:
-    """Return the npz files of a domain, by split."""
-    return tuple(layout.archives(root, domain).items())
 
 
 def table_path(source: Source) -> Path:

@@ -104,7 +104,7 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
         else:
             known = domains or _sites(root)
             for name in known if domains else ():
-                if not sites.check_site(layout.named(root, name)) and not sites.npz_files(root, name):
+                if not sites.check_site(layout.named(root, name)) and not layout.archives(root, name):
                     raise sites.absent(name, source, own=False)
             kinds = [] if source.classes else [kind for domain in known for kind in _kinds(root, domain, known)]
     classes = source.classes or _ordered(kinds)
@@ -158,7 +158,7 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: If its labels are integers alone, whose order nobody stated.
     """
-    archives = sites.npz_files(root, domain)
+    archives = tuple(layout.archives(root, domain).items())
     if not archives:
         return sites.class_names(root, domain)
     kinds: list[str] = []
@@ -173,7 +173,7 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
 def _folder_names(root: Path, domains: tuple[str, ...]) -> str:
     """Return the names of the class folders of sites, for a message; numbers in their order."""
     kinds = _ordered(
-        kind for domain in domains if not sites.npz_files(root, domain) for kind in sites.class_names(root, domain)
+        kind for domain in domains if not layout.archives(root, domain) for kind in sites.class_names(root, domain)
     )
     numbers = {kind: same_names.number(kind) for kind in kinds}
     if all(number is not None for number in numbers.values()):

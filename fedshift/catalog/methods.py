@@ -11,7 +11,7 @@ from fedshift.catalog.tables import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import modules_by_name, section_of
-from fedshift_app.config.recipes import said_by, targets_of
+from fedshift_app.config.recipes import parameter_of_key, targets_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import METHOD_SECTIONS
 from fedshift_core.extensions import OURS
@@ -90,7 +90,7 @@ def described(name: str) -> str:
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
-    told = said_by(method)  # a recipe's parameters say these
+    told = parameter_of_key(method)  # a recipe's parameters say these
     asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
     needs = ", ".join(f"{key}={as_yaml(value)}" for key, value in method.needs.items())
     return [

@@ -20,7 +20,7 @@ from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node import state_store
 from fedshift_app.run import exit_codes
-from fedshift_app.run.folder import VERSIONS_OF
+from fedshift_app.run.versions import VERSIONS_OF
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 

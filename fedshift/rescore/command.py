@@ -19,7 +19,8 @@ from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console
-from fedshift_app.run.folder import RESULTS_FILE, commit
+from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.versions import commit
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown

@@ -27,7 +27,8 @@ from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, r
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError

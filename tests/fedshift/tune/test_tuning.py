@@ -19,7 +19,7 @@ from fedshift.tune import study, trials
 from fedshift.tune.requested import FRACTION, Request
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run.folder import versions
+from fedshift_app.run.versions import versions
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FederationError
 
