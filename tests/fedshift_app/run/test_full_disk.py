@@ -260,7 +260,7 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
     (estimate,) = estimates
     assert 0.9 * one < estimate.checkpoint < 2 * one
-    assert whole < estimate.whole < 3 * whole + disk_space.REPORT
+    assert whole < estimate.folder < 3 * whole + disk_space.REPORT
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(
