@@ -1,4 +1,4 @@
-"""What a data set is: named domains of labelled uint8 images with one class list."""
+"""Defines a data set: named domains of labelled uint8 images with one class list."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -8,15 +8,15 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.listing import Found
+from datasets.listing import ImageFiles
 from datasets.listing import ImageSet as ImageSet
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, Split] = ("train", "test")  # of every data set
-OWN_SPLITS: tuple[Split, ...] = ("train", "validation", "test")  # a user's own site may have images to validate on
-TEST_SHARE = 0.2  # of a user's own images
+OWN_SPLITS: tuple[Split, ...] = ("train", "validation", "test")  # a user's own site may have validation images
+TEST_SHARE = 0.2  # test part of a user's own images
 Resize = Literal["squash", "crop", "pad"]
 Exif = Literal["ignore", "apply"]
 
@@ -26,10 +26,10 @@ class Form:
     """How an image of any shape and depth becomes a square of 8 bits a channel.
 
     Attributes:
-        resize: squash: both sides to the size; crop: the shorter side, of which the middle is kept; pad: the longer
-            side, the rest black.
-        window: The values that become black and white in files of more than 8 bits; None: the file's full range, of
-            DICOM its own window.
+        resize: squash: scale both sides to the size; crop: scale the shorter side and keep the middle; pad: scale the
+            longer side and fill the rest with black.
+        window: The values that become black and white in files of more than 8 bits; None: the file's full range, or
+            the window of a DICOM file.
         exif: ignore: pixels stay as the file stores them; apply: an image is turned or mirrored as its orientation
             (EXIF) says.
     """
@@ -40,31 +40,31 @@ class Form:
 
     @property
     def mark(self) -> str:
-        """What names of folders say of it; empty for what images have always been."""
+        """The part of folder names that states the form; empty for the original form."""
         mark = "" if self.resize == "squash" else f"-{self.resize}"
         if self.window is not None:
             mark += f"-w{self.window[0]:g}to{self.window[1]:g}"
         return mark if self.exif == "ignore" else f"{mark}-exif"
 
 
-#: What images have always been.
+#: The original form of images.
 PLAIN = Form()
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a data set's images come from on this machine.
+    """The place of a data set's images on this machine.
 
     Attributes:
-        data_dir: Folder with the images, or None where the data set makes its own.
-        download: Let torchvision fetch what is missing, where it can.
+        data_dir: Folder with the images; None if the data set generates its own.
+        download: Let torchvision fetch missing images.
         seed: Seed of generated images, and of the split of a user's own.
-        classes: Of a user's own images the class names; a label is an index into them.
-        labels: Of a user's own images the table in ``data_dir`` that names them; empty for ``labels.csv``, if there.
-        test_share: Of a user's own images the part that is test, where they do not say themselves.
+        classes: Class names of a user's own images; a label is an index into them.
+        labels: Table in ``data_dir`` that lists a user's own images; empty for ``labels.csv``, if there is one.
+        test_share: Test part of a user's own images, where the images have no split.
         skip_broken: Leave out images that cannot be read.
-        classes_stated: Somebody stated the order of ``classes``; False where it is that of folders' names, and an
-            integer label means nothing.
+        classes_stated: Somebody stated the order of ``classes``; False if it is the order of folder names, so that an
+            integer label has no meaning.
     """
 
     data_dir: Path | None = None
@@ -90,20 +90,20 @@ class Dataset:
     """A data set of several domains.
 
     Attributes:
-        name: The name by which a configuration asks for it.
+        name: Its name in a configuration.
         title: One line for lists.
         domains: All domains, in their fixed order.
         classes: Class names; a label is an index into them.
-        size: Height and width of the images in pixels, unless a configuration asks for another.
+        size: Height and width of the images in pixels, unless a configuration sets another.
         find: Finds one domain and split without decoding it: ``find(domain, split, source)``.
         counts: Published number of images by domain, both splits together; a domain may be left out.
-        test_only: Domains that are a test set and nothing else: no node can train on them.
-        defaults: Of a data set that is not FedShift's own, what conf/datasets/NAME.yaml says of ours: ``images``,
-            ``allocation``, and ``domains`` where a run does not have all of them.
-        own: Of a data set whose domains and classes are a user's, how they are found; it names none itself.
-        find_own: Finds one domain and split in the folder of a real node, None if that has no such split; None: in the
-            plain layouts (:func:`datasets.io.trees.find_plain`).
-        validates: Its sites may have a split validation; ``find`` and ``find_own`` are called for it.
+        test_only: Domains that are only a test set: no node can train on them.
+        defaults: For a data set outside FedShift, the content of a conf/datasets/NAME.yaml: ``images``, ``allocation``,
+            and ``domains`` if a run does not have all of them.
+        own: For a data set with a user's domains and classes, a function that finds them; it names none itself.
+        find_own: Finds one domain and split in the folder of a real node, None if there is no such split; by default
+            in the plain layouts (:func:`datasets.io.trees.find_plain`).
+        validates: Its sites may have a split validation, for which ``find`` and ``find_own`` are called.
     """
 
     name: str
@@ -111,12 +111,12 @@ class Dataset:
     domains: tuple[str, ...]
     classes: tuple[str, ...]
     size: int
-    find: Callable[[str, Split, Source], Found]
+    find: Callable[[str, Split, Source], ImageFiles]
     counts: Mapping[str, int] = field(default_factory=dict)
     test_only: frozenset[str] = frozenset()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     own: Callable[[Source, tuple[str, ...]], Names] | None = None
-    find_own: Callable[[str, Split, Source], Found | None] | None = None
+    find_own: Callable[[str, Split, Source], ImageFiles | None] | None = None
     validates: bool = False
 
     def splits(self, domain: str) -> tuple[Split, ...]:
@@ -125,10 +125,10 @@ class Dataset:
 
 
 def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> ImageSet:
-    """Return ``images`` unchanged if they keep the promise of :class:`ImageSet`.
+    """Return ``images`` unchanged if they fit the description of :class:`ImageSet`.
 
     Args:
-        images: What a loader read.
+        images: The result of a loader.
         classes: Number of classes.
         size: Height and width in pixels; None allows any.
         where: The file or folder they came from, for the message.

@@ -1,4 +1,4 @@
-"""All data sets by name, and reading them through the cache of decoded images."""
+"""Lists all data sets by name, and reads them through the cache of decoded images."""
 
 import functools
 import os
@@ -10,13 +10,13 @@ from typing import TypeGuard
 from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.io import cache, corrupt_files, files, layout, same_file, trees
 from datasets.io.decode import Progress, no_progress
-from datasets.listing import Arrays, Found, Listing
+from datasets.listing import Arrays, ImageFiles, Listing
 from datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
 from fedshift_core.errors import DataError
 from fedshift_core.extensions import Registry
 from fedshift_core.limits import shown
 
-#: What a real node's copy of the public set is called in its folder, in place of a domain.
+#: Name of a real node's copy of the public set in its folder, in place of a domain.
 PUBLIC = "public"
 
 _D = digits
@@ -36,21 +36,38 @@ _OURS = {
             domainnet.NAME, domainnet.TITLE, domainnet.DOMAINS, domainnet.CLASSES, 64, domainnet.find, domainnet.COUNTS
         ),
         Dataset(
-            domainnet.NAME10, domainnet.TITLE10, domainnet.DOMAINS, domainnet.CLASSES10, 64,
-            domainnet.find10, domainnet.COUNTS10,
+            domainnet.NAME10,
+            domainnet.TITLE10,
+            domainnet.DOMAINS,
+            domainnet.CLASSES10,
+            64,
+            domainnet.find10,
+            domainnet.COUNTS10,
         ),
         Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
         Dataset(
-            camelyon.NAME, camelyon.TITLE, camelyon.DOMAINS, camelyon.CLASSES, camelyon.SIZE, camelyon.find,
+            camelyon.NAME,
+            camelyon.TITLE,
+            camelyon.DOMAINS,
+            camelyon.CLASSES,
+            camelyon.SIZE,
+            camelyon.find,
             test_only=camelyon.TEST_ONLY,
         ),
         Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
         Dataset(
-            folders.NAME, folders.TITLE, (), (), folders.SIZE, folders.find,
-            own=folders.names, find_own=folders.find_own, validates=True,
+            folders.NAME,
+            folders.TITLE,
+            (),
+            (),
+            folders.SIZE,
+            folders.find,
+            own=folders.names,
+            find_own=folders.find_own,
+            validates=True,
         ),
     )
-}  # fmt: skip
+}
 
 DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, _OURS)
 
@@ -59,7 +76,7 @@ def get(name: str) -> Dataset:
     """Return a data set by name.
 
     Raises:
-        ConfigError: If there is none of that name, or its package cannot be used.
+        ConfigError: If there is no such data set, or its package cannot be used.
     """
     return DATASETS[name]
 
@@ -70,12 +87,12 @@ def of_users() -> list[str]:
 
 
 def stated(name: str, names: Names, as_name: str = "") -> Dataset:
-    """Return a data set as a run has it: one that leaves its domains and classes to the user, with the run's.
+    """Return a data set as a run has it: one with a user's domains and classes gets those of the run.
 
     Args:
         name: The data set.
-        names: The run's domains, and the classes that it states.
-        as_name: What the run calls it; empty for its own name.
+        names: The run's domains and classes.
+        as_name: Its name in the run; empty for its own name.
 
     Raises:
         ConfigError: As :func:`get`.
@@ -88,7 +105,7 @@ def stated(name: str, names: Names, as_name: str = "") -> Dataset:
 
 @functools.cache
 def load(name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN) -> ImageSet:
-    """Return one domain and split, decoded once per machine and mapped once per process.
+    """Return the images of one domain and split, decoded once per machine and mapped once per process.
 
     Args:
         name: The data set.
@@ -102,8 +119,8 @@ def load(name: str, domain: str, split: Split, source: Source, size: int | None 
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = _found(dataset, domain, split, source, form)
-    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), source, found)
+    image_files = _image_files(dataset, domain, split, source, form)
+    return _images(dataset, cache.Part(name, domain, split, size or dataset.size, form), source, image_files)
 
 
 @functools.cache
@@ -116,12 +133,12 @@ def load_own(
         DataError: If the images are missing or broken, or the cache cannot be written.
     """
     dataset = get(name)
-    found = _own(dataset, domain, split, source)
-    if found is None:
+    image_files = _own(dataset, domain, split, source)
+    if image_files is None:
         assert source.data_dir is not None
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
-    found = corrupt_files.left_out(found, form) if source.skip_broken else found
-    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, found)
+    image_files = corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
+    return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, image_files)
 
 
 @functools.cache
@@ -135,16 +152,16 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     assert source.data_dir is not None
     classes = source.classes if dataset.own is not None else dataset.classes
     stated = dataset.own is None or source.classes_stated
-    found = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
-    found = corrupt_files.left_out(found, form) if source.skip_broken else found
-    return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, found)
+    image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
+    image_files = corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
+    return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, image_files)
 
 
 def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
-    """Tell whether a real node's own folder has a split.
+    """Return whether a real node's own folder has a split.
 
     Raises:
-        DataError: If what is there cannot be listed.
+        DataError: If the folder cannot be listed.
     """
     dataset = get(name)
     if dataset.find_own is not None:
@@ -156,16 +173,16 @@ def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
 
 @functools.cache
 def has_validation(name: str, domain: str, source: Source, *, own: bool) -> bool:
-    """Return whether a domain has images of its own to validate on, a split ``validation``.
+    """Return whether a domain has its own validation images, a split ``validation``.
 
     Args:
         name: The data set.
         domain: One of its domains.
         source: Where the images are.
-        own: It is a real node's own folder; of our data sets that alone may have some.
+        own: It is a real node's own folder; data sets of FedShift have some only there.
 
     Raises:
-        DataError: If what is there cannot be listed.
+        DataError: If the folder cannot be listed.
     """
     dataset = get(name)
     if dataset.find_own is not None:
@@ -173,7 +190,7 @@ def has_validation(name: str, domain: str, source: Source, *, own: bool) -> bool
     return own and source.data_dir is not None and has_own(name, domain, "validation", source)
 
 
-def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found | None:
+def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFiles | None:
     if dataset.find_own is not None:
         return dataset.find_own(domain, split, source)
     assert source.data_dir is not None
@@ -181,7 +198,7 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> Found |
 
 
 def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -> None:
-    """Refuse a file of a user's own images that two domains, or two splits, have: by a link or another spelling.
+    """Refuse a file of a user's own images in two domains or splits, through a link or another spelling.
 
     Raises:
         DataError: With both paths; and as for :func:`load`.
@@ -191,24 +208,32 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
         return
     paths: list[Path] = []
     for domain, split in parts:
-        found = dataset.find(domain, split, source)
-        items = [item.path for item in found.items if item.length < 0] if isinstance(found, Listing) else found.files
+        image_files = dataset.find(domain, split, source)
+        items = (
+            [item.path for item in image_files.items if item.length < 0]
+            if isinstance(image_files, Listing)
+            else image_files.files
+        )
         paths += items
-    if both := same_file.twice(paths):
-        raise DataError(f"{shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+    if pair := same_file.twice(paths):
+        raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
 
 
 def content(
     name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
 ) -> str | None:
-    """Return a hash of one domain and split as it is trained and tested on; None where the images are drawn, not read.
+    """Return a hash of the images of one domain and split; None if they are generated, not read.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = _found(dataset, domain, split, source, form)
-    return None if _drawn(found) else cache.content(cache.Part(name, domain, split, size or dataset.size, form), found)
+    image_files = _image_files(dataset, domain, split, source, form)
+    return (
+        None
+        if _drawn(image_files)
+        else cache.content(cache.Part(name, domain, split, size or dataset.size, form), image_files)
+    )
 
 
 def skipped(
@@ -219,14 +244,14 @@ def skipped(
     Raises:
         DataError: As for :func:`load`.
     """
-    found = get(name).find(domain, split, source)
-    return corrupt_files.of(found, form) if source.skip_broken and isinstance(found, Listing) else ()
+    image_files = get(name).find(domain, split, source)
+    return corrupt_files.of(image_files, form) if source.skip_broken and isinstance(image_files, Listing) else ()
 
 
 def prepare(
     name: str, domain: str, split: Split, source: Source, size: int, show: Callable[[int], Progress], form: Form = PLAIN
 ) -> ImageSet:
-    """Decode one domain and split into the cache, all cores at work, unless a good copy is kept.
+    """Decode one domain and split into the cache with all cores, unless the cache has a valid copy.
 
     Args:
         name: The data set.
@@ -234,38 +259,43 @@ def prepare(
         split: Which split.
         source: Where the images are.
         size: Height and width in pixels.
-        show: Given the number of images to decode, returns what is told of finished ones.
+        show: Returns a progress function for a number of images to decode.
         form: How images become squares of 8 bits a channel.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
-    found = _found(dataset, domain, split, source, form)
-    total = len(found) if isinstance(found, Listing) else 0
+    image_files = _image_files(dataset, domain, split, source, form)
+    total = len(image_files) if isinstance(image_files, Listing) else 0
     part = cache.Part(name, domain, split, size, form)
-    return _images(dataset, part, source, found, workers=os.cpu_count() or 1, progress=show(total))
+    return _images(dataset, part, source, image_files, workers=os.cpu_count() or 1, progress=show(total))
 
 
-def _found(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> Found:
-    found = dataset.find(domain, split, source)
-    return corrupt_files.left_out(found, form) if source.skip_broken else found
+def _image_files(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> ImageFiles:
+    image_files = dataset.find(domain, split, source)
+    return corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
 
 
 def _images(
-    dataset: Dataset, part: cache.Part, source: Source, found: Found,
-    *, workers: int = 1, progress: Progress = no_progress,
-) -> ImageSet:  # fmt: skip
-    if _drawn(found):
-        images = found.read()
+    dataset: Dataset,
+    part: cache.Part,
+    source: Source,
+    image_files: ImageFiles,
+    *,
+    workers: int = 1,
+    progress: Progress = no_progress,
+) -> ImageSet:
+    if _drawn(image_files):
+        images = image_files.read()
         images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
     else:
-        images = cache.load(part, found, workers=workers, progress=progress)
+        images = cache.load(part, image_files, workers=workers, progress=progress)
     classes = dataset.classes if dataset.own is None else source.classes
     where = f"{part.dataset} {part.domain} {part.split}"
     return checked(images, classes=len(classes), size=part.size, where=where)
 
 
-def _drawn(found: Found) -> TypeGuard[Arrays]:
-    """Tell whether images are drawn from a seed, not read from files."""
-    return isinstance(found, Arrays) and not found.files
+def _drawn(image_files: ImageFiles) -> TypeGuard[Arrays]:
+    """Return whether images are generated from a seed, not read from files."""
+    return isinstance(image_files, Arrays) and not image_files.files

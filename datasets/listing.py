@@ -1,4 +1,4 @@
-"""What a domain consists of: before anything is decoded, files, pieces of archives and labels; then images."""
+"""The images of a domain before they are decoded: image files, pieces of archives, labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Item:
 
     Attributes:
         path: The image file, or the tar.
-        name: The name by which errors speak of it (its path, or its name inside the tar).
+        name: Its name in errors: its path, or its name inside the tar.
         offset: Where the image begins in ``path``, in bytes.
         length: Its length in bytes; -1 for the whole file.
     """
@@ -71,12 +71,12 @@ class Listing:
 
 @dataclass(frozen=True)
 class Arrays:
-    """Images that come as arrays (npz, idx, mat, pickled batches), not as encoded files.
+    """Images in arrays (npz, idx, mat, pickled batches), not in encoded files.
 
     Attributes:
         files: The files that decide the content.
-        read: Reads them at their own size; resizing is done by the caller.
-        mark: What decides the labels besides the files' bytes, such as the run's classes; empty for nothing.
+        read: Reads them at their own size; the caller resizes them.
+        mark: What decides the labels besides the files' bytes, such as the run's classes; otherwise empty.
     """
 
     files: tuple[Path, ...]
@@ -84,4 +84,4 @@ class Arrays:
     mark: str = ""
 
 
-Found = Listing | Arrays
+ImageFiles = Listing | Arrays

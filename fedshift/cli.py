@@ -99,7 +99,7 @@ def run(
     from fedshift.data.checking import check_data
     from fedshift.launch import advice, progress_table, runner
     from fedshift_app.run import resuming, status
-    from fedshift_app.run.folder import commit
+    from fedshift_app.run.versions import commit
 
     os.environ[COMMIT] = commit(runner.APP)
     config, past = resuming.resolve(flat, hold=False)

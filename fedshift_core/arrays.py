@@ -1,4 +1,4 @@
-"""Named arrays, as they travel or are kept. No Flower: what computes alone needs none."""
+"""Named arrays, as they travel or are stored; without Flower, which computations do not need."""
 
 import hashlib
 from typing import Any
@@ -10,10 +10,10 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def digest(arrays: Arrays) -> str:
-    """Return the SHA-256 of named arrays: of names, types, shapes and numbers, whatever their order and layout."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of named arrays: of names, types, shapes and numbers, independent of order and layout."""
+    sha256 = hashlib.sha256()
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
-        found.update(repr((name, array.dtype.str, arrays[name].shape)).encode())
-        found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+        sha256.update(repr((name, array.dtype.str, arrays[name].shape)).encode())
+        sha256.update(array.reshape(-1).view(np.uint8).data)
+    return sha256.hexdigest()

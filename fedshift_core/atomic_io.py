@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all, also after a kill or a power cut; named arrays as bytes; a lock."""
+"""Writes files completely or not at all, even after a kill or a power cut; packs named arrays; locks folders."""
 
 import contextlib
 import errno
@@ -17,13 +17,13 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import message
 
-PART = ".part"  # ends the name of a file that is being written
-#: What the system says of a disk that is full, over its quota, read-only or failing.
+PART = ".part"  # suffix of a file that is being written
+#: Error numbers of a disk that is full, over its quota, read-only or failing.
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class DiskError(FedShiftError, OSError):
-    """A file cannot be written: the disk is full, read-only or failing, or the folder is gone; ``filename`` is it."""
+    """The file ``filename`` cannot be written: the disk is full, read-only or failing, or the folder is gone."""
 
     def __init__(self, number: int | None, reason: str, path: str) -> None:
         OSError.__init__(self, number, reason, path)
@@ -34,7 +34,7 @@ class DiskError(FedShiftError, OSError):
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what the system says against writing into an error that names the file; its own words often name none.
+    """Turn system errors on writing into an error that names the file, which they often do not.
 
     Raises:
         DiskError: With the file and the reason.
@@ -48,16 +48,16 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_durably(path: Path, data: bytes, *, named: bool = True, private: bool = False) -> None:
-    """Write a file so that a reader sees the old one or the new one, never half of it: write, fsync, rename.
+    """Write a file so that a reader sees the old or the new one, never a part of it: write, fsync, rename.
 
     Args:
         path: The file.
         data: Its content.
-        named: Bring its name to the disk as well; a caller that writes several files does so with the last.
-        private: Only its owner may read it, whatever the umask is.
+        named: Sync its name as well; a caller that writes several files does so with the last one.
+        private: Only its owner may read it, whatever the umask.
 
     Raises:
-        DiskError: If it cannot be written; the old file is then still there.
+        DiskError: If it cannot be written; the old file then remains.
     """
     part = path.with_name(path.name + PART)
     with writing(path):
@@ -70,7 +70,7 @@ def write_durably(path: Path, data: bytes, *, named: bool = True, private: bool 
                 os.fsync(file.fileno())
             part.replace(path)
         except OSError:
-            with contextlib.suppress(OSError):  # half a file would only keep a full disk full
+            with contextlib.suppress(OSError):  # an incomplete file would only fill the disk
                 part.unlink(missing_ok=True)
             raise
         if named:
@@ -83,10 +83,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a text file; it is on the disk afterwards.
+    """Append a line to a text file and sync it to the disk.
 
     Raises:
-        DiskError: If it cannot be; a part of the line may then be there.
+        DiskError: If it cannot be written; a part of the line may then be there.
     """
     with writing(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
@@ -95,7 +95,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk: a new file's name is not part of the file."""
+    """Sync the names in a folder to the disk: a new file's name is not part of the file."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -105,7 +105,7 @@ def sync_folder(folder: Path) -> None:
 
 def pack(arrays: Arrays) -> bytes:
     """Return arrays as a safetensors file; their order is lost."""
-    # safetensors copies the memory as it lies.
+    # safetensors copies the memory in its present order.
     return bytes(save({name: a if a.flags.c_contiguous else a.copy(order="C") for name, a in arrays.items()}))
 
 
@@ -113,12 +113,12 @@ def unpack(data: bytes) -> Arrays:
     """Return the arrays of a safetensors file, C-ordered.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a safetensors file.
     """
     try:
         arrays: Arrays = load(data)
     except (SafetensorError, KeyError) as error:
-        raise ValueError(f"no safetensors file: {error}") from None
+        raise ValueError(f"not a safetensors file: {error}") from None
     return arrays
 
 
@@ -127,17 +127,17 @@ class InUse(Exception):  # noqa: N818 (a state, not a malfunction)
 
 
 class Lock:
-    """A lock on a folder, held until :meth:`release` or until the process ends, however it ends."""
+    """A lock on a folder, held until :meth:`release` or until the process ends in any way."""
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Take the lock that the file ``path`` stands for.
 
         Args:
             path: The file.
-            shared: Others may have it as well that share it; nobody who does not.
+            shared: Other shared locks are allowed at the same time, exclusive ones are not.
 
         Raises:
-            InUse: If somebody else has it.
+            InUse: If another process holds it.
             OSError: If the file cannot be made or written.
         """
         self._file = path.open("a+", encoding="utf-8")
@@ -153,29 +153,29 @@ class Lock:
             raise
         try:
             self._file.truncate(0)
-            if shared:  # there may be many of them
+            if shared:  # many processes may share it
                 return
             self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
             self._file.flush()
         except OSError:
-            with contextlib.suppress(OSError):  # it tries to write once more
+            with contextlib.suppress(OSError):  # closing tries to write once more
                 self._file.close()
             raise
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the lock."""
         self._file.close()
 
 
 def is_locked(path: Path) -> bool:
-    """Tell whether a process holds the lock that the file ``path`` stands for.
+    """Return whether a process holds the lock that the file ``path`` stands for.
 
     Raises:
         OSError: If the file is there and cannot be read.
     """
     try:
         with path.open(encoding="utf-8") as file:
-            # Let go at once; who wants the lock in these microseconds is told that it is in use.
+            # Released at once; a process that wants the lock in these microseconds finds it in use.
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
@@ -184,9 +184,9 @@ def is_locked(path: Path) -> bool:
     return False
 
 
-def _holder(told: str) -> str:
+def _holder(content: str) -> str:
     try:
-        holder = json.loads(told)
+        holder = json.loads(content)
         return f"process {holder['pid']} on {holder['host']}"
-    except (ValueError, TypeError, KeyError):  # it has just taken the lock
+    except (ValueError, TypeError, KeyError):  # the holder has not written the file yet
         return "another process"

@@ -1,10 +1,10 @@
-"""Cells of CSV files that a spreadsheet would take for a formula: names come from files and from other people."""
+"""Escapes cells of CSV files that a spreadsheet would take for a formula: names may come from other people."""
 
 from collections.abc import Iterable
 from typing import Any
 
-#: A text that begins so is a formula, or may run a command, in spreadsheets (OWASP, "CSV Injection"); the last four
-#: are the wide forms, which some of them read alike.
+#: Starts of a text that spreadsheets take for a formula or a command (OWASP, "CSV Injection"); the last four are
+#: wide forms, which some spreadsheets read alike.
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 QUOTE = "'"
 
@@ -13,7 +13,7 @@ def harmless(value: Any) -> Any:
     """Return a cell with an apostrophe before a text that begins like a formula; numbers stay numbers.
 
     Args:
-        value: A number, None, or a text. A text that is a number, such as ``-1.5``, is left as it is.
+        value: A number, None, or a text. A text that is a number, such as ``-1.5``, stays unchanged.
     """
     if not isinstance(value, str) or _is_number(value):
         return value

@@ -1,16 +1,16 @@
-"""Environment variables by which FedShift's processes tell each other something. Imports nothing: all of them look."""
+"""Environment variables for messages between FedShift's processes. Imports nothing, as all processes read it."""
 
-#: The file where ``fedshift run`` wants to be told what became of the run.
+#: The file for the outcome of the run, which ``fedshift run`` reads.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
-#: The command that was typed.
+#: The command that the user typed.
 COMMAND = "FEDSHIFT_COMMAND"
-#: The commit of the checkout that ``fedshift run`` belongs to, see ``folder.commit``.
+#: The commit of the checkout that ``fedshift run`` belongs to, see ``fedshift_app.run.versions.commit``.
 COMMIT = "FEDSHIFT_COMMIT"
-#: Flower's: it reports usage to its makers unless this is 0. FedShift's commands set it to 0 where nobody has set it.
+#: Flower's own: it reports usage to its makers unless this is 0. FedShift's commands set it to 0 by default.
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"
-#: Set where ``fedshift run`` draws a table of the run in the terminal: the rounds' lines are not printed.
+#: Set if ``fedshift run`` shows a table of the run in the terminal: the lines of rounds are then not printed.
 LIVE = "FEDSHIFT_LIVE"
 #: The process of a sweep or a search that started this run.
 SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
-#: CPU threads of a simulated node, as ``fedshift run cpus-per-client=N`` says; by itself one, whatever Ray gives.
+#: CPU threads of a simulated node, set by ``fedshift run cpus-per-client=N``; by default one, whatever Ray gives.
 THREADS = "FEDSHIFT_THREADS"

@@ -1,4 +1,4 @@
-"""The one family of errors that a user's mistake or a broken federation may raise."""
+"""The errors that a user's mistake or a broken federation may raise."""
 
 from typing import Self
 
@@ -6,26 +6,26 @@ from fedshift_core.limits import MOST_REMEDY, message, plain
 
 
 class FedShiftError(Exception):
-    """Something a person can mend: the message says what was found and what is allowed.
+    """An error that a person can correct: the message says what was found and what is allowed.
 
-    It is shown without a traceback. Messages are one or two lines long; whatever is in them, each line that anybody
-    is shown is bounded and without control characters (:func:`fedshift_core.limits.message`).
+    It is shown without a traceback. Messages have one or two lines; each shown line has a bounded length and no
+    control characters (:func:`fedshift_core.limits.message`).
     """
 
     def __init__(self, text: str | None, remedy: str = "") -> None:
         """Make an error.
 
         Args:
-            text: What was found and what is allowed; what is too long is cut.
-            remedy: Commands and places that mend it, in lines of their own, which stay whole: half a command would do
-                something else.
+            text: What was found and what is allowed; a long text is shortened.
+            remedy: Commands and places that help, on lines of their own, which are not shortened: a part of a
+                command would do something else.
         """
         self.text, self.remedy = text, remedy
-        told = [message(text or "(no reason given)"), *(plain(line, MOST_REMEDY) for line in remedy.splitlines())]
-        super().__init__("\n".join(told))
+        lines = [message(text or "(no reason given)"), *(plain(line, MOST_REMEDY) for line in remedy.splitlines())]
+        super().__init__("\n".join(lines))
 
     def under(self, where: str) -> Self:
-        """Return the error with a place before it, such as a file's name; its remedy stays as it is."""
+        """Return the error with a place before it, such as a file's name; its remedy does not change."""
         other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         FedShiftError.__init__(other, f"{where}: {self.text or '(no reason given)'}", self.remedy)
@@ -40,7 +40,7 @@ class ConfigError(FedShiftError):
     """A configuration key or value is not allowed.
 
     Attributes:
-        keys: The key that each line is about, part by part; fewer than lines, or none, where that is not known.
+        keys: The key of each line, part by part; fewer than lines, or none, if unknown.
     """
 
     def __init__(self, text: str | None, remedy: str = "", keys: tuple[tuple[str | int, ...], ...] = ()) -> None:
@@ -52,5 +52,5 @@ class FederationError(FedShiftError):
     """The federation cannot start or cannot go on."""
 
 
-#: What the same command meets again: nothing to try a second time.
+#: Errors that the same command meets again, so that a retry is useless.
 REFUSALS = (ConfigError, DataError)

@@ -1,8 +1,8 @@
-"""Things of one kind by name: FedShift's own, those of installed packages, those of a user's own files.
+"""Registries of things of one kind by name: FedShift's own, those of installed packages and of a user's files.
 
-A package offers a thing by an entry point of the kind's group, whose name is the thing's and whose object is it (a
-:class:`~fedshift_core.registry.Method`, a ``Dataset``, ...). What is wrong with one package is a line that names it;
-all others still work.
+A package offers a thing by an entry point of the kind's group, with the name and the object of the thing (a
+:class:`~fedshift_core.registry.Method`, a ``Dataset``, ...). A faulty package gives a line that names it; all others
+still work.
 
 Specification: https://packaging.python.org/en/latest/specifications/entry-points/
 """
@@ -27,16 +27,16 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 
-OURS = "fedshift"  # where what FedShift itself brings comes from
-MOST_REASON = 200  # characters of a package's own error that are shown
+OURS = "fedshift"  # origin of FedShift's own things
+MOST_REASON = 200  # characters of a package's own error in a message
 
 
 class Named(Protocol):
-    """What can be asked for by name."""
+    """A thing with a name."""
 
     @property
     def name(self) -> str:
-        """The name by which a configuration asks for it."""
+        """The name of the thing in a configuration."""
 
 
 T = TypeVar("T", bound=Named)
@@ -44,26 +44,26 @@ T = TypeVar("T", bound=Named)
 
 @dataclass(frozen=True)
 class Offer:
-    """An entry point and the package that it is of."""
+    """An entry point and its package."""
 
     point: EntryPoint
     package: str  # name and version
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """All things of one kind by name: ours first, then those of packages and files, each by name.
+    """All things of one kind by name: FedShift's own first, then those of packages and files, sorted by name.
 
-    Looking a thing up imports its package alone.
+    A look-up imports only the package of the thing.
     """
 
     def __init__(self, kind: str, group: str, of: Callable[[], type[T]], ours: Mapping[str, T]) -> None:
-        """A registry.
+        """Make a registry.
 
         Args:
-            kind: What messages call one thing, such as ``method``.
+            kind: Name of one thing in messages, such as ``method``.
             group: The group of entry points.
-            of: Gives the type of all things.
-            ours: Those of FedShift itself, in the order of lists.
+            of: Function that returns the type of all things.
+            ours: FedShift's own things, in the order of lists.
         """
         self.kind, self.group = kind, group
         self._of, self._ours = of, ours
@@ -72,7 +72,7 @@ class Registry(Mapping[str, T], Generic[T]):
         _REGISTRIES.append(self)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of ours, then of all others that can be used."""
+        """Yield the names of FedShift's own things, then of all other usable ones."""
         yield from self._ours
         others = sorted({*self._claims(), *self._files} - set(self._ours))
         yield from (name for name in others if not self._problem(name))
@@ -87,7 +87,7 @@ class Registry(Mapping[str, T], Generic[T]):
         """Return a thing by name.
 
         Raises:
-            ConfigError: If there is none, or what offers it cannot be used.
+            ConfigError: If there is no such thing, or its package cannot be used.
         """
         if name in self._ours:
             return self._ours[name]
@@ -102,7 +102,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._found[name]
 
     def named(self, name: str, key: str) -> T:
-        """As ``[name]``, for what a configuration asks for under a key.
+        """Return a thing by name, as a configuration's key requests it.
 
         Raises:
             ConfigError: With the key.
@@ -113,7 +113,7 @@ class Registry(Mapping[str, T], Generic[T]):
             raise error.under(key) from None
 
     def origin(self, name: str) -> str:
-        """Return where a thing comes from: ``fedshift``, a package with its version, or a file."""
+        """Return the origin of a thing: ``fedshift``, a package with its version, or a file."""
         if name in self._ours:
             return OURS
         return str(self._files[name][1]) if name in self._files else self._claims()[name][0].package
@@ -121,7 +121,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def problems(self) -> list[str]:
         """Return one line for each package whose offer cannot be used."""
         shadowed = [
-            f"package {offer.package} claims the {self.kind} {name!r}, which FedShift itself has: left out"
+            f"package {offer.package} claims the {self.kind} {name!r}, which FedShift itself has: ignored"
             for name, offers in self._claims(with_ours=True).items()
             if name in self._ours
             for offer in offers
@@ -129,10 +129,10 @@ class Registry(Mapping[str, T], Generic[T]):
         return shadowed + [problem for name in self._claims() if (problem := self._problem(name))]
 
     def add(self, thing: T, file: Path) -> None:
-        """Take a thing of a user's own file.
+        """Add a thing of a user's own file.
 
         Raises:
-            ConfigError: If something else has its name.
+            ConfigError: If another thing has its name.
         """
         name = thing.name
         if name in self._ours or name in self._claims() or self._files.get(name, (None, file))[1] != file:
@@ -140,16 +140,16 @@ class Registry(Mapping[str, T], Generic[T]):
         self._files[name] = thing, file
 
     def takes(self, thing: object) -> bool:
-        """Tell whether something is of this kind."""
+        """Return whether an object is of this kind."""
         return isinstance(thing, self._of())
 
     def _claims(self, *, with_ours: bool = False) -> dict[str, list[Offer]]:
-        """Return who offers what by an entry point, by name."""
-        found: dict[str, list[Offer]] = {}
+        """Return the offers of packages by the name of the thing."""
+        offers: dict[str, list[Offer]] = {}
         for offer in _offers(self.group):
             if with_ours or offer.point.name not in self._ours:
-                found.setdefault(offer.point.name, []).append(offer)
-        return found
+                offers.setdefault(offer.point.name, []).append(offer)
+        return offers
 
     def _problem(self, name: str) -> str:
         if name in self._files or name in self._found:
@@ -163,23 +163,25 @@ class Registry(Mapping[str, T], Generic[T]):
     def _load(self, name: str) -> T:
         offers = self._claims()[name]
         if len(offers) > 1:
-            both = " and ".join(offer.package for offer in offers)
-            raise ConfigError(f"packages {both} both claim the {self.kind} {name!r}: neither is used")
+            packages = " and ".join(offer.package for offer in offers)
+            raise ConfigError(f"packages {packages} both claim the {self.kind} {name!r}: neither is used")
         offer = offers[0]
-        if misfit := _misfit(offer.point.dist):
-            raise ConfigError(f"package {offer.package}, which has the {self.kind} {name!r}, {misfit}")
+        if problem := _misfit(offer.point.dist):
+            raise ConfigError(f"package {offer.package}, which has the {self.kind} {name!r}, {problem}")
         try:
             thing = offer.point.load()
-        except Exception as error:  # whatever a package's own code raises
+        except Exception as error:  # a package's code may raise any type
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]
             raise ConfigError(
                 f"package {offer.package}, which has the {self.kind} {name!r}, cannot be imported: {reason}"
             ) from None
         if not isinstance(thing, self._of()) or thing.name != name:
-            found = f"a {self._of().__name__} {thing.name!r}" if self.takes(thing) else f"a {type(thing).__name__}"
+            description = (
+                f"a {self._of().__name__} {thing.name!r}" if self.takes(thing) else f"a {type(thing).__name__}"
+            )
             raise ConfigError(
                 f"package {offer.package}: the entry point {name!r} of {self.group} must be a "
-                f"{self._of().__name__} of that name, found {found}"
+                f"{self._of().__name__} of that name, found {description}"
             )
         return thing
 
@@ -194,17 +196,17 @@ def problems() -> list[str]:
 
 @functools.cache
 def _offers(group: str) -> tuple[Offer, ...]:
-    """Return the entry points of a group, in the order of packages; a package that is on the path twice counts once."""
-    found: dict[tuple[str, str], Offer] = {}
+    """Return the entry points of a group in the order of packages; a package twice on the path counts once."""
+    offers: dict[tuple[str, str], Offer] = {}
     for point in importlib.metadata.entry_points(group=group):
         dist = point.dist
         package = f"{dist.name} {dist.version}" if dist is not None else "(unknown)"
-        found.setdefault((dist.name if dist is not None else "", point.name), Offer(point, package))
-    return tuple(sorted(found.values(), key=lambda offer: (offer.package, offer.point.name)))
+        offers.setdefault((dist.name if dist is not None else "", point.name), Offer(point, package))
+    return tuple(sorted(offers.values(), key=lambda offer: (offer.package, offer.point.name)))
 
 
 def forget() -> None:
-    """Look for packages anew, and let go of what files brought: for tests."""
+    """Clear the caches of packages and files, for tests."""
     _offers.cache_clear()
     _module.cache_clear()
     for registry in _REGISTRIES:
@@ -213,31 +215,33 @@ def forget() -> None:
 
 
 def _misfit(dist: Distribution | None) -> str:
-    """Return what is wrong with the version of FedShift that a package asks for; empty if nothing is."""
+    """Return a text if a package requires another version of FedShift; otherwise an empty text."""
     for text in (dist.requires if dist is not None else None) or ():
         try:
-            asked = Requirement(text)
+            requirement = Requirement(text)
         except InvalidRequirement:
             continue
-        if canonicalize_name(asked.name) == OURS and not asked.specifier.contains(__version__, prereleases=True):
-            return f"is for fedshift{asked.specifier}; this is fedshift {__version__}"
+        if canonicalize_name(requirement.name) == OURS and not requirement.specifier.contains(
+            __version__, prereleases=True
+        ):
+            return f"is for fedshift{requirement.specifier}; this is fedshift {__version__}"
     return ""
 
 
 def load_file(file: Path) -> None:
-    """Run a user's own Python file and take what it defines: every object of a known kind at its top level.
+    """Run a user's own Python file and register every object of a known kind at its top level.
 
     Raises:
-        ConfigError: If it cannot be read or run, defines nothing, or claims a name that is taken.
+        ConfigError: If it cannot be read or run, defines no such object, or claims a name in use.
     """
     module = _module(file)
-    found = 0
+    count = 0
     for thing in vars(module).values():
         for registry in _REGISTRIES:
             if registry.takes(thing):
                 registry.add(thing, file)
-                found += 1
-    if not found:
+                count += 1
+    if not count:
         kinds = ", ".join(registry._of().__name__ for registry in _REGISTRIES)
         raise ConfigError(f"plugins: {file} defines nothing that FedShift knows; it looks for objects of {kinds}")
 
@@ -257,7 +261,7 @@ def file_digest(file: Path) -> str:
 @functools.cache
 def _module(file: Path) -> ModuleType:
     if file.suffix != ".py":
-        raise ConfigError(f"plugins: {file} is no Python file (.py)")
+        raise ConfigError(f"plugins: {file} is not a Python file (.py)")
     name = f"fedshift_file_{file.stem}_{file_digest(file)}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None

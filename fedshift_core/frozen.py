@@ -1,4 +1,4 @@
-"""Mappings that can be keys: a configuration is one value, and is itself the key of what is worked out from it."""
+"""Mappings that can be dictionary keys: a configuration is the key of the results computed from it."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -10,10 +10,10 @@ V = TypeVar("V")
 
 
 class FrozenDict(dict[K, V]):
-    """A dict that never changes and has a hash; lists in it become tuples, dicts become such dicts.
+    """A dict that never changes and has a hash; lists in it become tuples, and dicts become frozen.
 
     Raises:
-        TypeError: If it is changed, or its hash is asked for and a value has none.
+        TypeError: On a change, or if a value without a hash is hashed.
     """
 
     def __init__(self, content: Mapping[K, V]) -> None:
@@ -23,7 +23,7 @@ class FrozenDict(dict[K, V]):
         return hash(frozenset(self.items()))
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise TypeError("a configuration is not changed; make another one")
+        raise TypeError("a configuration cannot change; make a new one")
 
     __setitem__ = __delitem__ = __ior__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -40,11 +40,11 @@ class FrozenDict(dict[K, V]):
 
 
 def frozen(value: Any) -> Any:
-    """Return a value that is made of tuples and frozen dicts where it was made of lists and dicts."""
+    """Return a value with tuples and frozen dicts in place of lists and dicts."""
     if isinstance(value, Mapping):
         return FrozenDict(value)
     return tuple(frozen(part) for part in value) if isinstance(value, list | tuple) else value
 
 
-#: A section whose keys are a method's, a module's or an adaptation's own.
+#: A section with the own keys of a method, a module or an adaptation.
 Section = Annotated[dict[str, Any], AfterValidator(FrozenDict)]

@@ -1,4 +1,4 @@
-"""Bounds of what another party or a file says: texts, names, counts, numbers, before they are used or logged."""
+"""Bounds texts, names, counts and numbers from other parties or files before they are used or logged."""
 
 import math
 import reprlib
@@ -13,51 +13,51 @@ T = TypeVar("T")
 
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
-MOST_PATH = 300  # characters of a file's path that are shown: more than one name may have
-WHOLE_PATH = 4096  # characters of the place of what a command wrote, as `shown` takes them: it is not cut
-MOST_LINE = 293  # characters of a line of a mistake: 300 with the command's "error: " before it
-MOST_REMEDY = 20_000  # characters of a command that mends a mistake: paths in it may have 4,096 each
-MOST_LINES = 30  # lines of a mistake: the end of a process's log is some
-MOST_FOUND = 100  # characters of a value that was found and is not allowed
+MOST_PATH = 300  # shown characters of a file's path: more than one name may have
+WHOLE_PATH = 4096  # characters of an output path for `shown`, which then shows it complete
+MOST_LINE = 293  # characters of a line of an error: 300 with the command's "error: " before it
+MOST_REMEDY = 20_000  # characters of a remedy: paths in its command may have 4,096 each
+MOST_LINES = 30  # lines of an error, such as the end of a process's log
+MOST_FOUND = 100  # characters of a value in an error
 MOST_METRICS = 1000  # numbers of a reply
-MOST_SHOWN = 24  # names of a kind on a page or in a table: more of them come from a folder that is not to be trusted
+MOST_SHOWN = 24  # names of a kind on a page or in a table; a folder with more is not trustworthy
 LARGEST_COUNT = 10**9  # images, nodes
-MOST_LOSS = 1e9  # of a loss for each image, either sign: those of a model that learns stay below 1e4
-MOST_SECONDS = 1e7  # of a part of a node's work in a round
+MOST_LOSS = 1e9  # loss per image, either sign; a model that learns stays below 1e4
+MOST_SECONDS = 1e7  # time of a part of a node's work in a round
 LARGEST_INTEGER = 2**53  # in arrays: integers are averaged in float64, which is exact up to here
-MOST_NODES = 10**5  # of a run: a hundred times what FedShift was measured with
+MOST_NODES = 10**5  # of a run: a hundred times the largest measured run
 MOST_ROUNDS = 10**6  # of a run; and epochs of a round
-MOST_KEPT = 20  # rounds that a run is asked to keep the checkpoints of
+MOST_KEPT = 20  # rounds of `keep_rounds`
 MOST_BATCH = 10**6  # images of a batch
 MOST_CORES = 1024  # threads of a node, cores of a client, clients at a time
 MOST_WAIT = 10**8  # three years; the clocks of some systems end at ten times as much
-LARGEST_SEED = 2**63 - 1  # what torch, and the configuration of a Flower run, take
-BLOCK = 1 << 19  # bytes of an array that are looked at together: they stay in a core's cache
+LARGEST_SEED = 2**63 - 1  # limit of torch and of a Flower run's configuration
+BLOCK = 1 << 19  # bytes of an array that are processed together, to stay in a core's cache
 
 
 class Refused(ValueError):  # noqa: N818 (a verdict, not a malfunction)
-    """A reply of a node that must not be used; the message says why, in one line of bounded length."""
+    """A node's reply that must not be used; the message gives the reason in one short line."""
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(plain(reason))
 
 
 class Wild(Refused):
-    """It is refused for numbers that are not finite or out of bounds, as those of training that diverged are."""
+    """A reply refused for numbers that are not finite or out of bounds, such as after diverged training."""
 
 
 def plain(text: str | None, most: int = MOST_TEXT) -> str:
-    """Return a text that may be logged: in one line, without control characters, at most ``most`` characters."""
+    """Return a text for the log: one line of at most ``most`` characters, without control characters."""
     text = text or "(no reason given)"
     cut = text if len(text) <= most else text[: most - 3] + "..."
     return "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 def shown(name: object, most: int = MOST_PATH) -> str:
-    """Return the name of a local file or folder, or a text out of a file, as it may be printed and logged.
+    """Return the name of a local file or folder, or a text from a file, in a form that is safe to print and log.
 
-    Anyone can name a file: what does not print (ESC, a line's end, a direction mark) stands as its escape, and so does
-    a byte that is no UTF-8, which no terminal could be sent. What is too long is cut in the middle.
+    Anyone can name a file: a character that does not print (ESC, a line end, a direction mark) becomes its escape, and
+    so does a byte that is not UTF-8. A long text is shortened in the middle.
     """
     text = str(name)
     if not text.isprintable():
@@ -76,31 +76,31 @@ def _escaped(letter: str) -> str:
 
 
 def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:
-    """Return the first entries of what a file says, at most ``most``, under names that may be shown."""
+    """Return at most ``most`` entries of a mapping from a file, with names that are safe to show."""
     return {plain(name, MOST_NAME): value for name, value in islice(named.items(), most)}
 
 
 def message(text: str) -> str:
-    """Return a mistake as a person is shown it: at most ``MOST_LINES`` lines of at most ``MOST_LINE`` characters.
+    """Return an error's text as it is shown: at most ``MOST_LINES`` lines of at most ``MOST_LINE`` characters.
 
-    No line holds a control character. Of a line that is too long the middle is left out: it begins with the key or
-    file and ends with what is allowed.
+    No line has a control character. A long line loses its middle, as it begins with the key or file and ends with what
+    is allowed.
     """
     lines = text.split("\n", MOST_LINES)
-    told = lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "..."]
-    return "\n".join(plain(shortened(line, MOST_LINE)) if line else line for line in told)
+    shown_lines = lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "..."]
+    return "\n".join(plain(shortened(line, MOST_LINE)) if line else line for line in shown_lines)
 
 
 def as_found(value: object) -> str:
-    """Return a value that is not allowed as a message shows it: as Python writes it, at most ``MOST_FOUND`` characters.
+    """Return a value for a message in Python's notation, in at most ``MOST_FOUND`` characters.
 
-    It costs little, however large or deep the value is.
+    It is fast, however large or deep the value is.
     """
     return shortened(_SHORT.repr(value), MOST_FOUND)
 
 
 class _Short(reprlib.Repr):
-    """Python's own bounded representation, for whole numbers of any size and for dicts of any kind."""
+    """Python's own bounded representation, extended to large whole numbers and all kinds of dicts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class _Short(reprlib.Repr):
         return self.repr_dict(x, level) if isinstance(x, dict) else super().repr1(x, level)
 
     def repr_int(self, x: int, level: int) -> str:
-        """Represent a whole number; Python refuses to write out one of thousands of digits."""
+        """Represent a whole number; Python refuses one of thousands of digits."""
         return super().repr_int(x, level) if x.bit_length() <= 300 else f"a whole number of {x.bit_length()} bits"
 
 
@@ -120,7 +120,7 @@ _SHORT = _Short()
 
 
 def shortened(text: str, most: int = MOST_FOUND) -> str:
-    """Return a text of at most ``most`` characters: about two thirds of them its beginning, the rest its end."""
+    """Return a text of at most ``most`` characters: two thirds from its beginning, the rest from its end."""
     if len(text) <= most:
         return text
     begin = (2 * most) // 3
@@ -128,8 +128,8 @@ def shortened(text: str, most: int = MOST_FOUND) -> str:
 
 
 def largest(array: "NDArray[Any]") -> float:
-    """Return the largest absolute value: NaN if there is one, 0 of no numbers; no copy of the array's size is made."""
-    import numpy as np  # here: the command line starts without it
+    """Return the largest absolute value without a copy of the array; NaN if there is one, 0 for an empty array."""
+    import numpy as np  # imported here, as the command line starts without it
 
     flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)
     parts = (flat[i : i + step] for i in range(0, flat.size, step))
@@ -138,7 +138,7 @@ def largest(array: "NDArray[Any]") -> float:
 
 
 def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:
-    """Check that all numbers are finite and of a plausible size; return the largest absolute value.
+    """Return the largest absolute value, after a check that all numbers are finite and plausible.
 
     Args:
         name: The array's name.
@@ -150,14 +150,14 @@ def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:
     """
     if array.dtype.kind == "c":
         raise Refused(f"{name} holds complex numbers")
-    found = largest(array)
-    if not math.isfinite(found):
+    size = largest(array)
+    if not math.isfinite(size):
         raise Wild(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
-    if array.dtype.kind == "f" and found > max_value:
-        raise Wild(f"{name} holds {found:.3g}, allowed is {max_value:g} at most (federation.max_value)")
-    if array.dtype.kind in "iu" and found > LARGEST_INTEGER:
-        raise Refused(f"{name} holds {found:.3g}, allowed is {LARGEST_INTEGER:.3g} at most")
-    return found
+    if array.dtype.kind == "f" and size > max_value:
+        raise Wild(f"{name} holds {size:.3g}, allowed is {max_value:g} at most (federation.max_value)")
+    if array.dtype.kind in "iu" and size > LARGEST_INTEGER:
+        raise Refused(f"{name} holds {size:.3g}, allowed is {LARGEST_INTEGER:.3g} at most")
+    return size
 
 
 def whole(value: object, least: int, most: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Base of what a configuration says of a method, of modules, of an adaptation; and how large its numbers may be."""
+"""Base classes of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
@@ -9,14 +9,14 @@ from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAI
 
 #: Rounds of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
-#: Images that a step of training takes: BatchNorm needs two.
+#: Images of a training step: BatchNorm needs two.
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-#: How long to wait for something.
+#: A waiting time.
 Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]
-#: Number format of a step's products, and how maps lie in memory: (B, H, W, C) or (B, C, H, W).
+#: Number format of products, and memory order of feature maps: (B, H, W, C) or (B, C, H, W).
 Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_last", "bf16/nchw"]
-#: All of them; nodes tell the server theirs by its place here.
+#: All of them; a node sends the server the index of its own.
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
@@ -27,9 +27,9 @@ class Params(BaseModel):
 
 
 class NoiseParams(Params):
-    """Base of the node's parameters of a method whose noise or masks are to protect what a node sends.
+    """Base of the node's parameters of a method whose noise or masks protect what a node sends.
 
-    They are drawn from the system's entropy, which the server cannot repeat, so that such a run is not repeatable.
+    They come from the system's entropy, which the server cannot repeat, so such a run is not repeatable.
     """
 
     repeatable_noise: bool = Field(

@@ -1,20 +1,20 @@
-"""Files and folders that hold images: readable to their owner alone, whatever the umask is."""
+"""Makes files and folders for images that only their owner may read, whatever the umask."""
 
 from pathlib import Path
 
 
 def make(path: Path) -> None:
-    """Make an empty file of rights 0600, or give these to one that is there; what is written into it keeps them.
+    """Make an empty file with mode 0600, or set this mode for an existing one.
 
     Raises:
-        OSError: If it cannot be made, or is another user's.
+        OSError: If it cannot be made, or belongs to another user.
     """
     path.touch(mode=0o600)
     path.chmod(0o600)
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder of rights 0700, and what is missing above it; one that is there stays as it is, its owner's choice.
+    """Make a folder with mode 0700 and its missing parents; an existing folder keeps its mode.
 
     Raises:
         OSError: If it cannot be made.
@@ -24,6 +24,6 @@ def make_folder(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         path.mkdir(mode=0o700)
-    except FileExistsError:  # another process made it meanwhile; if it is a file, what follows says so
+    except FileExistsError:  # another process made it meanwhile; if it is a file, the next access fails
         return
     path.chmod(0o700)

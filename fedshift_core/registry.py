@@ -1,14 +1,14 @@
-"""What a method is: a Strategy, a NumPyClient, defaults, and what is said of it. A YAML file says it all.
+"""Defines a method: a Strategy, a NumPyClient, defaults and a description, all in one YAML file.
 
     # my_package/mine.yaml
     about:
       title: Equal domains, short features
-      strategy: my_package.server:MineStrategy   # left out: FedAvg's, or that of the method under ``of``
+      strategy: my_package.server:MineStrategy   # if absent: FedAvg's, or that of the method under ``of``
       client: my_package.node:MineClient         # likewise
       off: method.mu=0                           # turns the method's own terms off, which leaves FedAvg
       terms: [length]                            # names of its own loss terms
     mu: 0.01                                     # defaults of its parameters
-    images: {views: 2}                           # and what it asks of other sections
+    images: {views: 2}                           # and settings of other sections
 
 ``of: fedavg`` makes the file a recipe: that method with the sections that the file sets.
 """
@@ -33,32 +33,32 @@ Group = Literal["papers", "weights", "prototypes", "personal", "test-time", "oth
 
 
 class Method(BaseModel):
-    """A method. Its classes are named as ``module:Class``, so that a list imports neither, or given themselves.
+    """A method, with its classes as ``module:Class``, so that a list imports neither, or as objects.
 
     Attributes:
-        name: The name by which a configuration asks for it.
+        name: Its name in a configuration.
         title: One line for lists.
         venue: Where it was published.
-        group: Where lists have it.
+        group: Its group in lists.
         strategy: The Strategy, a ``DomainStrategy``.
         client: The NumPyClient, a ``DomainClient``.
         down: What the server sends besides the shared weights. What nodes send is ``DomainStrategy.contributes``.
-        numbers: What nodes tell besides because a section of its own asks for it, a few numbers each.
+        numbers: A few numbers that nodes send besides, because a section of the method requests them.
         private: What never leaves a node.
-        of: The method that a recipe is made of; empty for a method of its own.
-        parameters: Of a recipe, what ``method.KEY`` stands for: a dotted key of another section, several of them, or
+        of: The base method of a recipe; empty for other methods.
+        parameters: For a recipe, what ``method.KEY`` stands for: a dotted key of another section, several of them, or
             ``{key: DOTTED, values: {GIVEN: MEANT}}``.
-        needs: Of a recipe, what must stay as it says: values by dotted key, ``network: batchnorm``.
-        off: The settings that turn its own terms off and leave FedAvg, bit for bit; empty where there are none.
-        never_off: Why it cannot be FedAvg; empty where it can.
-        terms: Names of its own loss terms, with its own settings. The server takes no other from a node.
-        other_terms: Names of those that it has with other settings only.
-        scores: Names of other ways in which its nodes score test images (``Scores.others``); likewise.
+        needs: For a recipe, settings that must not change: values by dotted key, ``network: batchnorm``.
+        off: The settings that turn its own terms off and leave FedAvg, bit for bit; empty if there are none.
+        never_off: Why it cannot be FedAvg; empty if it can.
+        terms: Names of its own loss terms with its own settings. The server accepts no others from a node.
+        other_terms: Names of loss terms that it has with other settings only.
+        scores: Names of its nodes' further scores of test images (``Scores.others``). The server accepts no others.
         short: Settings that a run of two rounds needs, for tests.
-        approximation: Why it is an approximation of its paper's method only; empty where it is that. Whatever names the
-            method in a table, on a page or in a log then says so.
-        search: Where ``fedshift tune`` looks for the values of its parameters, by name (``fedshift_core.ranges``); a
-            key of another section is dotted. What FedAvg's file says counts for every method.
+        approximation: Why it only approximates its paper's method; empty if it does not. Tables, pages and logs then
+            say so next to its name.
+        search: Ranges of its parameters for ``fedshift tune``, by name (``fedshift_core.ranges``); a key of another
+            section is dotted. The ranges in FedAvg's file apply to every method.
         defaults: Parameters by name, and sections (``images``, ``train``, ...).
     """
 
@@ -89,21 +89,25 @@ class Method(BaseModel):
     @field_validator("search")
     @classmethod
     def _are_ranges(cls, search: Mapping[str, Any]) -> Mapping[str, Any]:
-        for key, told in search.items():
-            ranges.read(told, key)
+        for key, stated in search.items():
+            ranges.read(stated, key)
         return search
 
     def made_of(self, base: "Method") -> "Method":
-        """Return a recipe with the classes and the defaults of the method that it is made of."""
-        return self.model_copy(update={
-            "strategy": self.strategy or base.strategy, "client": self.client or base.client,
-            "approximation": self.approximation or base.approximation,
-            "defaults": FrozenDict(base.defaults | self.defaults), "search": FrozenDict(base.search | self.search),
-        })  # fmt: skip
+        """Return a recipe with the classes and the defaults of its base method."""
+        return self.model_copy(
+            update={
+                "strategy": self.strategy or base.strategy,
+                "client": self.client or base.client,
+                "approximation": self.approximation or base.approximation,
+                "defaults": FrozenDict(base.defaults | self.defaults),
+                "search": FrozenDict(base.search | self.search),
+            }
+        )
 
     @property
     def label(self) -> str:
-        """Its name as tables, pages and logs show it."""
+        """Its name for tables, pages and logs."""
         return f"{self.name} (approximation)" if self.approximation else self.name
 
     def strategy_class(self) -> Any:
@@ -119,7 +123,7 @@ class Method(BaseModel):
         return sorted({name for side in self.params_models() for name in side.model_fields})
 
     def known_keys(self) -> list[str]:
-        """Return what ``method.KEY`` may be: its parameters, and those that stand for keys of other sections."""
+        """Return the allowed keys ``method.KEY``: its parameters, and those that stand for keys of other sections."""
         return sorted({*self.params(), *self.parameters})
 
     def params_models(self) -> tuple[type[Params], type[Params]]:
@@ -127,7 +131,7 @@ class Method(BaseModel):
         return self.strategy_class().params_model, self.client_class().params_model
 
     def split_params(self, given: Mapping[str, Any]) -> tuple[Params, Params]:
-        """Divide the method's parameters between server and node, and check them.
+        """Return the method's checked parameters, divided between server and node.
 
         Raises:
             ConfigError: If a parameter is unknown to both sides.
@@ -149,14 +153,16 @@ class Method(BaseModel):
 
 
 def method_file(path: Path) -> Method:
-    """Return the method of a YAML file, whose name is the method's.
+    """Return the method of a YAML file, named like the file.
 
     Raises:
-        ConfigError: If it cannot be read or says something of a method that there is not.
+        ConfigError: If it cannot be read, or has an unknown key or a wrong value under ``about``.
     """
     content = read_yaml(path, scalar_keys=True)  # ``values`` of a parameter
-    said, of = content.pop("about", None) or {}, content.pop("of", "")
-    about = {"off" if key is False else key: value for key, value in said.items()}  # YAML 1.1 reads off as false
+    about_section, of = content.pop("about", None) or {}, content.pop("of", "")
+    about = {
+        "off" if key is False else key: value for key, value in about_section.items()
+    }  # YAML 1.1 reads off as false
     try:
         return Method(**{"name": path.stem, "of": of, "defaults": content} | about)
     except ConfigError as error:
@@ -168,7 +174,7 @@ def method_file(path: Path) -> Method:
 
 
 def imported(path: Any) -> Any:
-    """Return what ``module:Name`` stands for; a class or a function stands for itself."""
+    """Return the object of ``module:Name``; a class or a function is returned as it is."""
     if not isinstance(path, str):
         return path
     module, _, name = path.partition(":")

@@ -1,11 +1,11 @@
-"""The one rule for names that people write: which spellings of a class, site or patient are the same name.
+"""Decides which spellings of a class, site or patient are the same name.
 
-Two spellings are one name if they differ only in what an eye does not see, or in letter case: how an accent is encoded
-(NFC, NFD), spaces around the name, the kind and number of spaces inside it, letters of no width (zero-width space,
-byte order mark, soft hyphen), the non-breaking hyphen. Letters of other alphabets that look alike are different.
+Two spellings are one name if they differ only in letter case or in what is invisible: the encoding of an accent (NFC,
+NFD), spaces around the name, the kind and number of spaces inside it, letters of no width (zero-width space, byte order
+mark, soft hyphen), the non-breaking hyphen. Letters of other alphabets that look alike are different.
 
-Numbers are a kind of their own: ``0`` and ``0.0``, ``1`` and ``01`` are no spelling of each other, for one of them may
-be an identifier; but side by side they are never meant, so :func:`check_numbers` refuses them.
+Numbers are special: ``0`` and ``0.0``, or ``1`` and ``01``, are different names, as one of them may be an identifier.
+Both together are a mistake, so :func:`check_numbers` refuses them.
 """
 
 import functools
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"([+-]?)(\d+)(?:[.,](\d*))?")
 
 
 def cleaned(name: str) -> str:
-    """Return a name without what no eye sees: NFC, no letter of no width, single spaces, none around it."""
+    """Return a name without invisible differences: NFC, no letters of no width, single spaces, none around it."""
     if name.isascii():
         return " ".join(name.split())
     seen = (letter for letter in name if unicodedata.category(letter) != "Cf" and letter not in _NO_WIDTH)
@@ -31,11 +31,11 @@ def cleaned(name: str) -> str:
 
 @functools.lru_cache(maxsize=1 << 14)
 def key(name: str) -> str:
-    """Return what all spellings of a name have in common; two names are the same if their keys are equal."""
+    """Return a key that is equal for all spellings of a name."""
     plain = cleaned(name)
     if plain.isascii():
         return plain.lower()
-    # Twice, as Unicode wants it for a comparison without case: folding may leave letters to be composed.
+    # Twice, as Unicode requires for a comparison without case: case folding may leave letters to compose.
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", plain).casefold())
 
 
@@ -45,11 +45,11 @@ def same(first: str, second: str) -> bool:
 
 
 def place(name: str, names: Sequence[str]) -> int | None:
-    """Return the place of a name among others: of the same spelling, else of the same name; None if it is none."""
+    """Return the index of a name among others, the same spelling first; None if it is not among them."""
     if name in names:
         return names.index(name)
-    wanted = key(name)
-    return next((number for number, known in enumerate(names) if key(known) == wanted), None)
+    wanted_key = key(name)
+    return next((index for index, other in enumerate(names) if key(other) == wanted_key), None)
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
@@ -71,15 +71,15 @@ def twice(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def number(name: str) -> str | None:
-    """Return the number that a name writes, the same for all its spellings (``1``, ``01``, ``1.0``); None if none."""
+    """Return the number that a name writes, in one form for ``1``, ``01`` and ``1.0``; None if it is no number."""
     written = _NUMBER.fullmatch(cleaned(name))
     if written is None:
         return None
-    sign, whole, part = written.groups()
+    sign, whole, decimals = written.groups()
     digits = f"{int(whole) if len(whole) < 100 else whole.lstrip('0')}"
-    rest = (part or "").rstrip("0")
-    text = f"{digits}.{rest}" if rest else digits
-    return f"-{text}" if sign == "-" and text != "0" else text
+    fraction = (decimals or "").rstrip("0")
+    written_number = f"{digits}.{fraction}" if fraction else digits
+    return f"-{written_number}" if sign == "-" and written_number != "0" else written_number
 
 
 def clash(names: Iterable[str]) -> tuple[str, str] | None:
@@ -100,13 +100,13 @@ def check_numbers(names: Iterable[str], what: str, places: Mapping[str, object] 
 
     Args:
         names: The names.
-        what: What they name, for the message: classes, sites, patients.
-        places: Where a name stands, by name, for the message; None says nothing of it.
+        what: The kind of names for the message: classes, sites, patients.
+        places: The place of each name for the message; None for no places.
 
     Raises:
         ValueError: With both spellings.
     """
-    both = clash(names)
-    if both is not None:
-        first, second = (as_found(name) + (f" ({places[name]})" if places else "") for name in both)
-        raise ValueError(f"{what} {first} and {second} are one number in two spellings; write it in one way")
+    pair = clash(names)
+    if pair is not None:
+        first, second = (as_found(name) + (f" ({places[name]})" if places else "") for name in pair)
+        raise ValueError(f"{what} {first} and {second} are one number in two spellings; write it in one form")

@@ -1,10 +1,10 @@
-"""Random numbers by name: every generator is derived from (run seed, purpose, numbers).
+"""Random generators by name: each is derived from (run seed, purpose, numbers).
 
-Nothing in FedShift draws from global state, so a result does not depend on how many
-processes work, or on which reply came first.
+Nothing in FedShift draws from global state, so a result does not depend on the number of processes or the order of
+replies.
 
-The run's seed is known to the server. Noise and masks that protect a node are therefore drawn from the system's
-entropy instead (:func:`unpredictable`).
+The server knows the run's seed. Noise and masks that protect a node therefore come from the system's entropy
+(:func:`unpredictable`).
 """
 
 import secrets
@@ -18,9 +18,9 @@ def seed_sequence(seed: int, purpose: str, *numbers: int) -> np.random.SeedSeque
 
     Args:
         seed: The run's seed, not negative.
-        purpose: What the numbers are for; each purpose has a stream of its own.
-        numbers: What sets this stream apart (node index, round, ...), not negative. One purpose always
-            comes with the same number of them: trailing zeros do not count.
+        purpose: The use of the numbers; each purpose has its own stream.
+        numbers: Indices of this stream (node index, round, ...), not negative. One purpose always has the same
+            number of them, as trailing zeros do not count.
     """
     return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers])
 
@@ -39,7 +39,6 @@ def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
 def unpredictable() -> np.random.Generator:
     """Return a NumPy generator that is seeded from the system's entropy, for noise that protects a node.
 
-    Each call asks the operating system anew, so that neither the run's seed nor a fork of the process tells what is
-    drawn.
+    Each call asks the operating system again, so neither the run's seed nor a fork of the process predicts the draws.
     """
     return np.random.default_rng(secrets.randbits(256))

@@ -1,7 +1,7 @@
-"""YAML as this house reads it, strictly: files that hold a mapping, and the values of a command line.
+"""Reads YAML strictly: files that hold a mapping, and values of the command line.
 
-Words, numbers, true and false, null, lists and mappings of such are all that any key takes. Whatever is of another
-kind, too large, too deep or repeats itself without end is refused in a line before anything is made of it.
+A key accepts words, numbers, true and false, null, and lists and mappings of these. Anything of another kind, too
+large, too deep or endless is refused in one line before it is built.
 """
 
 from pathlib import Path
@@ -15,10 +15,10 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 
 MOST_BYTES = 1 << 18  # of a text
-MOST_VALUES = 20_000  # of a text, with those that aliases repeat
+MOST_VALUES = 20_000  # of a text, including those that aliases repeat
 MOST_DEPTH = 20  # of lists and mappings in one another
 MOST_KEY = 200  # characters
-LARGEST_INTEGER = 2**63 - 1  # what NumPy, torch and the messages of Flower take
+LARGEST_INTEGER = 2**63 - 1  # limit of NumPy, torch and Flower's messages
 
 _TAG = "tag:yaml.org,2002:"
 _KNOWN = tuple(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
@@ -26,9 +26,9 @@ _KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap"
 
 
 class _OnceLoader(yaml.SafeLoader):
-    """Makes values that some key may take, each key of a mapping once, or tells why not."""
+    """Builds values that a key may accept, with each key of a mapping once, or raises an error."""
 
-    keys: tuple[type, ...] = (str,)  # what a mapping's keys may be
+    keys: tuple[type, ...] = (str,)  # allowed types of a mapping's keys
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -44,7 +44,7 @@ class _OnceLoader(yaml.SafeLoader):
         return node
 
     def get_single_node(self) -> Node | None:
-        """Build the only document, unless it gets too large or too deep where its aliases are written out."""
+        """Build the only document, unless its expanded aliases are too large or too deep."""
         node: Node | None = super().get_single_node()
         if node is not None:
             self._values, self._characters = 0, 0
@@ -57,29 +57,29 @@ class _OnceLoader(yaml.SafeLoader):
         if isinstance(node, ScalarNode):
             self._characters += len(node.value)
             if self._characters > MOST_BYTES:
-                raise _problem(f"with its aliases written out it has more than {MOST_BYTES} characters", node)
+                raise _problem(f"with expanded aliases it has more than {MOST_BYTES} characters", node)
         for part in () if isinstance(node, ScalarNode) else node.value:
             for inner in part if isinstance(node, MappingNode) else (part,):
                 self._walk(inner, depth + 1)
 
     def _bound(self, depth: int, values: int, mark: yaml.Mark) -> None:
         if depth > MOST_DEPTH + 1:
-            raise _ProblemError(f"lists and mappings lie more than {MOST_DEPTH} deep in one another", mark)
+            raise _ProblemError(f"lists and mappings are nested more than {MOST_DEPTH} deep", mark)
         if values > MOST_VALUES:
-            raise _ProblemError(f"it holds more than {MOST_VALUES} values, those that aliases repeat among them", mark)
+            raise _ProblemError(f"it has more than {MOST_VALUES} values, including those that aliases repeat", mark)
 
     def construct_object(self, node: Node, deep: bool = False) -> Any:
-        """Make a value of a node; what Python cannot make a number of is told with its line."""
+        """Build the value of a node; an invalid number is reported with its line."""
         if node.tag not in _KNOWN:
             kind = node.tag.removeprefix(_TAG)
-            told = _KINDS.get(kind, f"of the type {as_found(kind)}")
+            description = _KINDS.get(kind, f"of the type {as_found(kind)}")
             if not isinstance(node, ScalarNode):
-                raise _problem(f"{told} is nothing that a key takes", node)
-            raise _problem(f"{as_found(node.value)} is {told}, which no key takes; a word goes in quotes", node)
+                raise _problem(f"{description} is not allowed as a value", node)
+            raise _problem(f"{as_found(node.value)} is {description}, which no key accepts; put a word in quotes", node)
         try:
             value = super().construct_object(node, deep)
         except (ValueError, TypeError, KeyError, OverflowError, AttributeError) as error:
-            # Such as "0x_", a number by its looks alone, a sequence that is said to be a number.
+            # Such as "0x_", which only looks like a number, or a sequence tagged as a number.
             raise _problem(f"{as_found(node.value)} cannot be read: {error}", node) from None
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
             raise _problem(f"{as_found(value)}: whole numbers go up to {LARGEST_INTEGER}", node)
@@ -88,13 +88,13 @@ class _OnceLoader(yaml.SafeLoader):
         return value
 
     def construct_yaml_int(self, node: ScalarNode) -> int:
-        """Make a whole number, of so many digits that Python turns it into one."""
+        """Build a whole number, unless it has too many digits for Python."""
         if len(node.value) > MOST_KEY:
             raise _problem(f"{as_found(node.value)}: whole numbers go up to {LARGEST_INTEGER}", node)
         return int(super().construct_yaml_int(node))
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Build a mapping whose keys are words that differ: YAML would silently drop the first of two."""
+        """Build a mapping with different words as keys: YAML would silently drop the first of two equal keys."""
         if not isinstance(node, MappingNode):
             raise _problem("expected a mapping of keys to values", node)
         seen = set()
@@ -128,7 +128,7 @@ class _OnceLoader(yaml.SafeLoader):
 
 
 class _OnceLoaderOfMethods(_OnceLoader):
-    """Takes true, false and numbers for keys as well."""
+    """Accepts true, false and numbers as keys too."""
 
     keys = (str, bool, int, float)
 
@@ -137,7 +137,7 @@ _OnceLoader.add_constructor(_TAG + "int", _OnceLoader.construct_yaml_int)
 
 
 class _ProblemError(ConstructorError):
-    """What is wrong with a text, and where."""
+    """An error in a text, with its place."""
 
     def __init__(self, problem: str, mark: yaml.Mark) -> None:
         super().__init__(problem=problem, problem_mark=mark)
@@ -148,25 +148,25 @@ def _problem(problem: str, node: Node) -> _ProblemError:
 
 
 def _left_out(node: Node) -> bool:
-    """Return whether nothing stands where a value would, not even null or quotes."""
+    """Return whether a value is absent, without even null or quotes."""
     return isinstance(node, ScalarNode) and node.tag == _TAG + "null" and node.value == ""
 
 
 def _check_word(word: str, node: Node) -> None:
-    """Refuse what no file's name and no message can hold: NUL, and halves of characters."""
+    """Refuse NUL and halves of characters, which no file name and no message can contain."""
     if "\0" in word or any("\ud800" <= letter <= "\udfff" for letter in word):
-        raise _problem(f"{as_found(word)} holds NUL or half a character, which no key takes", node)
+        raise _problem(f"{as_found(word)} contains NUL or half a character, which no key accepts", node)
 
 
 def parse(text: str, *, scalar_keys: bool = False) -> Any:
-    """Return what a YAML text stands for.
+    """Return the value of a YAML text.
 
     Args:
         text: The text.
-        scalar_keys: Keys may be true, false and numbers too, not words alone.
+        scalar_keys: Keys may also be true, false and numbers, not only words.
 
     Raises:
-        ValueError: If it is no YAML, too large, or holds what no key of a configuration takes; in one line.
+        ValueError: In one line, if it is not YAML, too large, or has a value that no key accepts.
     """
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} characters")
@@ -181,14 +181,14 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
 
 
 def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
+    """Return the mapping in a YAML file.
 
     Args:
         path: The file.
-        scalar_keys: Keys may be true, false and numbers too, not words alone.
+        scalar_keys: Keys may also be true, false and numbers, not only words.
 
     Raises:
-        ConfigError: If it cannot be read, is no YAML, is too large, or holds something else.
+        ConfigError: If it cannot be read, is not YAML, is too large, or has no mapping.
     """
     try:
         content = parse(_text(path), scalar_keys=scalar_keys)
@@ -200,10 +200,10 @@ def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:
 
 
 def outline(path: Path) -> Node | None:
-    """Return the nodes of a YAML file, which know their lines and columns; None if it is empty.
+    """Return the nodes of a YAML file with their lines and columns; None if it is empty.
 
     Raises:
-        ConfigError: If it cannot be read, or is no YAML.
+        ConfigError: If it cannot be read, or is not YAML.
     """
     try:
         return _OnceLoaderOfMethods(_text(path)).get_single_node()
@@ -216,7 +216,7 @@ def _text(path: Path) -> str:
 
     Raises:
         ConfigError: If it cannot be read.
-        ValueError: If it is too large, or no UTF-8.
+        ValueError: If it is too large, or not UTF-8.
     """
     try:
         with path.open("rb") as file:

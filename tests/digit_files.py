@@ -14,7 +14,7 @@ from scipy.io import savemat
 
 from datasets.base import ImageSet, Source, Split
 from datasets.io import decode, files
-from datasets.listing import Found, Listing
+from datasets.listing import ImageFiles, Listing
 from datasets.sets import digits
 
 LABELS = np.arange(12) % 10
@@ -31,7 +31,7 @@ def load(root: Path | None, domain: str, split: Split = "train", *, download: bo
     return read(digits.find(domain, split, Source(root, download=download)), 32)
 
 
-def read(found: Found, size: int) -> ImageSet:
+def read(found: ImageFiles, size: int) -> ImageSet:
     """Return the images that a listing or arrays stand for, as squares, without the cache."""
     if isinstance(found, Listing):
         return ImageSet(np.stack([decode.decode(item, size) for item in found.items]), found.labels)

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from fedshift.sweep import grid, sweeping
-from fedshift_app.run.folder import versions
+from fedshift_app.run.versions import versions
 
 #: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
 SCRIPT = """

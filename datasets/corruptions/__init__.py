@@ -9,14 +9,14 @@ The result for an image depends on its pixels, the corruption, the severity, the
 else: not on the batch it comes in, nor on the order. One seed and key give the same noise, flakes or direction at
 every severity, so severities differ in strength alone.
 
-Deviations, each told where it is made:
+Deviations, each described where it is made:
 
 1. Constants of sizes between 32 and 224 are interpolated (:mod:`datasets.corruptions.levels`).
 2. Frost is drawn, not photographed.
 3. Elastic transform has constants of its own; glass blur has three at 32 pixels and two at 224, motion blur and frost
    one at 32. With theirs, a severity does no more than the one before it.
 4. Defocus blur weighs pixels by the disk's cover of them; zoom blur enlarges about the exact centre.
-5. Values are rounded to 8 bits once, at the end; theirs are cut off, and in places twice.
+5. Values are rounded to 8 bits once, at the end; theirs are truncated, in places twice.
 """
 
 from collections.abc import Callable
@@ -54,20 +54,19 @@ CORRUPTIONS: tuple[str, ...] = tuple(_FUNCTIONS)
 HIGHEST_SEVERITY = 5
 SMALLEST_SIDE, LARGEST_SIDE = 28, 224
 
-#: Values that are worked on at a time: what fits a CPU's cache, but a few images at least.
+#: Values that are processed together: as many as fit a CPU's cache, but at least a few images.
 _CHUNK = 1 << 18
 _LEAST_CHUNK = 8
 
 
 def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -> Pixels:
-    """Corrupt test images.
+    """Return corrupted test images.
 
     Args:
         x: Images, shape (N, H, W, 3), uint8, RGB, H = W from 28 to 224.
         name: One of :data:`CORRUPTIONS`.
         severity: 1 to 5; 0 returns ``x`` itself.
-        keys: What sets each image's random numbers apart, shape (N,), int64, not negative: its number in
-            the test set.
+        keys: The key of each image's random numbers, shape (N,), int64, not negative: its index in the test set.
         seed: Seed of all random numbers, not negative.
 
     Returns:
@@ -92,9 +91,9 @@ def corrupt(x: Pixels, name: str, severity: int, keys: Indices, seed: int = 0) -
 
 
 def random_corruption(x: Pixels, severity: int, keys: Indices, seed: int = 0) -> Pixels:
-    """Corrupt each image in one of the 15 ways, drawn by the seed and its key: FedICON's covariate shift.
+    """Return images each with one of the 15 corruptions, drawn by seed and key: FedICON's covariate shift.
 
-    Args and result are those of :func:`corrupt`.
+    Arguments and result are those of :func:`corrupt`.
 
     Raises:
         ConfigError: If there is no such severity or seed.

@@ -1,4 +1,4 @@
-"""Folders in which parts of the cache are built, each locked by the process that builds it; others are left-overs."""
+"""Makes folders in which parts of the cache are built, each locked by its process; others are abandoned."""
 
 import contextlib
 import fcntl
@@ -12,52 +12,52 @@ from pathlib import Path
 from fedshift_core import private_files
 from fedshift_core.limits import shown
 
-_NAME = re.compile(r"\..+px-[^.]+")  # how folders of builds are called: nothing else in the cache is
+_NAME = re.compile(r"\..+px-[^.]+")  # form of the names of build folders, which nothing else in the cache has
 log = logging.getLogger("fedshift")
 
 
 @contextlib.contextmanager
 def folder(parent: Path, stem: str) -> Iterator[Path]:
-    """Make a folder to build in, and remove it in the end if it is still there; it is its owner's alone.
+    """Make a private folder to build in, and remove it at the end if it still exists.
 
-    The lock is there before the folder is, so that :func:`remove_abandoned` of another process never takes a folder
-    without one for a live one, or the reverse.
+    The lock exists before the folder, so that :func:`remove_abandoned` of another process never takes a live folder
+    for an abandoned one, or the reverse.
 
     Args:
-        parent: Where it is made.
+        parent: The folder to make it in.
         stem: The beginning of its name, after a dot.
 
     Raises:
         OSError: If it cannot be made.
     """
-    made = parent / f".{stem}-{secrets.token_hex(6)}"
-    lock = _lock_of(made)
+    build = parent / f".{stem}-{secrets.token_hex(6)}"
+    lock = _lock_of(build)
     private_files.make(lock)
     with lock.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            made.mkdir(mode=0o700)
-            yield made
+            build.mkdir(mode=0o700)
+            yield build
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(build, ignore_errors=True)
             lock.unlink(missing_ok=True)
 
 
 def remove_abandoned(parent: Path, known: frozenset[str]) -> None:
-    """Remove the folders of builds that were killed, and say so.
+    """Remove the folders of killed builds, and log it.
 
     Args:
-        parent: Where builds take place.
-        known: Names of files that a build writes; a folder with anything else in it is somebody's, and stays.
+        parent: The folder of builds.
+        known: Names of files that a build writes; a folder with anything else stays.
     """
-    for left in sorted(parent.glob(".*px-*/")):
-        if not _NAME.fullmatch(left.name) or left.is_symlink():
+    for abandoned in sorted(parent.glob(".*px-*/")):
+        if not _NAME.fullmatch(abandoned.name) or abandoned.is_symlink():
             continue
-        with contextlib.suppress(OSError):  # another process removes it too, or it is another user's
-            if {path.name for path in left.iterdir()} <= known and _is_abandoned(left):
-                shutil.rmtree(left)
-                _lock_of(left).unlink(missing_ok=True)
-                log.warning("%s: removed, what a build of images left that was cut off", shown(left))
+        with contextlib.suppress(OSError):  # another process removes it too, or it belongs to another user
+            if {path.name for path in abandoned.iterdir()} <= known and _is_abandoned(abandoned):
+                shutil.rmtree(abandoned)
+                _lock_of(abandoned).unlink(missing_ok=True)
+                log.warning("%s: removed, as an interrupted build of images left it", shown(abandoned))
 
 
 def _is_abandoned(left: Path) -> bool:

@@ -1,11 +1,11 @@
-"""Decoded images, kept: one memory-mapped uint8 array per domain and split, shared by all processes.
+"""Caches decoded images: one memory-mapped uint8 array per domain and split, shared by all processes.
 
 A part is a folder that appears at once, complete (it is renamed into place). Its name carries the
 fingerprint of the source files (names, sizes, times of writing) and of the images' size and form, so that a changed
-source means another part. Its ``meta.json`` holds what else must be so (:mod:`datasets.io.integrity`): inodes, times of
-change and content of the sources, and checksums of all pixels and labels. A part of other sources is built anew, blocks
-that are damaged are decoded anew, and a line says so. Nobody but its owner can read a part, whatever the umask is. The
-hash of its content is kept next to it, once it was worked out.
+source means another part. Its ``meta.json`` holds what else must agree (:mod:`datasets.io.integrity`): inodes, times of
+change and content of the sources, and checksums of all pixels and labels. A part with other sources is rebuilt, damaged
+blocks are decoded again, and a log line says so. Only its owner can read a part, whatever the umask. The hash of its
+content is kept next to it after the first use.
 """
 
 import contextlib
@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from datasets.base import PLAIN, Form, ImageSet
 from datasets.io import building, files, integrity, part_folder
 from datasets.io.decode import Progress, decode_into, no_progress
-from datasets.listing import Arrays, Found, Listing
+from datasets.listing import Arrays, ImageFiles, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
-FORMAT = 2  # another one where the same files would be decoded to other pixels
-CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: where parts are kept
+FORMAT = 2  # changes if the same files would be decoded to other pixels
+CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE
@@ -42,7 +42,7 @@ log = logging.getLogger("fedshift")
 
 @dataclass(frozen=True)
 class Part:
-    """One domain and split at one size, by the names that a folder can bear."""
+    """One domain and split at one size, by names that are valid for a folder."""
 
     dataset: str
     domain: str
@@ -52,68 +52,70 @@ class Part:
 
     @property
     def stem(self) -> str:
-        """The beginning of the names of its folders; none is the beginning of another form's."""
+        """The beginning of its folders' names, which differs from that of every other form."""
         return f"{self.dataset}-{self.domain}-{self.split}{self.form.mark}-{self.size}px"
 
 
 @dataclass(frozen=True)
 class _Work:
-    """A part, what it is decoded from, and how.
+    """A part, its source files, and how to decode them.
 
     Attributes:
         part: The part.
-        found: Its images, not decoded.
-        workers: Threads.
-        progress: Called with numbers of images that were decoded.
+        image_files: Its images before decoding.
+        workers: Number of threads.
+        progress: Called with numbers of decoded images.
     """
 
     part: Part
-    found: Found
+    image_files: ImageFiles
     workers: int = 1
     progress: Progress = no_progress
 
     @property
     def sources(self) -> list[Path]:
         """The files that decide its content."""
-        return sources_of(self.found)
+        return sources_of(self.image_files)
 
     def decoded(self, index: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the images at ``index``, decoded."""
-        if isinstance(self.found, Listing):
+        """Return the decoded images at ``index``."""
+        if isinstance(self.image_files, Listing):
             out = np.empty((len(index), self.part.size, self.part.size, 3), np.uint8)
-            decode_into(self.found.select(index), out, self.part.form, workers=self.workers, progress=self.progress)
+            decode_into(
+                self.image_files.select(index), out, self.part.form, workers=self.workers, progress=self.progress
+            )
             return out
-        images = files.resize(self.found.read().x[index], self.part.size, self.part.form.resize)
+        images = files.resize(self.image_files.read().x[index], self.part.size, self.part.form.resize)
         self.progress(len(index))
         return images
 
 
 def cache_dir() -> Path:
-    """Return where parts are kept: ``$FEDSHIFT_CACHE``, or ``~/.cache/fedshift/images``."""
+    """Return the folder of the cache: ``$FEDSHIFT_CACHE``, or ``~/.cache/fedshift/images``."""
     named = os.environ.get(CACHE_DIR)
     return Path(named).expanduser() if named else Path.home() / ".cache" / "fedshift" / "images"
 
 
-def load(part: Part, found: Found, *, workers: int = 1, progress: Progress = no_progress) -> ImageSet:
-    """Return the images of a part, decoding them only if no good copy is kept.
+def load(part: Part, image_files: ImageFiles, *, workers: int = 1, progress: Progress = no_progress) -> ImageSet:
+    """Return the images of a part, decoded only if the cache has no valid copy.
 
     The arrays are memory-mapped, copy on write: all processes of a machine share the pages they read.
 
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
-    return _load(_Work(part, found, workers, progress))[0]
+    return _load(_Work(part, image_files, workers, progress))[0]
 
 
-def content(part: Part, found: Found) -> str:
-    """Return a hash of the decoded images and labels of a part: of what they are, not of when a file was written.
+def content(part: Part, image_files: ImageFiles) -> str:
+    """Return a hash of the decoded images and labels of a part, independent of file times.
 
-    It is worked out once for each kept copy, which takes one pass over it.
+    It is computed once for each cached copy, in one pass.
 
     Raises:
         DataError: If an image cannot be read, or the cache cannot be written.
     """
-    images, folder = _load(_Work(part, found))
+    images, folder = _load(_Work(part, image_files))
     path = folder / CONTENT_FILE
     written = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
     mark = written.partition(" ")[0]
@@ -128,7 +130,7 @@ def content(part: Part, found: Found) -> str:
 def content_of(images: ImageSet) -> str:
     """Return the SHA-256 of images and labels, with their shape."""
     digest = hashlib.sha256(f"{images.x.shape}".encode())
-    for first in range(0, len(images), HASHED):  # the whole of a mapped file would be read into memory at once
+    for first in range(0, len(images), HASHED):  # a mapped file would otherwise be read into memory at once
         digest.update(images.x[first : first + HASHED].tobytes())
     digest.update(images.y.tobytes())
     return digest.hexdigest()
@@ -138,7 +140,7 @@ def _load(work: _Work) -> tuple[ImageSet, Path]:
     """Return the images of a part and the folder of their kept copy."""
     part = work.part
     seen = integrity.look(work.sources)
-    mark = fingerprint(work.found, part.size, part.form, seen)
+    mark = fingerprint(work.image_files, part.size, part.form, seen)
     folder = cache_dir() / f"{part.stem}-{mark[:16]}"
     meta = part_folder.read_meta(folder)
     if _is_of(meta, mark) and _may_be_taken(folder, meta, work, integrity.stamp(seen)):
@@ -156,14 +158,14 @@ def _load(work: _Work) -> tuple[ImageSet, Path]:
 
 
 def _may_be_taken(folder: Path, meta: Mapping[str, Any], work: _Work, stamp: str) -> bool:
-    """Return whether a part can be taken without the lock: it was checked, or it is sound and nobody may write here."""
+    """Return whether a part can be used without the lock: it was checked, or is valid and the cache is read-only."""
     if os.access(folder.parent, os.W_OK):
         return meta.get("stamp") == stamp and integrity.is_checked(folder / X_FILE)
     return integrity.verdict(meta, work.sources, work.workers) != "changed" and part_folder.damaged(folder, meta) == []
 
 
 def _is_good(folder: Path, mark: str, work: _Work) -> bool:
-    """Return whether a part is of these sources and undamaged, after mending what can be; the lock is held."""
+    """Return whether a part has these sources and is undamaged, after possible repairs; the lock is held."""
     meta = part_folder.read_meta(folder)
     if not _is_of(meta, mark):
         if folder.is_dir():
@@ -173,23 +175,23 @@ def _is_good(folder: Path, mark: str, work: _Work) -> bool:
     if verdict == "changed":
         log.warning(
             "%s: files were replaced by others of the same sizes and times of writing; they are decoded again",
-            shown(_origin(work.found)),
+            shown(_origin(work.image_files)),
         )
         return False
     if verdict == "renewed":
         log.warning(
             "%s: files have other inodes or times of change than when they were decoded, and the same content: the "
             "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
-            shown(_origin(work.found)),
-        )  # fmt: skip
+            shown(_origin(work.image_files)),
+        )
         stamp = integrity.stamp(integrity.look(work.sources))
-        with contextlib.suppress(OSError):  # on a full disk the next process looks once more
+        with contextlib.suppress(OSError):  # on a full disk the next process checks again
             part_folder.replace(folder / META_FILE, json.dumps(meta | {"stamp": stamp}))
     return integrity.is_checked(folder / X_FILE) or _is_undamaged(folder, work)
 
 
 def _is_undamaged(folder: Path, work: _Work) -> bool:
-    """Return whether all of a part has its checksums, after damaged blocks were decoded anew."""
+    """Return whether a part has its checksums, after damaged blocks were decoded again."""
     meta = part_folder.read_meta(folder)
     damaged = part_folder.damaged(folder, meta)
     images = part_folder.opened(folder, meta)
@@ -200,58 +202,65 @@ def _is_undamaged(folder: Path, work: _Work) -> bool:
         index = part_folder.images_in(damaged, images.x)
         log.warning(
             "%s: %d of %d blocks of the cached images are damaged; their %d images are decoded again",
-            shown(folder), len(damaged), len(meta["blocks"]), len(index),
-        )  # fmt: skip
+            shown(folder),
+            len(damaged),
+            len(meta["blocks"]),
+            len(index),
+        )
         part_folder.mend(folder / X_FILE, work.decoded(index), index)
-        if part_folder.damaged(folder, meta):  # decoding gives other pixels now: of another version of Pillow
+        if part_folder.damaged(folder, meta):  # decoding gives other pixels now, with another version of Pillow
             return False
     integrity.note_checked(folder / X_FILE)
     return True
 
 
-def fingerprint(found: Found, size: int, form: Form = PLAIN, seen: Sequence[os.stat_result] | None = None) -> str:
-    """Return a hash of what decides the content of a part: its source files, labels, the images' size and form.
+def fingerprint(
+    image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Sequence[os.stat_result] | None = None
+) -> str:
+    """Return a hash of everything that decides the content of a part: files, labels, size and form.
 
     Args:
-        found: The images.
+        image_files: The images.
         size: Their height and width in the part, in pixels.
         form: How they become squares.
-        seen: What the file system says of their files, if that was looked up already.
+        seen: The file system's entries of their files, if known already.
 
     Raises:
         DataError: If a file is not there.
     """
-    other = "" if form == PLAIN else f" {form.resize} {form.window}"  # parts that were kept before there were others
+    other = (
+        "" if form == PLAIN else f" {form.resize} {form.window}"
+    )  # compatible with parts cached before other forms existed
     other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
     digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
-    if isinstance(found, Listing):
-        for item in found.items:
+    if isinstance(image_files, Listing):
+        for item in image_files.items:
             digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
-        digest.update(found.labels.tobytes())
-    elif found.mark:
-        digest.update(_encoded(f"{found.mark}\n"))
-    sources = sources_of(found)
+        digest.update(image_files.labels.tobytes())
+    elif image_files.mark:
+        digest.update(_encoded(f"{image_files.mark}\n"))
+    sources = sources_of(image_files)
     for path, stat in zip(sources, integrity.look(sources) if seen is None else seen, strict=True):
         digest.update(_encoded(f"{path} {stat.st_size} {stat.st_mtime_ns}\n"))
     return digest.hexdigest()
 
 
 def _encoded(text: str) -> bytes:
-    """Return a text with names of files as bytes: a name may hold some that are no UTF-8."""
+    """Return a text with file names as bytes; a name may contain bytes that are not UTF-8."""
     return text.encode(errors="surrogateescape")
 
 
-def sources_of(found: Found) -> list[Path]:
-    """Return the files that decide the content of what was found, each once."""
-    if isinstance(found, Arrays):
-        return list(found.files)
-    return list(dict.fromkeys(item.path for item in found.items))
+def sources_of(image_files: ImageFiles) -> list[Path]:
+    """Return the source files of images, each once."""
+    if isinstance(image_files, Arrays):
+        return list(image_files.files)
+    return list(dict.fromkeys(item.path for item in image_files.items))
 
 
 def _build(folder: Path, mark: str, work: _Work) -> None:
-    """Write a part next to its place and rename it into it; remove what an older source or a killed build left."""
+    """Write a part next to its place and rename it; remove parts of older sources and of killed builds."""
     building.remove_abandoned(folder.parent, frozenset({X_FILE, Y_FILE, META_FILE}))
-    part, sources, origin = work.part, work.sources, _origin(work.found)
+    part, sources, origin = work.part, work.sources, _origin(work.image_files)
     with building.folder(folder.parent, part.stem) as temporary:
         for name in (X_FILE, Y_FILE, META_FILE):
             private_files.make(temporary / name)
@@ -269,15 +278,15 @@ def _build(folder: Path, mark: str, work: _Work) -> None:
 
 
 def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    part, found = work.part, work.found
-    if isinstance(found, Listing):
-        shape = (len(found), part.size, part.size, 3)
+    part, image_files = work.part, work.image_files
+    if isinstance(image_files, Listing):
+        shape = (len(image_files), part.size, part.size, 3)
         out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
         _reserve(path, out.nbytes)
-        decode_into(found, out, part.form, workers=work.workers, progress=work.progress)
+        decode_into(image_files, out, part.form, workers=work.workers, progress=work.progress)
         out.flush()
-        return out, found.labels
-    images = found.read()
+        return out, image_files.labels
+    images = image_files.read()
     resized = files.resize(images.x, part.size, part.form.resize)
     np.save(path, resized)
     work.progress(len(images))
@@ -285,7 +294,7 @@ def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64]
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Write zeros over the last ``size`` bytes: a mapped page that the disk has no room for kills the process."""
+    """Write zeros to the last ``size`` bytes, as a mapped page without room on the disk kills the process."""
     zeros = bytes(1 << 20)
     with path.open("r+b") as file:
         file.seek(-size, os.SEEK_END)
@@ -297,9 +306,9 @@ def _is_of(meta: Mapping[str, Any], mark: str) -> bool:
     return bool(meta.get("format") == FORMAT and meta.get("fingerprint") == mark)
 
 
-def _origin(found: Found) -> str:
-    """Return the folder that holds all source files."""
-    return os.path.commonpath([str(path.absolute().parent) for path in sources_of(found)])
+def _origin(image_files: ImageFiles) -> str:
+    """Return the common folder of all source files."""
+    return os.path.commonpath([str(path.absolute().parent) for path in sources_of(image_files)])
 
 
 @contextlib.contextmanager
@@ -315,7 +324,7 @@ def _lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Turn a full disk or a missing right into an error that says where, and what to do."""
+    """Turn a full disk or a missing right into an error with the folder and a remedy."""
     try:
         yield
     except OSError as error:

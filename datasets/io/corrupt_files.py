@@ -1,7 +1,7 @@
-"""Images that cannot be read, found by decoding them once per machine, for who would go on without them.
+"""Finds images that cannot be read by decoding all once per machine, so that a run can continue without them.
 
-The verdict is kept with the decoded images, under the fingerprint of the files, with their seal and a checksum
-(:mod:`datasets.io.integrity`): a file that was replaced is looked at again, whatever its time of writing.
+The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
+(:mod:`datasets.io.integrity`): a replaced file is checked again, whatever its time of writing.
 """
 
 import contextlib
@@ -23,12 +23,12 @@ import numpy as np
 from datasets.base import PLAIN, Form
 from datasets.io import cache, integrity, presence
 from datasets.io.decode import decode
-from datasets.listing import Found, Item, Listing
+from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 
-_SIZE = 16  # pixels that an image is reduced to: all of it is decoded
+_SIZE = 16  # pixels; a small target, though all of an image is decoded
 
 log = logging.getLogger("fedshift")
 
@@ -52,23 +52,23 @@ def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
     """Return the images of a listing that cannot be read.
 
     Raises:
-        DataError: If the verdict cannot be kept.
+        DataError: If the result cannot be stored.
     """
-    away = _away(listing)
-    rest = np.delete(np.arange(len(listing)), list(away))
-    decoded = _decoded(listing.select(rest), form) if len(rest) else {}
-    bad = away | {int(rest[place]): reason for place, reason in decoded.items()}
-    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(bad.items()))
+    unavailable = _unavailable(listing)
+    others = np.delete(np.arange(len(listing)), list(unavailable))
+    decoded = _decoded(listing.select(others), form) if len(others) else {}
+    reasons = unavailable | {int(others[place]): reason for place, reason in decoded.items()}
+    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(reasons.items()))
 
 
-def _away(listing: Listing) -> dict[int, str]:
-    """Return the images that are there by name alone, by place: their reasons lie outside the files, and change."""
+def _unavailable(listing: Listing) -> dict[int, str]:
+    """Return a reason for each image whose file cannot be opened, by place; these reasons are not cached."""
     reasons = {path: presence.reason(path) for path in {item.path for item in listing.items}}
     return {place: f"cannot be read ({why})" for place, item in enumerate(listing.items) if (why := reasons[item.path])}
 
 
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
-    """Return the images that cannot be decoded, by place; the verdict is kept."""
+    """Return a reason for each image that cannot be decoded, by place, and cache the result."""
     mark = cache.fingerprint(listing, _SIZE, form)
     path = cache.cache_dir() / f"broken-{mark[:32]}.json"
     kept = _kept(path, listing)
@@ -82,27 +82,29 @@ def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     return kept
 
 
-def left_out(found: Found, form: Form = PLAIN) -> Found:
-    """Return what was found without the images that cannot be read; arrays are read as a whole or not at all.
+def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
+    """Return the images without those that cannot be read; arrays are read completely or not at all.
 
     Raises:
         DataError: If no image is left.
     """
-    if not isinstance(found, Listing):
-        return found
-    bad = of(found, form)
-    if not bad:
-        return found
-    if len(bad) == len(found):
-        raise DataError(f"{bad[0].name}: {bad[0].reason}; none of the {len(found)} images there can be read")
-    _warn(len(bad), len(found), bad[0].name, bad[0].reason)
-    return found.select(np.delete(np.arange(len(found)), [one.place for one in bad]))
+    if not isinstance(image_files, Listing):
+        return image_files
+    broken = of(image_files, form)
+    if not broken:
+        return image_files
+    if len(broken) == len(image_files):
+        raise DataError(
+            f"{broken[0].name}: {broken[0].reason}; none of the {len(image_files)} images there can be read"
+        )
+    _warn(len(broken), len(image_files), broken[0].name, broken[0].reason)
+    return image_files.select(np.delete(np.arange(len(image_files)), [image.place for image in broken]))
 
 
 @functools.cache
-def _warn(bad: int, all_of: int, name: str, reason: str) -> None:
-    """Say once in a process what is left out."""
-    log.warning("%d of %d images cannot be read and are left out: %s (%s), ...", bad, all_of, name, reason)
+def _warn(broken: int, total: int, name: str, reason: str) -> None:
+    """Warn once per process of images that are left out."""
+    log.warning("%d of %d images cannot be read and are left out: %s (%s), ...", broken, total, name, reason)
 
 
 def _reason(form: Form, item: Item) -> str:
@@ -115,39 +117,39 @@ def _reason(form: Form, item: Item) -> str:
 
 
 def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
-    """Return a verdict that was kept, by place in the listing; None if there is none, or it is damaged or outdated."""
+    """Return the cached reasons by place in the listing; None if they are missing, damaged or outdated."""
     try:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        if written["images"] != len(listing) or written.pop("sum") != _sum(written):
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if stored["images"] != len(listing) or stored.pop("sum") != _sum(stored):
             return None
-        reasons = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in written["broken"]}
+        reasons = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in stored["broken"]}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
     if None in reasons:
         return None
     sources = cache.sources_of(listing)
-    verdict = integrity.verdict(written, sources, os.cpu_count() or 1)
+    verdict = integrity.verdict(stored, sources, os.cpu_count() or 1)
     if verdict == "changed":
         return None
-    found = {place: reason for place, reason in reasons.items() if place is not None}
+    result = {place: reason for place, reason in reasons.items() if place is not None}
     if verdict == "renewed":
-        with contextlib.suppress(DataError):  # who may not write there reads the files each time
+        with contextlib.suppress(DataError):  # without the right to write, the files are read each time
             _keep(
                 path,
                 len(listing),
-                found,
-                {"stamp": integrity.stamp(integrity.look(sources)), "sources": written["sources"]},
+                result,
+                {"stamp": integrity.stamp(integrity.look(sources)), "sources": stored["sources"]},
             )
-    return found
+    return result
 
 
-def _sum(written: Mapping[str, Any]) -> int:
-    return zlib.crc32(json.dumps(written, sort_keys=True).encode())
+def _sum(stored: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(stored, sort_keys=True).encode())
 
 
-def _keep(path: Path, images: int, found: Mapping[int, str], seal: Mapping[str, str]) -> None:
-    """Write a verdict: whole, or not at all."""
-    verdict = {"images": images, "broken": [list(pair) for pair in found.items()], **seal}
+def _keep(path: Path, images: int, reasons: Mapping[int, str], seal: Mapping[str, str]) -> None:
+    """Cache the reasons: the complete file, or none."""
+    verdict = {"images": images, "broken": [list(pair) for pair in reasons.items()], **seal}
     with cache.writing(path):
         private_files.make_folder(path.parent)
         handle, part = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)

@@ -1,4 +1,4 @@
-"""Decoding images, once per machine: in parallel, straight into the array that is kept."""
+"""Decodes images in parallel, directly into the array of the cache."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +12,7 @@ from datasets.io import exif, files, pictures, presence
 from datasets.io.resize import fit
 from datasets.listing import Item, Listing
 
-#: Called with the number of images that have just been finished.
+#: Called with the number of newly finished images.
 Progress = Callable[[int], None]
 
 
@@ -27,26 +27,26 @@ def decode_into(
 
     Args:
         listing: The encoded images.
-        out: Where they go, shape (N, size, size, 3), uint8.
+        out: The array for the result, shape (N, size, size, 3), uint8.
         form: How they become squares of 8 bits a channel.
-        workers: Threads; Pillow decodes outside of Python's lock.
-        progress: Told of finished images.
+        workers: Number of threads; Pillow decodes outside of Python's lock.
+        progress: Called for finished images.
 
     Raises:
         DataError: If an image cannot be read, with its name.
     """
 
-    def one(number: int) -> None:
+    def decode_one(number: int) -> None:
         out[number] = decode(listing.items[number], out.shape[1], form)
         progress(1)
 
     with ThreadPoolExecutor(workers) as pool:
-        # list(): the first error of any image ends it.
-        list(pool.map(one, range(len(listing))))
+        # list(): the first error of any image ends the loop.
+        list(pool.map(decode_one, range(len(listing))))
 
 
 def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
-    """Return one image as (size, size, 3) uint8, as any data set's are.
+    """Return one image as (size, size, 3) uint8.
 
     Raises:
         DataError: If it cannot be read.
@@ -60,8 +60,8 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
 
 
 def encoded(item: Item) -> bytes:
-    """Return an image as it lies in its file."""
-    if not item.path.is_file():  # a pipe would hold this process up
+    """Return the encoded bytes of an image."""
+    if not item.path.is_file():  # a pipe would block this process
         presence.check(item.path)
     if item.length < 0:
         return Path(item.path).read_bytes()

@@ -1,6 +1,6 @@
-"""DICOM files through pydicom, an optional extra: their pixels as radiologists' screens show them, and nothing else.
+"""Reads DICOM files through pydicom, an optional extra: only their pixels, as radiologists' screens show them.
 
-Of a header only what decides pixels is read (:data:`_READ`), so that no patient's name gets as far as an error's text.
+Only the parts of a header that decide pixels are read (:data:`_READ`), so that no patient's name reaches an error.
 """
 
 import io
@@ -18,39 +18,36 @@ from fedshift_core.limits import MOST_NAME, shown
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-#: The top-level tags that are read; a sequence is read with all that is in it.
+#: The top-level tags that are read; a sequence is read with its content.
 _READ = ["PlanarConfiguration", "NumberOfFrames", "Rows", "Columns", "PixelData", *dicom_header.READ]
-_DEFLATED = (
-    b"1.2.840.10008.1.2.1.99"  # a transfer syntax whose whole content is unpacked before anything is known of it
-)
-_JP2 = b"\0\0\0\x0cjP  "  # how a JP2 file begins; at one that is damaged pydicom 3.0.2 goes round for ever
-_MOST_TABLE = 16  # bits of values that are worked out once each, not for each pixel
+_DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax that is unpacked completely before any check
+_JP2 = b"\0\0\0\x0cjP  "  # start of a JP2 file; a damaged one sends pydicom 3.0.2 into an endless loop
+_MOST_TABLE = 16  # bits of values that are computed once each, not for each pixel
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
 
 
 def is_dicom(content: bytes) -> bool:
-    """Tell whether a file is DICOM by its content."""
+    """Return whether a file is DICOM by its content."""
     return content[128:132] == b"DICM"
 
 
 def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
     """Return the image of a DICOM file as RGB of 8 bits a channel.
 
-    Grey values go through the modality's table or rescaling, then through ``window``, else the file's first
-    WindowCenter and WindowWidth, else from the least to the largest value that its bits can store. MONOCHROME1, and
-    what has a PresentationLUTShape INVERSE, is inverted after that. Where a header may have these values, and what is
-    refused: :mod:`datasets.io.dicom_header`.
+    Grey values pass the modality's table or rescaling, then ``window``, else the file's first WindowCenter and
+    WindowWidth, else the full range of its bits. MONOCHROME1, and images with a PresentationLUTShape INVERSE, are then
+    inverted. :mod:`datasets.io.dicom_header` describes the places of these values and what is refused.
 
     Args:
         content: The file.
-        name: How messages name it.
+        name: Its name in messages.
         window: As in :class:`~datasets.base.Form`, in the modality's units (Hounsfield).
 
     Raises:
-        DataError: If pydicom is not there, the file holds no image, several, or one of a kind that is not taken;
-            damaged bytes raise other types.
+        DataError: If pydicom is missing, or the file has no image, several, or one of an unsupported kind; damaged
+            bytes raise other types.
     """
     where = shown(name)
     data = _read(content, where)
@@ -76,7 +73,7 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
 
 
 def _read(content: bytes, where: str) -> "Dataset":
-    """Return what decides pixels, checked.
+    """Return the checked header and pixels.
 
     Raises:
         DataError: As :func:`decoded`.
@@ -108,10 +105,10 @@ def _stored(data: "Dataset", where: str) -> NDArray[Any]:
 
 
 def _check(data: "Dataset", where: str) -> None:
-    """Refuse what holds no single image, or one that cannot be read here.
+    """Refuse a file without a single image, or with one that cannot be read here.
 
     Raises:
-        DataError: With what was found.
+        DataError: With the reason.
     """
     from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder
@@ -131,7 +128,7 @@ def _check(data: "Dataset", where: str) -> None:
             f"{where}: pixels of kind {shown(kind, MOST_NAME)}, {samples} of {bits} bits; allowed are {_INVERTED} and "
             f"{_GREY} of up to 32 bits, RGB and YBR of 8 bits a channel"
         )
-    dicom_header.shift(data, where)  # or its refusal
+    dicom_header.shift(data, where)  # raises if the bits are invalid
     syntax = UID(data.file_meta.TransferSyntaxUID)
     if syntax.is_compressed and not get_decoder(syntax).is_available:
         raise DataError(f"{where}: compressed as {shown(syntax.name, MOST_NAME)}; to read it run: {_DECODERS}")
@@ -171,7 +168,7 @@ def _windowed(
 def _by_own_window(
     values: NDArray[Any], function: str, center: float, width: float, where: str
 ) -> tuple[NDArray[Any], tuple[float, float]]:
-    """Return values and those of them that become black and white, as PS3.3 C.11.2.1.2 and C.11.2.1.3 have it.
+    """Return values and the two that become black and white, by PS3.3 C.11.2.1.2 and C.11.2.1.3.
 
     Raises:
         DataError: If the function is unknown, or the width is too small for it.
@@ -202,7 +199,7 @@ def _full_range(data: "Dataset", ends: tuple[int, int]) -> tuple[float, float]:
 
 
 def _number(data: "Dataset", name: str) -> float | None:
-    """Return a number of the header, the first where there are several; None where there is none."""
+    """Return a number of the header, the first of several; None if there is none."""
     value = data.get(name)
     if value is None or isinstance(value, (int, float)):
         return value

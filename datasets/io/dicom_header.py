@@ -1,8 +1,8 @@
-"""Values of a DICOM header that decide pixels, wherever they stand: bits, rescaling, window, inversion.
+"""Finds the values of a DICOM header that decide pixels: bits, rescaling, window, inversion.
 
-A classic file has them at its top level. An enhanced one has them in functional groups, shared by all frames or of a
-single frame. Nothing is guessed: two places that disagree, half a pair, and a place that the standard does not have are
-refused by name.
+A classic file has them at its top level. An enhanced file has them in functional groups, shared by all frames or of a
+single frame. Nothing is guessed: two places that disagree, half a pair, and a place outside the standard are refused by
+name.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _GROUPS = ("SharedFunctionalGroupsSequence", "PerFrameFunctionalGroupsSequence")
 _TOP = "the top level"
-_MOST_ITEMS = 10_000  # of sequences within sequences that are looked through
+_MOST_ITEMS = 10_000  # of nested sequences that are searched
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _COLOUR_BITS = 8
 
@@ -46,21 +46,32 @@ _WINDOW = _Kind(("WindowCenter", "WindowWidth"), "FrameVOILUTSequence", function
 
 #: Top-level tags that this module reads.
 READ = [
-    *_GROUPS, *_RESCALE.pair, *_WINDOW.pair, _RESCALE.sequence, _WINDOW.sequence, _RESCALE.table, _WINDOW.function,
-    "PresentationLUTShape", "PhotometricInterpretation", "SamplesPerPixel", "BitsAllocated",
-    "BitsStored", "HighBit", "PixelRepresentation",
-]  # fmt: skip
+    *_GROUPS,
+    *_RESCALE.pair,
+    *_WINDOW.pair,
+    _RESCALE.sequence,
+    _WINDOW.sequence,
+    _RESCALE.table,
+    _WINDOW.function,
+    "PresentationLUTShape",
+    "PhotometricInterpretation",
+    "SamplesPerPixel",
+    "BitsAllocated",
+    "BitsStored",
+    "HighBit",
+    "PixelRepresentation",
+]
 
 
 def shift(data: "Dataset", where: str) -> int:
-    """Return by how many bits stored values lie above the lowest bit.
+    """Return the number of unused bits below the stored values.
 
     Args:
         data: The header.
         where: The file's name in messages.
 
     Raises:
-        DataError: If the bits cannot lie so, or a compression leaves open where they do.
+        DataError: If the bits are inconsistent, or a compression leaves their position open.
     """
     from pydicom.uid import UID, RLELossless
 
@@ -85,7 +96,7 @@ def shift(data: "Dataset", where: str) -> int:
 
 
 def is_inverted(data: "Dataset", where: str) -> bool:
-    """Return whether the largest value of a grey image is black.
+    """Return whether the largest value of a grey image means black.
 
     Raises:
         DataError: If PhotometricInterpretation and PresentationLUTShape contradict each other.
@@ -100,7 +111,7 @@ def is_inverted(data: "Dataset", where: str) -> bool:
 
 
 def settle_rescaling(data: "Dataset", where: str) -> None:
-    """Put rescaling at the top level of a header, where pydicom looks for it.
+    """Copy rescaling to the top level of a header, where pydicom expects it.
 
     Raises:
         DataError: If there are several that differ, half a pair, a slope of 0, or a table in addition.
@@ -121,7 +132,7 @@ def settle_rescaling(data: "Dataset", where: str) -> None:
 
 
 def settle_window(data: "Dataset", where: str) -> None:
-    """Put the file's own window at the top level of a header.
+    """Copy the file's own window to the top level of a header.
 
     Raises:
         DataError: If there are several that differ, or half a pair.
@@ -130,24 +141,24 @@ def settle_window(data: "Dataset", where: str) -> None:
 
 
 def _settle(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
-    """Copy a pair to the top level; return its numbers, and the word that belongs to them; None if there is no pair."""
+    """Copy a pair to the top level; return its numbers and their word, or None if there is no pair."""
     pairs = [
-        (named, place, values)
-        for named, place in _places(data, kind)
-        if (values := _values(named, place, kind, where, remedy))
+        (place_name, item, values)
+        for place_name, item in _places(data, kind)
+        if (values := _values(place_name, item, kind, where, remedy))
     ]
     if not pairs:
         if not (kind.table and data.get(kind.table)):
             _check_elsewhere(data, kind, where, remedy)
-        for keyword in (*kind.pair, kind.function):  # of no value
+        for keyword in (*kind.pair, kind.function):  # without a value
             if keyword and keyword in data:
                 del data[keyword]
         return None
     first, source, numbers = pairs[0]
-    for named, _, values in pairs[1:]:
+    for place_name, _, values in pairs[1:]:
         if values != numbers:
             raise DataError(
-                f"{where}: {_said(kind, numbers)} at {first}, {_said(kind, values)} at {named}; allowed is one "
+                f"{where}: {_said(kind, numbers)} at {first}, {_said(kind, values)} at {place_name}; allowed is one "
                 f"pair{remedy}"
             )
     if source is not data:
@@ -175,32 +186,32 @@ def _items(data: "Dataset", keyword: str) -> Iterable["Dataset"]:
     return items
 
 
-def _values(named: str, place: "Dataset", kind: _Kind, where: str, remedy: str) -> tuple[Any, ...] | None:
-    """Return the pair of one place with its word; None if neither number is there."""
-    numbers = tuple(_number(named, place, keyword, kind, where) for keyword in kind.pair)
+def _values(place_name: str, item: "Dataset", kind: _Kind, where: str, remedy: str) -> tuple[Any, ...] | None:
+    """Return the pair of one place with its word; None if both numbers are missing."""
+    numbers = tuple(_number(place_name, item, keyword, kind, where) for keyword in kind.pair)
     if all(number is None for number in numbers):
         return None
     if None in numbers:
         there, missing = kind.pair if numbers[1] is None else kind.pair[::-1]
-        raise DataError(f"{where}: {there} without {missing} at {named}; allowed are both or neither{remedy}")
+        raise DataError(f"{where}: {there} without {missing} at {place_name}; allowed are both or neither{remedy}")
     if not kind.function:
         return numbers
-    return *numbers, str(place.get(kind.function) or "LINEAR")
+    return *numbers, str(item.get(kind.function) or "LINEAR")
 
 
-def _number(named: str, place: "Dataset", keyword: str, kind: _Kind, where: str) -> float | None:
-    """Return a number of a place; None where there is none.
+def _number(place_name: str, item: "Dataset", keyword: str, kind: _Kind, where: str) -> float | None:
+    """Return a number of a place; None if there is none.
 
     Raises:
-        DataError: If there are several values that differ and may not.
+        DataError: If there are several different values where one is allowed.
     """
-    value = place.get(keyword)
+    value = item.get(keyword)
     if value is None or isinstance(value, (int, float)):
         return value
     if not len(value):
         return None
     if not kind.several and any(other != value[0] for other in value):
-        raise DataError(f"{where}: {keyword} at {named} has {len(value)} values that differ; allowed is one")
+        raise DataError(f"{where}: {keyword} at {place_name} has {len(value)} values that differ; allowed is one")
     return float(value[0])
 
 
@@ -210,7 +221,7 @@ def _said(kind: _Kind, values: tuple[Any, ...]) -> str:
 
 
 def _check_elsewhere(data: "Dataset", kind: _Kind, where: str, remedy: str) -> None:
-    """Refuse numbers at a place of the functional groups that the standard does not have, where no other are.
+    """Refuse numbers that stand only at a place of the functional groups outside the standard.
 
     Raises:
         DataError: With the place.
@@ -224,7 +235,7 @@ def _check_elsewhere(data: "Dataset", kind: _Kind, where: str, remedy: str) -> N
 
 
 def _nested(items: Iterable["Dataset"], where: str) -> Iterator["Dataset"]:
-    """Yield items of sequences and of all sequences within them; no other element is converted from its bytes.
+    """Yield the items of sequences and of all nested ones, without converting other elements.
 
     Raises:
         DataError: If there are too many.

@@ -1,4 +1,4 @@
-"""How an image is to be turned, by its EXIF orientation: what a camera writes instead of turning the pixels."""
+"""Reads the EXIF orientation of an image, which a camera writes instead of turning the pixels."""
 
 import struct
 
@@ -17,16 +17,16 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-#: One of these stands in any file that says an orientation: in EXIF, or in XMP, which Pillow reads too.
+#: Every file with an orientation contains one of these: in EXIF, or in XMP, which Pillow reads too.
 _MARKS = (b"exif", b"orientation", b"xmp")
 
 
 def orientation(content: bytes, image: Image.Image) -> int:
-    """Return the orientation that a file states, 1 to 8; 1, upright, where it states none or an unknown one.
+    """Return the orientation that a file states, 1 to 8; 1 (upright) if it states none or an unknown one.
 
     Args:
         content: The file.
-        image: The same, opened by Pillow; of a TIFF it is not looked at, as that is opened without the tag.
+        image: The same file, opened by Pillow; not used for a TIFF, which is opened without the tag.
     """
     try:
         value = _of_tiff(content) if content.startswith(tiff.MAGIC) else _of_others(content, image)
@@ -41,7 +41,7 @@ def turned(image: Image.Image, stated: int) -> Image.Image:
 
 
 def _of_others(content: bytes, image: Image.Image) -> object:
-    # Of a PNG Pillow decodes all pixels to look behind them.
+    # Pillow decodes all pixels of a PNG to look behind them.
     folded = content.lower()
     return image.getexif().get(_TAG) if any(mark in folded for mark in _MARKS) else UPRIGHT
 

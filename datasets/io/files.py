@@ -1,11 +1,11 @@
-"""Images of one domain and split in the two plain layouts, and writing the first of them.
+"""Reads images of one domain and split in the two plain layouts, and writes npz files.
 
 | layout | place | content |
 |---|---|---|
 | npz | `<data_dir>/<domain>_<split>.npz` | `x` uint8 (N, H, W), (N, H, W, 1) or (N, H, W, 3); `y` (N,), see `npz.py` |
 | image folder | `<data_dir>/<domain>/<split>/<class>/*` | image files of any size (`datasets/io/pictures.py`) |
 
-Where both are there, the npz is read. Images of any height and width become RGB squares.
+If both exist, the npz is read. Images of any height and width become RGB squares.
 """
 
 import os
@@ -30,7 +30,7 @@ from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 
-_CHUNK = 1 << 24  # values that one resize call takes in or gives out
+_CHUNK = 1 << 24  # input or output values of one resize call
 
 
 def check_data_dir(data_dir: Path) -> None:
@@ -52,17 +52,17 @@ def domains_in(data_dir: Path, split: Split) -> list[str]:
 
 
 def absent(data_dir: Path, domain: str, split: Split) -> DataError:
-    """Return the error that says what was looked for in ``data_dir``, and which domains are there."""
-    there = listed(domains_in(data_dir, split)) or "none"
+    """Return the error that names the missing files in ``data_dir``, and the domains there."""
+    domains = listed(domains_in(data_dir, split)) or "none"
     return DataError(
         f"{domain} {split} not found in {shown(data_dir.absolute())}: "
         f"neither {domain}_{split}.npz nor {domain}/{split}/<class>/\n"
-        f"Domains with a {split} split there: {there}"
+        f"Domains with a {split} split there: {domains}"
     )
 
 
 def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> ImageSet:
-    """Read an npz file with the keys ``x``, ``y`` and maybe ``classes``; other keys are left alone.
+    """Read an npz file with the keys ``x``, ``y`` and optionally ``classes``; others are ignored.
 
     Args:
         path: The file.
@@ -75,10 +75,10 @@ def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> Im
     Raises:
         DataError: If the file is broken or ``x`` and ``y`` are not images and labels.
     """
-    found = npz.load(path, ("x", "y"))
+    arrays = npz.load(path, ("x", "y"))
     where = str(path.absolute())
-    y = npz.of_run(found["y"], found.get(npz.KEY), where=where, classes=classes, stated=stated)
-    return as_images(found["x"], y, where=where, classes=classes)
+    y = npz.of_run(arrays["y"], arrays.get(npz.KEY), where=where, classes=classes, stated=stated)
+    return as_images(arrays["x"], y, where=where, classes=classes)
 
 
 def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[str, ...]) -> ImageSet:
@@ -110,7 +110,7 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
 
 
 def _rgb(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return images as (N, H, W, 3); grey ones as a view that cannot be written."""
+    """Return images as (N, H, W, 3); grey ones as a read-only view."""
     x = x[..., np.newaxis] if x.ndim == 3 else x
     return np.broadcast_to(x, (*x.shape[:3], 3))
 
@@ -124,7 +124,7 @@ def labelled_images(
 ) -> list[tuple[Path, int]]:
     """Return the image files right in the class folders with their labels, by class, then by name.
 
-    Files there that are not taken are told of in a warning.
+    A warning names other files there.
 
     Args:
         folder: An absolute path.
@@ -133,20 +133,20 @@ def labelled_images(
         others: As for :func:`class_folders`.
 
     Raises:
-        DataError: As in :func:`class_folders`, or if a class folder has files and none of them is taken.
+        DataError: As in :func:`class_folders`, or if a class folder has only other files.
     """
-    found: list[tuple[Path, int]] = []
-    left: Counter[str] = Counter()
+    labelled: list[tuple[Path, int]] = []
+    ignored: Counter[str] = Counter()
     for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        inside = [path for path in layout.visible(sub) if not path.is_dir()]  # links that lead nowhere among them
-        images = [(path, label) for path in inside if pictures.is_image_name(path.name)]
-        not_taken = pictures.not_taken(path.name for path in inside)
+        visible_files = [path for path in layout.visible(sub) if not path.is_dir()]  # including broken links
+        images = [(path, label) for path in visible_files if pictures.is_image_name(path.name)]
+        not_taken = pictures.not_taken(path.name for path in visible_files)
         if not_taken and not images:
             raise DataError(f"{shown(sub)}: no images found; {pictures.describe(not_taken)}")
-        found += images
-        left += not_taken
-    pictures.tell_not_taken(folder, left)
-    return found
+        labelled += images
+        ignored += not_taken
+    pictures.warn_of_ignored(folder, ignored)
+    return labelled
 
 
 def class_folders(
@@ -159,28 +159,28 @@ def class_folders(
     """Return the class folders in ``folder`` with their labels, in the order of the labels.
 
     Args:
-        folder: Where they are.
+        folder: The folder that holds them.
         classes: Class names; matched by :mod:`fedshift_core.same_names`.
         aliases: Class name by a further, lower-case name of its folder.
-        others: Lower-case names of folders to pass over.
+        others: Lower-case names of folders to ignore.
 
     Raises:
-        DataError: If a folder is no class, or two are the same.
+        DataError: If a folder is no class, or two are the same class.
     """
-    found: dict[int, Path] = {}
+    folders: dict[int, Path] = {}
     for sub in layout.visible(folder):
         if same_names.key(sub.name) in others or not layout.is_folder(sub):
             continue
         label = label_of(sub.name, classes, aliases or {})
         if label is None:
             raise DataError(f"{shown(sub.absolute())}: no class of that name; allowed are {', '.join(classes)}")
-        if label in found:
-            both = f"folders {shown(found[label].name)} and {shown(sub.name)} both name"
+        if label in folders:
+            problem = f"folders {shown(folders[label].name)} and {shown(sub.name)} both name"
             raise DataError(
-                f"{shown(folder.absolute())}: {both} the class {classes[label]}; allowed is one folder per class"
+                f"{shown(folder.absolute())}: {problem} the class {classes[label]}; allowed is one folder per class"
             )
-        found[label] = sub
-    return sorted(found.items())
+        folders[label] = sub
+    return sorted(folders.items())
 
 
 def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) -> int | None:
@@ -189,7 +189,7 @@ def label_of(name: str, classes: tuple[str, ...], aliases: Mapping[str, str]) ->
 
 
 def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[np.uint8]:
-    """Return images as RGB squares: bilinear with antialias, unchanged where already right.
+    """Return images as RGB squares: bilinear with antialias, unchanged if the size is right.
 
     Args:
         x: Images, shape (N, H, W), (N, H, W, 1) or (N, H, W, 3), H and W above 0.
@@ -224,12 +224,12 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
 
 
 def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
-    """Write ``images`` as a compressed npz with ``x`` and ``y``: whole, or not at all; readable to its owner alone.
+    """Write ``images`` as a compressed npz with ``x`` and ``y``: completely or not at all, for its owner only.
 
     Args:
         path: The file.
-        images: What it is to hold.
-        classes: The classes that labels are places in, for the key ``classes``; empty for none.
+        images: The images to write.
+        classes: The classes that labels index, for the key ``classes``; empty for none.
 
     Raises:
         DataError: If the file cannot be written.
@@ -249,6 +249,6 @@ def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> No
 
 
 def _discard(path: Path) -> None:
-    # The folder itself may be what is missing or closed; the first error is the one to show.
+    # The folder itself may be missing or closed; the first error is the one to show.
     with suppress(OSError):
         path.unlink(missing_ok=True)

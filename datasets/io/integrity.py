@@ -1,12 +1,11 @@
-"""Whether source files, and pixels that were decoded from them, are still what they were.
+"""Checks that source files, and pixels decoded from them, have not changed.
 
-Source files: size and time of writing can stay the same when a file is replaced (``tar``, ``cp -p``, a link that is
-switched). So inodes and times of change are compared too; where only these differ, as after a copy, the content
-decides.
+Source files: size and time of writing can stay the same when a file is replaced (``tar``, ``cp -p``, a switched link).
+So inodes and times of change are compared too; if only these differ, as after a copy, the content decides.
 
-Pixels: a checksum for each block of about a mebibyte, compared when a process first opens them. What it costs is paid
-once for all processes that start within ten minutes: the first one leaves a note next to the file, which holds as long
-as the file's inode, size and times stay as they are.
+Pixels: each block of about a mebibyte has a checksum, compared when a process first opens it. Processes that start
+within ten minutes share one check: the first one writes a note next to the file, which is valid while the file's inode,
+size and times stay the same.
 """
 
 import hashlib
@@ -22,11 +21,11 @@ from typing import Any, Literal
 from datasets.io import files
 from fedshift_core import private_files
 
-BLOCK = 1 << 20  # bytes that have a checksum, about
+BLOCK = 1 << 20  # bytes per checksum, about
 NOTE_FILE = "checked.json"
-NOTE_SECONDS = 600.0  # for which other processes believe a note
+NOTE_SECONDS = 600.0  # for which other processes trust a note
 _READ = 1 << 22  # bytes of a source that are read at a time
-#: Seconds after a file's last change in which another one might leave the same time: it is checked again until then.
+#: Seconds after a file's last change in which another change may have the same time; it is checked again until then.
 _UNSETTLED = 0.1
 
 #: Files that this process has checked, with their identity.
@@ -36,7 +35,7 @@ Verdict = Literal["same", "renewed", "changed"]
 
 
 def look(sources: Sequence[Path]) -> list[os.stat_result]:
-    """Return what a file system says of files; links are followed.
+    """Return the file system's entries of files; links are followed.
 
     Raises:
         DataError: If there is no such file.
@@ -49,11 +48,11 @@ def look(sources: Sequence[Path]) -> list[os.stat_result]:
 
 
 def stamp(seen: Sequence[os.stat_result], *, inodes: bool = True) -> str:
-    """Return a hash of what a file system says of files beyond their size and time of writing.
+    """Return a hash of files' inodes and times of change.
 
     Args:
-        seen: Of each file, in a fixed order.
-        inodes: Whether their inodes count, not their times of change alone.
+        seen: The file system's entry of each file, in a fixed order.
+        inodes: Whether their inodes count in addition to their times of change.
     """
     lines = [f"{about.st_ino if inodes else ''} {about.st_ctime_ns}" for about in seen]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -78,9 +77,9 @@ def _digest(path: Path) -> str:
 
 
 def seal(sources: Sequence[Path], before: str, workers: int = 1) -> dict[str, str]:
-    """Return what :func:`verdict` compares: of files that were read since ``before``, their stamp without inodes.
+    """Return the stamp and content hash of files for :func:`verdict`; ``before`` is their stamp without inodes.
 
-    If they changed meanwhile, what was made of them is good for this time alone.
+    If the files changed after ``before``, the seal is empty, and results from them are valid this time only.
 
     Raises:
         DataError: If one cannot be read.
@@ -92,9 +91,9 @@ def seal(sources: Sequence[Path], before: str, workers: int = 1) -> dict[str, st
 
 
 def verdict(kept: Mapping[str, Any], sources: Sequence[Path], workers: int = 1) -> Verdict:
-    """Return whether files are what they were when a seal was made; their content is read if nothing else can tell.
+    """Return whether files have changed since a seal was made; their content is read only if necessary.
 
-    ``renewed``: they have other inodes or times of change, and the same content.
+    ``renewed``: they have other inodes or times of change, but the same content.
 
     Raises:
         DataError: If one cannot be read.
@@ -108,8 +107,8 @@ def block_sums(path: Path, start: int, length: int) -> list[int]:
     """Return the checksums of a file's blocks.
 
     Args:
-        path: The file; it is read, not mapped, so that the process does not grow by it.
-        start: Where the first block begins, in bytes.
+        path: The file; it is read, not mapped, so that the process stays small.
+        start: Start of the first block, in bytes.
         length: Bytes of a block; the last one may be shorter.
 
     Raises:
@@ -124,7 +123,7 @@ def block_sums(path: Path, start: int, length: int) -> list[int]:
 
 
 def is_checked(path: Path) -> bool:
-    """Return whether this process, or another one a short time ago, has compared the checksums of a file."""
+    """Return whether this process, or another one recently, has compared the checksums of a file."""
     identity = _identity(path)
     if identity is None:
         return False
@@ -142,7 +141,7 @@ def is_checked(path: Path) -> bool:
 
 
 def note_checked(path: Path) -> None:
-    """Remember, here and for other processes, that a file has its checksums; a note that cannot be left is no error."""
+    """Note that a file has its checksums, for this process and, if possible, for others."""
     identity = _identity(path)
     if identity is None or time.time() - max(identity[-2:]) / 1e9 < _UNSETTLED:
         return
@@ -152,12 +151,12 @@ def note_checked(path: Path) -> None:
         private_files.make(part)
         part.write_text(json.dumps({"identity": identity, "at": time.time()}), encoding="ascii")
         part.replace(note)
-    except OSError:  # a cache that others may read and only its owner may write
+    except OSError:  # only the owner may write to this cache
         return
 
 
 def _identity(path: Path) -> list[int] | None:
-    """Return what changes whenever a file does."""
+    """Return numbers that change whenever a file does."""
     try:
         about = path.stat()
     except OSError:

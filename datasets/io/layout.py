@@ -1,4 +1,4 @@
-"""What lies in a folder by name: folders, split folders, npz files; nothing that cannot be read passes for absent."""
+"""Lists a folder by name: folders, split folders, npz files; an unreadable entry is an error, not absent."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,30 +11,30 @@ from fedshift_core.limits import MOST_NAME, shown
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return what a folder holds, by name, without hidden files."""
+    """Return the entries of a folder by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
 def named(folder: Path, name: str) -> Path:
-    """Return what a folder holds under a name: of that spelling, else of another one of the same name.
+    """Return the entry of a folder with a name, or with another spelling of it.
 
     Raises:
         DataError: If no entry has that spelling and two are the same name, see :mod:`fedshift_core.same_names`.
     """
     if (folder / name).exists() or not folder.is_dir():
         return folder / name
-    there = [path for path in visible(folder) if same_names.same(path.name, name)]
-    if len(there) > 1:
-        first, second = (shown(path.name, MOST_NAME) for path in there[:2])
+    matches = [path for path in visible(folder) if same_names.same(path.name, name)]
+    if len(matches) > 1:
+        first, second = (shown(path.name, MOST_NAME) for path in matches[:2])
         raise DataError(f"{shown(folder.absolute())}: {first} and {second} are one name; keep one of them")
-    return there[0] if there else folder / name
+    return matches[0] if matches else folder / name
 
 
 def folders_in(folder: Path) -> list[Path]:
-    """Return the folders in a folder, by name, without hidden ones; none where there is no such folder.
+    """Return the folders in a folder by name, without hidden ones; empty if the folder is missing.
 
     Raises:
-        DataError: If something that may be one cannot be read.
+        DataError: If an entry that may be a folder cannot be read.
     """
     if not folder.is_dir():
         presence.check(folder)
@@ -46,7 +46,7 @@ def is_folder(path: Path) -> bool:
     """Return whether a path is a folder.
 
     Raises:
-        DataError: If that cannot be known, or it is neither folder nor file, and by its name no image.
+        DataError: If it cannot be read, or is neither a folder, a file nor an image by name.
     """
     if path.is_dir():
         return True
@@ -76,20 +76,20 @@ def archives(data_dir: Path, domain: str) -> dict[Split, Path]:
     Raises:
         DataError: If one cannot be read, or two have the same split's name.
     """
-    there = {path: split for path, (name, split) in all_archives(data_dir).items() if same_names.same(name, domain)}
-    return _by_split(there)
+    matching = {path: split for path, (name, split) in all_archives(data_dir).items() if same_names.same(name, domain)}
+    return _by_split(matching)
 
 
 def all_archives(data_dir: Path) -> dict[Path, tuple[str, Split]]:
-    """Return the npz files right in a folder that are called ``<domain>_<split>.npz``, each with both names."""
+    """Return the npz files in a folder named ``<domain>_<split>.npz``, each with both names."""
     if not data_dir.is_dir():
         return {}
-    found = {path: split_names.named(path.stem) for path in visible(data_dir) if path.suffix == ".npz"}
-    return {path: names for path, names in found.items() if names and not path.is_dir()}
+    names_of = {path: split_names.named(path.stem) for path in visible(data_dir) if path.suffix == ".npz"}
+    return {path: names for path, names in names_of.items() if names and not path.is_dir()}
 
 
 def split_folders(folder: Path) -> dict[Split, Path]:
-    """Return the folders in a folder that are called like splits, by split.
+    """Return the folders in a folder with names of splits, by split.
 
     Raises:
         DataError: If one cannot be read, or two have the same split's name.
@@ -99,11 +99,11 @@ def split_folders(folder: Path) -> dict[Split, Path]:
 
 
 def _by_split(named: Mapping[Path, Split]) -> dict[Split, Path]:
-    found: dict[Split, Path] = {}
+    by_split: dict[Split, Path] = {}
     for path, split in named.items():
         presence.check(path)
-        if split in found:
-            both = f"{shown(found[split].name)} and {shown(path.name)} both name"
-            raise DataError(f"{shown(path.parent)}: {both} the split {split}; allowed is one of them")
-        found[split] = path
-    return {split: found[split] for split in OWN_SPLITS if split in found}
+        if split in by_split:
+            problem = f"{shown(by_split[split].name)} and {shown(path.name)} both name"
+            raise DataError(f"{shown(path.parent)}: {problem} the split {split}; allowed is one of them")
+        by_split[split] = path
+    return {split: by_split[split] for split in OWN_SPLITS if split in by_split}

@@ -1,4 +1,4 @@
-"""Numeric arrays of MATLAB files of version 5 (``-v6`` and ``-v7`` of MATLAB's save), which is what SVHN is.
+"""Reads numeric arrays of MATLAB files of version 5 (``-v6`` and ``-v7`` of MATLAB's save), such as SVHN.
 
 SciPy's reader is compiled code that trusts the lengths in a file: of 500 damaged files a handful ended the process
 (SIGSEGV, SIGBUS). A process of its own for it would cost its start and a copy of 225 MB for every file; the arrays of
@@ -24,9 +24,7 @@ _HEADER, _TAG = 128, 8
 _BYTE_ORDERS = {b"IM": "<", b"MI": ">"}
 _MATRIX, _COMPRESSED = 14, 15
 #: NumPy's names of the types that numbers are stored in.
-_STORED = {
-    1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
-}  # fmt: skip
+_STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _NUMBERS = range(6, 16)  # classes of arrays of real numbers, from double to uint64
 _OPAQUE, _COMPLEX = 17, 0x0800
 _MOST_DIMENSIONS, _MOST_NAME = 32, 63
@@ -34,35 +32,35 @@ _HEAD = 1024  # bytes that hold flags, dimensions and name of any array within t
 
 
 def read(path: Path, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read the first array of each wanted name; other variables are passed over.
+    """Return the first array of each wanted name; other variables are ignored.
 
     Args:
         path: The file.
         wanted: Names of variables.
 
     Returns:
-        Arrays of numbers in Fortran order, by name; a name that is not there is left out.
+        Arrays of numbers in Fortran order, by name; missing names are left out.
 
     Raises:
-        DataError: If the file is no such file, damaged, or a wanted variable is no array of real numbers.
+        DataError: If the file is of another kind or damaged, or a wanted variable is no array of real numbers.
     """
-    found: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     with files.reading(path), path.open("rb") as file:
         order = _byte_order(file.read(_HEADER), path)
         for kind, length in _elements(file, order, path):
             content = file.read(length)
             element = _Inflated(content, order) if kind == _COMPRESSED else _Plain(content)
             variable = _Variable(element, order)
-            if variable.name in wanted and variable.name not in found:
+            if variable.name in wanted and variable.name not in arrays:
                 files.check_room(path, element.length)
-                found[variable.name] = variable.array()
-            if len(found) == len(wanted):
+                arrays[variable.name] = variable.array()
+            if len(arrays) == len(wanted):
                 break
-    return found
+    return arrays
 
 
 def _byte_order(header: bytes, path: Path) -> str:
-    """Return ``<`` or ``>``, from the header of a file."""
+    """Return the byte order ``<`` or ``>`` from the header of a file."""
     order = _BYTE_ORDERS.get(header[126:128])
     if order is None:
         raise DataError(f"{shown(path)}: not a MATLAB file of version 5, or cut short")
@@ -73,7 +71,7 @@ def _byte_order(header: bytes, path: Path) -> str:
 
 
 def _elements(file: BinaryIO, order: str, path: Path) -> Iterator[tuple[int, int]]:
-    """Yield kind and length of the elements of a file, which then stands at the content of each."""
+    """Yield kind and length of the elements of a file, each time positioned at the element's content."""
     end = path.stat().st_size
     at = _HEADER
     while at < end:
@@ -97,7 +95,7 @@ class _Plain:
 
 
 class _Inflated:
-    """A compressed element: its beginning, and all of it if that is asked for."""
+    """A compressed element, of which only the beginning is unpacked at first."""
 
     def __init__(self, content: bytes, order: str) -> None:
         self._inflate = zlib.decompressobj()
@@ -120,7 +118,7 @@ class _Inflated:
 
 
 class _Variable:
-    """One variable: what its head says; the numbers only if they are asked for.
+    """One variable with its head; its numbers are read on request.
 
     Attributes:
         name: Its name; empty for an object, which has none at this place.

@@ -1,12 +1,12 @@
-"""What the labels of an npz file mean: integers are places in a list of classes that somebody stated.
+"""Interprets the labels of an npz file: integers are places in a stated list of classes.
 
 | keys | what an integer of `y` means |
 |---|---|
 | `x`, `y` and `classes`, text (C,) | place in the file's own list, from 0; its names are matched with the run's |
 | `x` and `y` | place in the run's classes, from 0 |
 
-The latter is refused where it may be read in two ways: nobody stated the run's classes (they are the names of folders,
-by alphabet), or a class is called by a number that is not its place (``0, 1, 10, 2``, or ``1 .. 10``).
+The second case is refused if it is ambiguous: nobody stated the run's classes (they are folder names by alphabet), or
+a class has a number as its name that is not its place (``0, 1, 10, 2``, or ``1 .. 10``).
 """
 
 import zipfile
@@ -27,23 +27,23 @@ REMEDY = (
     "numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...])"
 )
 REMEDY_NUMBERS = (
-    "say in the file which class each integer is: numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...]); "
-    "dataset.classes alone does it where a class that is called by a number stands at that place: [0,1,2,...]"
+    "state in the file which class each integer is: numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...]); "
+    "dataset.classes is enough if each class named by a number stands at that place: [0,1,2,...]"
 )
 
 
 def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Return ``y`` of an npz file and its own ``classes``, None where it has none; no image is read.
+    """Return ``y`` of an npz file and its own ``classes`` (None if it has none), without reading images.
 
     Raises:
         DataError: If the file is broken.
     """
-    found = load(path, ("y",))
-    return found["y"], found.get(KEY)
+    arrays = load(path, ("y",))
+    return arrays["y"], arrays.get(KEY)
 
 
 def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Return the wanted arrays of an npz file, and its ``classes`` where there are any.
+    """Return the wanted arrays of an npz file, and its ``classes`` if there are any.
 
     Raises:
         DataError: If the file is broken, or has no ``x`` or ``y``.
@@ -56,13 +56,13 @@ def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:
         with np.load(file, allow_pickle=False) as archive:
             missing = {"x", "y"} - set(archive.files)
             if missing:
-                found = listed(archive.files) or "none"
+                keys_text = listed(archive.files) or "none"
                 raise DataError(
-                    f"{shown(where)}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {found}"
+                    f"{shown(where)}: no key {' and '.join(sorted(missing))}; it must have x and y, found: {keys_text}"
                 )
             keys = [key for key in (*wanted, KEY) if key in archive.files]
-            taken = [name for key in keys for name in (key, f"{key}.npy")]
-            check_room(where, sum(part.file_size for part in archive.zip.infolist() if part.filename in taken))
+            members = [name for key in keys for name in (key, f"{key}.npy")]
+            check_room(where, sum(part.file_size for part in archive.zip.infolist() if part.filename in members))
             return {key: _load_key(archive, key, where) for key in keys}
 
 
@@ -76,28 +76,28 @@ def _load_key(archive: Any, key: str, where: Path) -> NDArray[Any]:
 
 
 def names(own: NDArray[Any], where: str) -> tuple[str, ...]:
-    """Return the classes that a file names itself.
+    """Return the classes in a file's own list.
 
     Args:
         own: Its key ``classes``.
         where: The file, for messages.
 
     Raises:
-        DataError: If it is no list of different names.
+        DataError: If it is not a list of different names.
     """
     if own.dtype.kind != "U" or own.ndim != 1 or not len(own):
-        found = f"type {shown(own.dtype, MOST_NAME)} and shape {own.shape}"
-        raise DataError(f"{shown(where)}: classes has {found}; allowed are text and (C,)")
-    named = tuple(own.tolist())
-    if both := same_names.twice(named):
-        raise DataError(f"{shown(where)}: classes has {as_found(both[0])} and {as_found(both[1])}, which are one name")
-    return named
+        description = f"type {shown(own.dtype, MOST_NAME)} and shape {own.shape}"
+        raise DataError(f"{shown(where)}: classes has {description}; allowed are text and (C,)")
+    names_of_file = tuple(own.tolist())
+    if pair := same_names.twice(names_of_file):
+        raise DataError(f"{shown(where)}: classes has {as_found(pair[0])} and {as_found(pair[1])}, which are one name")
+    return names_of_file
 
 
 def of_run(
     y: NDArray[Any], own: NDArray[Any] | None, *, where: str, classes: tuple[str, ...], stated: bool
 ) -> NDArray[Any]:
-    """Return labels as places in the run's classes; what are no integers is returned as it is.
+    """Return labels as places in the run's classes; non-integers are returned unchanged.
 
     Args:
         y: Labels of a file.
@@ -114,30 +114,34 @@ def of_run(
     if own is None:
         _check_places(classes, where, stated=stated)
         return y
-    named = names(own, where)
+    names_of_file = names(own, where)
     low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= len(named):
-        raise DataError(f"{shown(where)}: labels from {low} to {high}; its key classes has 0 to {len(named) - 1}")
-    table = np.full(len(named), -1, np.int64)
+    if low < 0 or high >= len(names_of_file):
+        raise DataError(
+            f"{shown(where)}: labels from {low} to {high}; its key classes has 0 to {len(names_of_file) - 1}"
+        )
+    table = np.full(len(names_of_file), -1, np.int64)
     for number in np.unique(y).tolist():  # a class without an image may be unknown to the run
-        place = same_names.place(named[number], classes)
+        place = same_names.place(names_of_file[number], classes)
         if place is None:
-            known = shortened(", ".join(classes))
-            raise DataError(f"{shown(where)}: its class {as_found(named[number])} is none of the run's: {known}")
+            allowed = shortened(", ".join(classes))
+            raise DataError(
+                f"{shown(where)}: its class {as_found(names_of_file[number])} is none of the run's: {allowed}"
+            )
         table[number] = place
     places: NDArray[np.int64] = table[y]
     return places
 
 
 def check_integers(y: NDArray[Any], where: str) -> None:
-    """Refuse labels that are no integers of shape (N,).
+    """Refuse labels that are not integers of shape (N,).
 
     Raises:
-        DataError: With what they are.
+        DataError: With their type and shape.
     """
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        found = f"type {shown(y.dtype, MOST_NAME)} and shape {y.shape}"
-        raise DataError(f"{shown(where)}: y has {found}; allowed are integers and (N,)")
+        description = f"type {shown(y.dtype, MOST_NAME)} and shape {y.shape}"
+        raise DataError(f"{shown(where)}: y has {description}; allowed are integers and (N,)")
 
 
 def nobody_stated(where: object, there: str = "") -> DataError:
@@ -145,13 +149,13 @@ def nobody_stated(where: object, there: str = "") -> DataError:
 
     Args:
         where: The file.
-        there: What else there is to know, for the message.
+        there: More text for the message.
     """
     return DataError(f"{shown(where)}: y holds integers, and nobody stated which classes they are{there}", REMEDY)
 
 
 def _check_places(classes: tuple[str, ...], where: str, *, stated: bool) -> None:
-    """Refuse integer labels that are no places in a list that somebody stated."""
+    """Refuse integer labels that are not places in a stated list."""
     if not stated:
         raise nobody_stated(where)
     for number, name in enumerate(classes):

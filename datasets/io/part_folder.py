@@ -1,4 +1,4 @@
-"""The folder of one part of the image cache: its files, their checksums, and mending blocks that lack theirs."""
+"""The folder of one part of the image cache: its files, their checksums, and repair of damaged blocks."""
 
 import json
 import os
@@ -19,7 +19,7 @@ CONTENT_FILE = "content.sha256"
 
 
 def opened(folder: Path, meta: Mapping[str, Any]) -> ImageSet | None:
-    """Return a kept part, or None if there is none or its shape or labels are not what its ``meta.json`` promises."""
+    """Return a cached part; None if it is missing or contradicts its ``meta.json``."""
     try:
         # Copy on write: a process that writes does not harm the others, and torch gets writable memory.
         x = np.load(folder / X_FILE, mmap_mode="c", allow_pickle=False)
@@ -33,12 +33,12 @@ def opened(folder: Path, meta: Mapping[str, Any]) -> ImageSet | None:
 
 
 def checksums(path: Path, x: NDArray[np.uint8], y: NDArray[np.int64]) -> dict[str, Any]:
-    """Return checksums of labels (N,) and of blocks of images (N, S, S, 3), these as they lie in their file."""
+    """Return checksums of labels (N,) and of blocks of images (N, S, S, 3) in their file."""
     return _label_sums(y) | {"blocks": _block_sums(path, x)}
 
 
 def per_block(x: NDArray[np.uint8]) -> int:
-    """Return how many images (N, S, S, 3) make a block."""
+    """Return the number of images (N, S, S, 3) in a block."""
     return max(1, integrity.BLOCK // max(1, x[:1].nbytes))
 
 
@@ -47,7 +47,7 @@ def _label_sums(y: NDArray[np.int64]) -> dict[str, int]:
 
 
 def read_meta(folder: Path) -> dict[str, Any]:
-    """Return what ``meta.json`` of a part says; nothing if it is not there or damaged."""
+    """Return the content of a part's ``meta.json``; empty if it is missing or damaged."""
     try:
         content = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -56,7 +56,7 @@ def read_meta(folder: Path) -> dict[str, Any]:
 
 
 def damaged(folder: Path, meta: Mapping[str, Any]) -> list[int] | None:
-    """Return the places of blocks that do not have their checksum; None if there is nothing that could be mended."""
+    """Return the places of blocks with a wrong checksum; None if the part cannot be repaired."""
     images = opened(folder, meta)
     blocks = meta.get("blocks")
     if images is None or not isinstance(blocks, list):
@@ -68,7 +68,7 @@ def damaged(folder: Path, meta: Mapping[str, Any]) -> list[int] | None:
 
 
 def images_in(blocks: list[int], x: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Return the places of the images (N, S, S, 3) in blocks, by the places of these."""
+    """Return the places of the images (N, S, S, 3) in blocks, given by their places."""
     length = per_block(x)
     return np.concatenate([np.arange(at * length, min(len(x), (at + 1) * length)) for at in blocks])
 
@@ -78,7 +78,7 @@ def _block_sums(path: Path, x: NDArray[np.uint8]) -> list[int]:
 
 
 def mend(path: Path, images: NDArray[np.uint8], index: NDArray[np.int64]) -> None:
-    """Write images (n, S, S, 3) over those at ``index`` (n,) of an array; processes that have it mapped see them.
+    """Overwrite the images at ``index`` (n,) of an array; processes that have it mapped see the new ones.
 
     Raises:
         OSError: If it cannot be written.
@@ -93,13 +93,13 @@ def mend(path: Path, images: NDArray[np.uint8], index: NDArray[np.int64]) -> Non
 
 
 def linked(mark: str, folder: Path) -> str:
-    """Return a hash of content with a checksum of it and of the pixels that it was worked out of."""
+    """Return a hash of content with a checksum of it and of its pixels."""
     meta = read_meta(folder)
     return f"{mark} {zlib.crc32(repr((mark, meta.get('labels'), meta.get('blocks'))).encode())}"
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file of a part: all of it, or none."""
+    """Write a file of a part completely or not at all."""
     part = path.with_suffix(".part")
     private_files.make(part)
     write_synced(part, text)

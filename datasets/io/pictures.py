@@ -1,4 +1,4 @@
-"""Image files: which are taken, and decoding them as what they may be and as nothing else."""
+"""Decides which files are images, and decodes them in the allowed formats only."""
 
 import io
 import logging
@@ -19,39 +19,39 @@ from fedshift_core.limits import MOST_NAME, shown
 
 #: Suffixes of image files, in any letter case.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
-#: Pillow's names of formats that it opens as they are. It knows dozens, goes by the content of a file, runs Ghostscript
-#: for one of them. TIFF is reduced first (datasets/io/tiff.py), DICOM is none of Pillow's (datasets/io/dicom.py).
-#: A JPEG that is called .png is taken: published data sets have such.
+#: Pillow's names of formats that it opens directly. It knows dozens, decides by the content of a file, and runs
+#: Ghostscript for one of them. TIFF is reduced first (datasets/io/tiff.py), and Pillow does not read DICOM
+#: (datasets/io/dicom.py). A JPEG named .png is accepted, as published data sets have some.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
-#: What file managers and authors leave in a folder of images; hidden files are passed over anyway.
+#: Files of file managers and authors in a folder of images; hidden files are ignored anyway.
 _BY_PRODUCTS = ("thumbs.db", "desktop.ini")
 _AUTHORS = ("readme", "license", "licence", "copying", "copyright", "citation")
 _TEXTS = ("", ".txt", ".md", ".rst")
-_MOST_SUFFIXES = 6  # that a message names
+_MOST_SUFFIXES = 6  # named in a message
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
 _MOST_POINTER = 1 << 15
 
 log = logging.getLogger("fedshift")
-_told: set[str] = set()  # folders of which this process has spoken
+_warned: set[str] = set()  # folders that this process has warned of
 
 
 def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
-    """Return an image as RGB of 8 bits a channel, decoded to the last byte; no other program is started for it.
+    """Return an image as RGB of 8 bits a channel, decoded to the last byte and without another program.
 
-    What 8 bits hold is taken as it is: an alpha channel is dropped, so that a transparent pixel has the colour that the
-    file stores below; colour profiles are not followed, nor is orientation here (:func:`orientation`), which data sets
-    of papers were not either. Of several frames of a WebP or PNG the first one counts. Grey of 16 bits, with alpha too,
-    is divided by 257, the full range, never by an image's own: sites would not differ any more. Colour of 16 bits keeps
-    the upper byte, as Pillow reads it. Pillow's bound of pixels (``Image.MAX_IMAGE_PIXELS``) stays.
+    Values of 8 bits stay unchanged. An alpha channel is dropped, so a transparent pixel has its stored colour. Colour
+    profiles and orientation (:func:`orientation`) are ignored, as in the data sets of papers. The first frame of a WebP
+    or PNG counts. Grey of 16 bits, with or without alpha, is divided by 257, the full range, not by an image's own
+    range, which would remove differences between sites. Colour of 16 bits keeps the upper byte, as Pillow reads it.
+    Pillow's limit of pixels (``Image.MAX_IMAGE_PIXELS``) applies.
 
     Args:
         content: The file.
-        name: How messages name it.
+        name: Its name in messages.
         window: As in :class:`~datasets.base.Form`.
 
     Raises:
-        DataError: If it is of no format of :data:`FORMATS`, TIFF or DICOM, or its pixels are of another kind.
+        DataError: If its format is not among :data:`FORMATS`, TIFF and DICOM, or its pixels are of another kind.
     """
     if dicom.is_dicom(content):
         return dicom.decoded(content, name, window)
@@ -75,7 +75,7 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
 
 
 def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
-    """Return an image's width and height in pixels and its mode, by Pillow's or DICOM's word; no pixel is decoded.
+    """Return an image's width and height in pixels and its mode, without decoding pixels.
 
     Raises:
         DataError: As :func:`decoded`.
@@ -88,7 +88,7 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
 
 
 def orientation(content: bytes, name: object) -> int:
-    """Return the EXIF orientation of an image, 1 to 8: 1, upright, where it states none; DICOM has none.
+    """Return the EXIF orientation of an image, 1 to 8; 1 (upright) if it states none, as in DICOM.
 
     Raises:
         DataError: As :func:`decoded`.
@@ -101,10 +101,10 @@ def orientation(content: bytes, name: object) -> int:
 
 
 def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
-    """Open an image; return it, and what Pillow does not tell of it if it has more than 8 bits a channel.
+    """Return an opened image, and what Pillow does not report about more than 8 bits a channel.
 
     Raises:
-        DataError: If it is of no kind that is taken.
+        DataError: If its format is not supported.
     """
     depth = tiff.Depth()
     formats: tuple[str, ...] = FORMATS
@@ -118,8 +118,8 @@ def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:
 
 
 def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, whole: bool) -> NDArray[np.uint8]:
-    """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they are none but those of 16 bits."""
-    # As a table where there may be one: numbers of 64 bits for each pixel would be eight times the image.
+    """Return grey values (H, W) of more than 8 bits as 8 bits; ``whole``: they have exactly 16 bits."""
+    # By a table if possible: 64 bits for each pixel would take eight times the memory.
     if depth.unsigned and not whole:
         values = values.view(np.uint32)
     grey = levels(np.arange(1 << 16), *window)[values] if whole else levels(values, *window)
@@ -127,7 +127,7 @@ def _grey(values: NDArray[Any], window: tuple[float, float], depth: tiff.Depth, 
 
 
 def _unknown(content: bytes) -> str:
-    """Say why Pillow does not know an image."""
+    """Return the reason why Pillow does not know an image."""
     if content.startswith(_LFS):
         return "a pointer of Git LFS in place of the image: `git lfs pull` brings it"
     if len(content) < _MOST_POINTER and _ANNEX.match(content):
@@ -140,12 +140,12 @@ def _unknown(content: bytes) -> str:
 
 
 def is_image_name(name: str) -> bool:
-    """Tell whether a file of this name is taken for an image: a known suffix, and not hidden."""
+    """Return whether a file name is that of an image: a known suffix, and not hidden."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def not_taken(names: Iterable[str]) -> Counter[str]:
-    """Count, by suffix, the files that are not taken; those that lie in any folder of images do not count.
+    """Return the number of ignored files by suffix, without usual by-products of a folder of images.
 
     Args:
         names: Names of files.
@@ -160,18 +160,18 @@ def not_taken(names: Iterable[str]) -> Counter[str]:
     )
 
 
-def tell_not_taken(where: Path, counts: Counter[str]) -> None:
-    """Warn of files in a folder, or members of a tar, that are not taken; once in a process for each."""
-    if counts and str(where) not in _told:
-        _told.add(str(where))
+def warn_of_ignored(where: Path, counts: Counter[str]) -> None:
+    """Warn once per process of ignored files in a folder, or of ignored members of a tar."""
+    if counts and str(where) not in _warned:
+        _warned.add(str(where))
         log.warning("%s: %s", shown(where), describe(counts))
 
 
 def describe(counts: Counter[str]) -> str:
-    """Return what is not taken in one line: ``3 files are not taken: .heic (2), .txt (1); taken are .png, ...``."""
+    """Return a line on ignored files: ``3 files are not taken: .heic (2), .txt (1); taken are .png, ...``."""
     number = counts.total()
-    found = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
-    if len(found) > _MOST_SUFFIXES:
-        found = [*found[:_MOST_SUFFIXES], f"{len(found) - _MOST_SUFFIXES} more suffixes"]
+    suffixes = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
+    if len(suffixes) > _MOST_SUFFIXES:
+        suffixes = [*suffixes[:_MOST_SUFFIXES], f"{len(suffixes) - _MOST_SUFFIXES} more suffixes"]
     files = "1 file is" if number == 1 else f"{number} files are"
-    return f"{files} not taken: {', '.join(found)}; taken are {', '.join(SUFFIXES)}"
+    return f"{files} not taken: {', '.join(suffixes)}; taken are {', '.join(SUFFIXES)}"

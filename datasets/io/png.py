@@ -1,4 +1,4 @@
-"""PNG files of grey with alpha, 16 bits each, of which Pillow drops the lower byte."""
+"""Reads PNG files of grey with alpha of 16 bits each, where Pillow drops the lower byte."""
 
 import struct
 import zlib
@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from PIL import Image
 
 _START = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
-_KIND = slice(24, 26)  # of the file: bits a channel, and which channels there are
+_KIND = slice(24, 26)  # in the file: bits a channel, and the kind of channels
 _GREY_ALPHA_16 = b"\x10\x04"
 _RGBA_8 = b"\x08\x06"
 _CRC = slice(29, 33)
 
 
 def as_bytes(content: bytes) -> bytes | None:
-    """Return a PNG whose four channels are the bytes of grey and alpha, high before low; None if it is another kind.
+    """Return a PNG whose four channels are the bytes of grey and alpha, high before low; None for other kinds.
 
-    Four bytes make a pixel in both kinds. All that a PNG does to them (filters, interlacing) goes by bytes and pixels.
+    Both kinds have four bytes a pixel, and a PNG's filters and interlacing work on bytes and pixels.
 
     Args:
         content: The file.
@@ -36,5 +36,5 @@ def grey(image: Image.Image) -> NDArray[np.uint16]:
 
 
 def _sum(content: bytes) -> bytes:
-    """Return the checksum of the file's first chunk, as the file should have it."""
+    """Return the correct checksum of the file's first chunk."""
     return struct.pack(">I", zlib.crc32(content[12 : _CRC.start]))

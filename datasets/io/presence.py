@@ -1,6 +1,6 @@
-"""Why a file or folder that is there by name cannot be read: links that lead nowhere, missing rights, pipes.
+"""Finds the reason why an existing file or folder cannot be read: broken links, missing rights, pipes.
 
-Such a file is never taken for absent: a site that lost half its images would train on without a word.
+Such a file never counts as absent, as a site that lost half its images would silently continue to train.
 """
 
 import os
@@ -21,9 +21,9 @@ _KINDS = (
 
 
 def reason(path: Path) -> str:
-    """Return why what stands at a path cannot be read; empty if it can, or if nothing stands there.
+    """Return the reason why a path cannot be read; empty if it can, or if nothing exists there.
 
-    Nothing is opened: a pipe without a writer would hold the process up for ever.
+    Nothing is opened, as a pipe without a writer would block the process for ever.
     """
     try:
         mode = path.stat().st_mode
@@ -40,7 +40,7 @@ def reason(path: Path) -> str:
 
 
 def check(path: Path) -> None:
-    """Refuse what is there by name and cannot be read.
+    """Refuse a path that exists but cannot be read.
 
     Raises:
         DataError: With the reason and the remedy.
@@ -50,7 +50,7 @@ def check(path: Path) -> None:
 
 
 def is_stray(path: Path) -> bool:
-    """Return whether something by this name means nothing in a folder of images: a README, a file manager's file."""
+    """Return whether a name is irrelevant in a folder of images, such as a README or a file manager's file."""
     return not pictures.is_image_name(path.name) and not pictures.not_taken([path.name])
 
 
@@ -59,7 +59,7 @@ def _may(path: Path, mode: int) -> bool:
 
 
 def _broken_link(path: Path) -> str:
-    """Return where the first link on the way to a path leads that leads nowhere; empty if there is none."""
+    """Return a text on the first broken link on the way to a path; empty if there is none."""
     for place in (path, *path.parents):
         try:
             if not place.is_symlink():

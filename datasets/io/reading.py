@@ -1,4 +1,4 @@
-"""Reading files that anybody may have made: errors that name the file, and a look at the free memory first."""
+"""Helps to read untrusted files: errors that name the file, and a check of the free memory."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from datasets.io import presence
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 
-_CAUSE = 300  # characters of a cause that a message quotes
+_CAUSE = 300  # characters of a quoted cause
 
 
 def brief(cause: BaseException) -> str:
@@ -22,12 +22,12 @@ def brief(cause: BaseException) -> str:
 
 @contextmanager
 def reading(where: object) -> Iterator[None]:
-    """Turn whatever a file parser raises into a :class:`DataError` that names ``where``.
+    """Turn any error of a file parser into a :class:`DataError` that names ``where``.
 
     Parsers of zip, image, idx, bz2 and mat files raise nearly any type on broken bytes.
 
     Raises:
-        DataError: With the cause in brackets; one raised inside passes through as it is.
+        DataError: With the cause in brackets; a DataError raised inside passes unchanged.
     """
     try:
         yield
@@ -43,11 +43,11 @@ def reading(where: object) -> Iterator[None]:
 
 
 def check_room(where: object, size: int) -> None:
-    """Check that what a packed file holds fits into this machine's free memory, before it is unpacked.
+    """Check before unpacking that the content of a file fits into this machine's free memory.
 
     Args:
         where: The file.
-        size: Bytes of what it holds, as the file itself says.
+        size: Bytes of its content, as the file states.
 
     Raises:
         DataError: If it does not fit.
@@ -60,5 +60,5 @@ def check_room(where: object, size: int) -> None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names out of files and folders in one printable line of bounded length."""
+    """Return names from files and folders in one printable line of bounded length."""
     return shown(", ".join(shown(name, MOST_NAME) for name in names))

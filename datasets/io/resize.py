@@ -1,4 +1,4 @@
-"""Images of any shape into squares, and values of any range into 8 bits."""
+"""Turns images of any shape into squares, and values of any range into 8 bits."""
 
 from typing import Any
 
@@ -14,12 +14,12 @@ _WHITE = 255
 def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
     """Return an image as a square: bilinear with antialias, as torchvision's Resize on PIL images.
 
-    With crop as its Resize and CenterCrop, to one grey level.
+    Crop equals its Resize and CenterCrop, to one grey level.
 
     Args:
         rgb: The image.
         size: Height and width of the result in pixels.
-        resize: As in :class:`~datasets.base.Form`. An image that is square already is the same in all.
+        resize: As in :class:`~datasets.base.Form`; all three treat a square image alike.
     """
     width, height = rgb.size
     if (width, height) == (size, size):
@@ -37,9 +37,9 @@ def fit(rgb: Image.Image, size: int, resize: Resize) -> Image.Image:
 
 
 def _middle(width: int, height: int, size: int) -> tuple[float, float, float, float]:
-    """Return the part of an image that CenterCrop leaves of it after Resize: left, top, right, bottom.
+    """Return the part of an image that remains after Resize and CenterCrop: left, top, right, bottom.
 
-    Of the image as it is: a strip of 1 x 100,000 pixels, its shorter side made 224 first, would fill the memory.
+    It refers to the original image: a strip of 1 x 100,000 pixels, first enlarged to 224, would fill the memory.
     """
     shorter = min(width, height)
     scaled = size * width // shorter, size * height // shorter
@@ -51,7 +51,7 @@ def _middle(width: int, height: int, size: int) -> tuple[float, float, float, fl
 def levels(values: NDArray[Any], low: float, high: float) -> NDArray[np.uint8]:
     """Return values as 8 bits: ``low`` and less is 0, ``high`` and more 255, linear between, rounded.
 
-    Where both are one number, what is more than it is 255.
+    If both are equal, larger values are 255.
     """
     if low == high:
         return np.where(values > low, np.uint8(_WHITE), np.uint8(0))

@@ -1,4 +1,4 @@
-"""What a folder holds of a site: class folders, with or without split folders, rows of a table, or npz files."""
+"""Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ class Picture:
     """One image file of a site.
 
     Attributes:
-        path: Where it is, absolute.
-        name: Its path below the site's folder, with the class as the run spells it: what the split goes by.
+        path: Its absolute path.
+        name: Its path below the site's folder, with the run's spelling of the class; it decides the drawn split.
         label: Index of its class.
-        split: Its split: as given, or drawn.
-        group: What it stays together with; empty for nothing.
+        split: Its split, stated or drawn.
+        group: The group of images that stay together; empty for none.
     """
 
     path: Path
@@ -38,16 +38,16 @@ class Picture:
 
 @dataclass(frozen=True)
 class Site:
-    """Everything that was found of one domain.
+    """All images of one domain.
 
     Attributes:
         domain: Its name.
         layout: ``classes``, ``splits``, ``table`` or ``npz``.
         pictures: Its images, by class, then by name.
-        archives: Of the layout npz the file by split; its images are not looked at.
+        archives: For the layout npz the file of each split; its images are not read.
         not_taken: Files of other suffixes in its class folders.
-        notes: What could not be as it should, in a line each.
-        drawn: Its split is drawn, as nothing states it.
+        notes: Lines on irregularities.
+        drawn: Its split is drawn, as it is not stated.
     """
 
     domain: str
@@ -61,30 +61,30 @@ class Site:
     @property
     def splits(self) -> tuple[Split, ...]:
         """The splits that it has."""
-        found = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
-        return tuple(split for split in OWN_SPLITS if split in found)
+        splits = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
+        return tuple(split for split in OWN_SPLITS if split in splits)
 
 
 def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
-    """Refuse a site that lacks images of a split: what `init`, `prepare`, a run and a node go by.
+    """Refuse a site that lacks images of a split, for `init`, `prepare`, a run and a node.
 
     Raises:
-        DataError: With what it has, and what to do.
+        DataError: With its splits and a remedy.
     """
     missing = next((split for split in wanted if split not in site.splits), None)
     if missing is None:
         return
-    where, has = f"{shown(data_dir(source))}: {site.domain}", " and ".join(site.splits) or "no"
+    site_name, present = f"{shown(data_dir(source))}: {site.domain}", " and ".join(site.splits) or "no"
     if site.drawn:
         number = len(site.pictures)
-        held = "its only image is" if number == 1 else f"all {number} images are"
+        count = "its only image is" if number == 1 else f"all {number} images are"
         raise DataError(
-            f"{where} has no {missing} images: {held} {has}, and no class has two images, or two patients, to divide; "
-            "add images, or leave it out (dataset.domains)"
+            f"{site_name} has no {missing} images: {count} {present}, and no class has two images, or two "
+            "patients, to divide; add images, or leave it out (dataset.domains)"
         )
     raise DataError(
-        f"{where} has no {missing} images, only {has} ones; allowed are train and test, or neither stated, and test "
-        "alone of a site that no node holds (allocation.held_out)"
+        f"{site_name} has no {missing} images, only {present} ones; allowed are train and test, or no stated split, "
+        "and only test for a site that no node holds (allocation.held_out)"
     )
 
 
@@ -102,39 +102,34 @@ def data_dir(source: Source) -> Path:
 
 
 def look(domain: str, source: Source, *, own: bool) -> Site | None:
-    """Return what there is of a domain, None if nothing."""
+    """Return the site of a domain; None if there is none."""
     root = data_dir(source)
     with files.reading(root):
         rows = table_rows(source, own=own)
         if rows is not None:
             return _from_table(domain, rows, source)
-        if archives := npz_files(root, domain):
-            if both := same_file.twice(path for _, path in archives):
-                raise DataError(f"{shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+        if archives := tuple(layout.archives(root, domain).items()):
+            if pair := same_file.twice(path for _, path in archives):
+                raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
             return Site(domain, "npz", archives=archives)
         folder = _folder(root, domain, source.classes, own=own)
         return None if folder is None else _from_folder(domain, folder, source)
 
 
-def npz_files(root: Path, domain: str) -> tuple[tuple[Split, Path], ...]:
-    """Return the npz files of a domain, by split."""
-    return tuple(layout.archives(root, domain).items())
-
-
 def table_path(source: Source) -> Path:
-    """Return where the table is, if there is one."""
+    """Return the path of the table, whether it exists or not."""
     return data_dir(source) / (source.labels or LABELS)
 
 
 def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | None:
-    """Return the rows of the table, None where there is none.
+    """Return the rows of the table; None if there is no table.
 
     Args:
-        source: Where it is.
-        own: It is a real node's own, which may leave out the column domain.
+        source: The place of the images.
+        own: It is a real node's own, which may lack the column domain.
 
     Raises:
-        DataError: If there is none though it is named, or it cannot be read.
+        DataError: If a named table is missing, or it cannot be read.
     """
     path = table_path(source)
     if not path.is_file():
@@ -148,20 +143,20 @@ def table_rows(source: Source, *, own: bool = False) -> tuple[table.Row, ...] | 
 
 def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site | None:
     path = table_path(source)
-    mine = [row for row in rows if not row.domain or same_names.same(row.domain, domain)]
-    if not mine:
+    rows_of_domain = [row for row in rows if not row.domain or same_names.same(row.domain, domain)]
+    if not rows_of_domain:
         return None
-    given = {row.split is not None for row in mine}
-    if len(given) > 1:
-        first = next(row for row in mine if row.split is None)
+    has_split = {row.split is not None for row in rows_of_domain}
+    if len(has_split) > 1:
+        first = next(row for row in rows_of_domain if row.split is None)
         raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
-    groups = _groups(mine, path)
-    found = [_picture(row, path, domain, source.classes, groups) for row in mine]
-    return _split_up(domain, "table", found, source, drawn=given == {False})
+    groups = _groups(rows_of_domain, path)
+    images = [_picture(row, path, domain, source.classes, groups) for row in rows_of_domain]
+    return _split_up(domain, "table", images, source, drawn=has_split == {False})
 
 
 def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
-    """Return one spelling of each patient or group of a site, by the name that all its spellings have in common.
+    """Return one spelling of each patient or group of a site, by its name's key.
 
     Raises:
         DataError: If two are one number in two spellings.
@@ -176,30 +171,30 @@ def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
 
 def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> Picture:
     label = files.label_of(row.label, classes, {})
-    where = path.parent / row.file
+    file = path.parent / row.file
     if label is None:
         raise DataError(
             f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
         )
-    if not is_image(where):
-        if pictures.is_image_name(where.name):
-            presence.check(where)  # a link on the way that leads nowhere
-        taken = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(where.name) else ""
-        divided = "; folders in a path are divided by /" if "\\" in row.file else ""
-        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(where)}{taken}{divided}")
+    if not is_image(file):
+        if pictures.is_image_name(file.name):
+            presence.check(file)  # a broken link on the way
+        suffixes_text = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(file.name) else ""
+        separator_text = "; folders in a path are divided by /" if "\\" in row.file else ""
+        raise DataError(f"{shown(path)} line {row.line}: no image file {shown(file)}{suffixes_text}{separator_text}")
     group = groups[same_names.key(row.group)] if row.group else ""
     parts = PurePosixPath(row.file).parts
-    below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
-    return Picture(where, "/".join(below), label, row.split or "train", group)
+    parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
+    return Picture(file, "/".join(parts_below), label, row.split or "train", group)
 
 
 def is_image(path: Path) -> bool:
-    """Return whether a path is taken for an image; one that is there by name alone is too, and cannot be decoded."""
+    """Return whether a path is an image by name, including broken links, which then cannot be decoded."""
     return pictures.is_image_name(path.name) and not path.is_dir() and (path.exists() or path.is_symlink())
 
 
 def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> Path | None:
-    """Return a domain's folder; of a real node it may be data-dir itself."""
+    """Return a domain's folder; for a real node it may be data-dir itself."""
     place = layout.named(root, domain)
     if place.is_dir():
         check_site(place)
@@ -213,29 +208,29 @@ def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> 
 
 def _from_folder(domain: str, folder: Path, source: Source) -> Site:
     splits = _split_folders(folder)
-    found: list[Picture] = []
-    left: list[Path] = []
+    found_pictures: list[Picture] = []
+    ignored: list[Path] = []
     notes: list[str] = []
     for split, place in splits.items() or [(SPLITS[0], folder)]:
         loose = [path for path in layout.visible(place) if is_image(path)]
         if loose:
-            notes.append(f"{shown(loose[0])}: lies next to class folders and is not taken, {len(loose)} images in all")
+            notes.append(f"{shown(loose[0])}: lies next to class folders; {len(loose)} such images are ignored")
         for label, sub in files.class_folders(place, source.classes):
             images, others, deeper = _class_folder(sub)
-            found += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
-            left += others
-            notes += [f"{shown(path)}: a folder in a class folder is not looked into" for path in deeper]
-    if not found:
+            found_pictures += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
+            ignored += others
+            notes += [f"{shown(path)}: a folder in a class folder is ignored" for path in deeper]
+    if not found_pictures:
         raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
     kind = "splits" if splits else "classes"
-    return _split_up(domain, kind, found, source, drawn=not splits, left=left, notes=notes)
+    return _split_up(domain, kind, found_pictures, source, drawn=not splits, ignored=ignored, notes=notes)
 
 
 def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Return the images of a class folder, the files there that are not taken, and the folders.
+    """Return the images of a class folder, its other files, and its folders.
 
     Raises:
-        DataError: If no image lies right in it, but other files, or images deeper.
+        DataError: If it has no image itself, but other files, or images in folders below.
     """
     presence.check(folder)
     inside = layout.visible(folder)
@@ -272,52 +267,60 @@ def _first_below(folders: Sequence[Path]) -> Path | None:
 
 
 def _split_up(
-    domain: str, kind: str, found: Sequence[Picture], source: Source,
-    *, drawn: bool, left: Sequence[Path] = (), notes: Sequence[str] = (),
-) -> Site:  # fmt: skip
-    """Return a site with its images in order, its split drawn where none is given."""
-    ordered = sorted(found, key=lambda picture: (picture.label, picture.name))
+    domain: str,
+    kind: str,
+    pictures_found: Sequence[Picture],
+    source: Source,
+    *,
+    drawn: bool,
+    ignored: Sequence[Path] = (),
+    notes: Sequence[str] = (),
+) -> Site:
+    """Return a site with its images in order, and with a drawn split if none is stated."""
+    ordered = sorted(pictures_found, key=lambda picture: (picture.label, picture.name))
     labels = [picture.label for picture in ordered]
-    told = list(notes)
+    all_notes = list(notes)
     where = f"{shown(data_dir(source))}: {domain}"
-    if both := same_file.twice(picture.path for picture in ordered):
-        raise DataError(f"{where}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
+    if pair := same_file.twice(picture.path for picture in ordered):
+        raise DataError(f"{where}: {shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
     if drawn:
-        units = [f"/{picture.group}" if picture.group else picture.name for picture in ordered]  # no name starts so
+        units = [
+            f"/{picture.group}" if picture.group else picture.name for picture in ordered
+        ]  # no name starts with a slash
         test = stratified.test_part(labels, units, source.test_share, source.seed)
         ordered = [
-            Picture(one.path, one.name, one.label, SPLITS[int(is_test)], one.group)
-            for one, is_test in zip(ordered, test.tolist(), strict=True)
+            Picture(picture.path, picture.name, picture.label, SPLITS[int(is_test)], picture.group)
+            for picture, is_test in zip(ordered, test.tolist(), strict=True)
         ]
         for label, in_test in stratified.uncovered(labels, test):
             sides = ("train", "test") if in_test else ("test", "train")
-            told.append(
+            all_notes.append(
                 f"{where}: all {labels.count(label)} images of class {source.classes[label]} are in {sides[0]}, none "
                 f"is in {sides[1]}: they are one image, or their groups allow no other split"
             )
     split_groups = _on_both_sides(ordered)
     if split_groups:
-        told.append(
+        all_notes.append(
             f"{where}: {len(split_groups)} groups are in train and in test, {as_found(split_groups[0])} among them"
         )
-    return Site(domain, kind, tuple(ordered), (), tuple(left), tuple(told), drawn)
+    return Site(domain, kind, tuple(ordered), (), tuple(ignored), tuple(all_notes), drawn)
 
 
-def _on_both_sides(found: Sequence[Picture]) -> list[str]:
-    sides = {(picture.group, picture.split) for picture in found if picture.group}
+def _on_both_sides(pictures_of_site: Sequence[Picture]) -> list[str]:
+    sides = {(picture.group, picture.split) for picture in pictures_of_site if picture.group}
     return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
 
 
 def _is_split(folder: Path) -> bool:
-    """Return whether a folder is called like a split and has class folders; else it is a class of that name."""
+    """Return whether a folder has the name of a split and has class folders; otherwise it is a class."""
     return split_names.split_of(folder.name) is not None and bool(layout.folders_in(folder))
 
 
 def _split_folders(folder: Path) -> dict[Split, Path]:
-    """Return the split folders of a site; none where its class folders lie right in it.
+    """Return the split folders of a site; empty if it has class folders directly.
 
     Raises:
-        DataError: If another folder lies beside them, or two name one split.
+        DataError: If another folder is next to them, or two name one split.
     """
     inside = layout.folders_in(folder)
     if not any(map(_is_split, inside)):
@@ -325,34 +328,33 @@ def _split_folders(folder: Path) -> dict[Split, Path]:
     other = next((path for path in inside if split_names.split_of(path.name) is None), None)
     if other is not None:
         raise DataError(
-            f"{shown(other)}: lies next to split folders and is none; allowed are {split_names.USUAL}, "
-            "with class folders"
+            f"{shown(other)}: is next to split folders and is none; allowed are {split_names.USUAL}, with class folders"
         )
     return layout.split_folders(folder)
 
 
 def names_in(root: Path) -> tuple[str, ...]:
-    """Return the names of the folders that are sites, and of those that npz files name.
+    """Return the names of the sites: of folders and of npz files.
 
     Raises:
         DataError: As :func:`check_site`, or if there is no site.
     """
-    found = {name for name, _ in layout.all_archives(root).values()}
-    if wrong := sorted(name for name in found if split_names.split_of(name)):
-        raise _is_no_site(root, wrong[0])
-    found |= {folder.name for folder in layout.folders_in(root) if check_site(folder)}
-    if not found:
+    names = {name for name, _ in layout.all_archives(root).values()}
+    if split_like := sorted(name for name in names if split_names.split_of(name)):
+        raise _is_no_site(root, split_like[0])
+    names |= {folder.name for folder in layout.folders_in(root) if check_site(folder)}
+    if not names:
         raise DataError(f"{shown(root)}: no site found; expected {LAYOUTS}")
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def check_site(folder: Path) -> bool:
-    """Return whether a folder is a site: whether it has images in class folders, with or without split folders.
+    """Return whether a folder is a site: it has images in class folders, with or without split folders.
 
-    A folder without images is none, and one that is not there.
+    A missing folder, or one without images, is no site.
 
     Raises:
-        DataError: If it has images in no known layout, or is called like a split.
+        DataError: If its images have no known layout, or it has the name of a split.
     """
     presence.check(folder)
     inside = layout.folders_in(folder)
@@ -364,10 +366,10 @@ def check_site(folder: Path) -> bool:
     if (is_site or first) and split_names.split_of(folder.name):
         raise _is_no_site(folder.parent, folder.name)
     if first and not inside:
-        raise DataError(f"{shown(folder)}: images right in it, no class folders; expected {LAYOUTS}")
+        raise DataError(f"{shown(folder)}: it has images but no class folders; expected {LAYOUTS}")
     if first:
         raise DataError(
-            f"{shown(folder)}: images in no known layout, {shown(first)} is one; expected {LAYOUTS}: {_DEEPER}; "
+            f"{shown(folder)}: images in no known layout, such as {shown(first)}; expected {LAYOUTS}: {_DEEPER}; "
             "dataset.domains leaves out a folder that is no site"
         )
     return is_site
@@ -385,11 +387,11 @@ def class_names(root: Path, domain: str) -> list[str]:
 
 
 def absent(domain: str, source: Source, *, own: bool) -> DataError:
-    """Return the error that says what was looked for, and what there is."""
+    """Return the error that names the expected and the existing places."""
     root, rows = data_dir(source), table_rows(source, own=own)
     if rows is not None:
-        there = files.listed(sorted({row.domain for row in rows}))
-        return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {there}")
+        domains = files.listed(sorted({row.domain for row in rows}))
+        return DataError(f"{shown(table_path(source))}: no row of {domain}; its domains are {domains}")
     start = f"[{domain}/]" if own else f"{domain}/"
     return DataError(
         f"{domain} not found in {shown(root)}; looked for {start}<class>/*, "

@@ -1,4 +1,4 @@
-"""The usual spellings of a split, as names of folders, of npz files and in the column split of a table."""
+"""Recognizes the usual spellings of a split: names of folders and npz files, and the column split of a table."""
 
 import re
 
@@ -6,12 +6,12 @@ from datasets.base import OWN_SPLITS, Split
 from fedshift_core import same_names
 
 _WORDS: dict[str, Split] = {
-    "train": "train", "training": "train", "trn": "train",
-    "validation": "validation", "valid": "validation", "val": "validation", "validate": "validation",
-    "validating": "validation", "dev": "validation", "devel": "validation", "development": "validation",
-    "test": "test", "testing": "test", "tests": "test", "tst": "test",
-}  # fmt: skip
-#: What may stand with the word: ``train_set``, ``images-test``, ``validation data``.
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "validate", "validating"), "validation"),
+    **dict.fromkeys(("dev", "devel", "development"), "validation"),
+    **dict.fromkeys(("test", "testing", "tests", "tst"), "test"),
+}
+#: Words that may accompany it: ``train_set``, ``images-test``, ``validation data``.
 _FILLERS = frozenset({"set", "sets", "split", "data", "dataset", "images", "image", "imgs", "img", "folder", "part"})
 _JOINED = ("set", "split", "data", "images", "imgs")  # trainset, testdata
 _YEAR = re.compile(r"(?:19|20)\d\d")  # train2017
@@ -22,7 +22,7 @@ USUAL = f"{', '.join(OWN_SPLITS)} and their usual spellings (Training, val, vali
 
 
 def split_of(name: str) -> Split | None:
-    """Return the split that a name is a usual spelling of, None for any other name; letter case does not count."""
+    """Return the split of a usual spelling in any letter case; None for other names."""
     words = [word for word in _APART.split(_YEAR.sub("", same_names.key(name))) if word]
     words = [word for word in words if word not in _FILLERS]
     if len(words) != 1:
@@ -34,7 +34,7 @@ def split_of(name: str) -> Split | None:
 
 
 def named(stem: str) -> tuple[str, Split] | None:
-    """Return the site and the split that the name of an npz file without its suffix says: ``<site>_<split>``."""
+    """Return the site and the split in the stem of an npz file: ``<site>_<split>``."""
     site, _, last = stem.rpartition("_")
     if site and last in OWN_SPLITS:
         return site, _WORDS[last]

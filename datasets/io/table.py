@@ -1,4 +1,4 @@
-"""Tables of images: a CSV file whose rows each name a file, its class and its site."""
+"""Reads tables of images: each row of a CSV file names an image file, its class and its site."""
 
 import csv
 import functools
@@ -15,9 +15,9 @@ from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 
-MOST_BYTES = 1 << 29  # of a table; the 455,954 rows of Camelyon17's have 40 MB
+MOST_BYTES = 1 << 29  # of a table; Camelyon17's, with 455,954 rows, has 40 MB
 _DELIMITERS = ",;\t"
-#: Columns of labels.csv, and those of which at most one says what must stay together.
+#: Columns of labels.csv, and those of which at most one names the group of an image.
 COLUMNS, GROUPS = ("file", "label"), ("patient", "group")
 
 
@@ -29,9 +29,9 @@ class Row:
         line: Its line in the file, from 1.
         file: Path below data-dir, with ``/``.
         label: Name of its class.
-        domain: Its site; empty where the table has no such column.
+        domain: Its site; empty if the table has no such column.
         split: Its split, or None.
-        group: What it stays together with, a patient; empty for nothing.
+        group: The group of images that stay together, such as a patient; empty for none.
     """
 
     line: int
@@ -42,30 +42,30 @@ class Row:
     group: str = ""
 
 
-#: Makes a row of its line and its cells by column; a ``ValueError`` says in a few words what is wrong with it.
+#: Makes a row from its line and its cells by column; a ``ValueError`` describes a mistake in a few words.
 Make = Callable[[int, Mapping[str, str]], Row]
 
 
 def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = False) -> tuple[Row, ...]:
-    """Read a table; commas, semicolons or tabs divide its cells, and columns may come in any order.
+    """Return the rows of a table; commas, semicolons or tabs separate cells, and columns have any order.
 
     Args:
         path: The file.
         columns: Lower-case names of columns that it must have.
         make: Makes a row.
-        resolved: Files lie below the table's folder and are compared there, so that a link, or another spelling of a
-            path, is the same file. Otherwise paths are compared.
+        resolved: Compare files below the table's folder, so that a link or another spelling of a path is the same file.
+            Otherwise compare paths.
 
     Raises:
         DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
     """
     with files.reading(path.absolute()):
-        about = path.stat()
-    stamp = (about.st_mtime_ns, about.st_ctime_ns, about.st_ino)  # a file may be replaced and keep its time of writing
-    return _read(path, about.st_size, stamp, tuple(columns), make, resolved)
+        status = path.stat()
+    stamp = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino)  # a replaced file may keep its time of writing
+    return _read(path, status.st_size, stamp, tuple(columns), make, resolved)
 
 
-@functools.lru_cache(maxsize=2)  # each domain and split of a run asks again
+@functools.lru_cache(maxsize=2)  # each domain and split of a run reads it again
 def _read(
     path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool
 ) -> tuple[Row, ...]:
@@ -82,26 +82,26 @@ def _read(
                 continue
             line = reader.line_num + 1
             row = _row(path, line, names, cells, make)
-            for mark in _marks(path, row, resolved):
+            for mark in _keys(path, row, resolved):
                 if (other := seen.setdefault(mark, row)) is not row:
-                    raise DataError(f"{shown(path)} line {line}: {_both(row, other)}")
+                    raise DataError(f"{shown(path)} line {line}: {_duplicate(row, other)}")
             rows.append(row)
     if not rows:
         raise DataError(f"{shown(path)}: no row below the names of its columns")
     return tuple(rows)
 
 
-def _marks(path: Path, row: Row, resolved: bool) -> list[object]:
-    """Return what no other row may have: the row's path without detours, and the file itself."""
+def _keys(path: Path, row: Row, resolved: bool) -> list[object]:
+    """Return keys that no other row may have: the row's normalized path and the file's identity."""
     marks: list[object] = [str(PurePosixPath(row.file))]  # without // and ./
-    about = same_file.identity(path.parent / row.file) if resolved else None
-    return marks if about is None else [*marks, about]
+    file_id = same_file.identity(path.parent / row.file) if resolved else None
+    return marks if file_id is None else [*marks, file_id]
 
 
-def _both(row: Row, other: Row) -> str:
-    """Return what is wrong with two rows of one file."""
+def _duplicate(row: Row, other: Row) -> str:
+    """Return the message on two rows of one file."""
     if row.file == other.file:
-        return f"{as_found(row.file)} stands in line {other.line} too"
+        return f"{as_found(row.file)} is in line {other.line} too"
     return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
 
 
@@ -132,14 +132,14 @@ def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) 
 
 
 def _check_file(file: str) -> None:
-    """Refuse a path that may lie elsewhere than below data-dir."""
+    """Refuse a path that may leave data-dir."""
     parts = PurePosixPath(file).parts
     if not parts or parts[0] == "/" or ".." in parts or "\0" in file:
         raise ValueError(f"file {as_found(file)}; allowed is a path below data-dir")
 
 
 def labelled(line: int, cells: Mapping[str, str]) -> Row:
-    """Make a row of ``labels.csv``: columns file, label, domain, and if they are there split, and patient or group."""
+    """Return a row of ``labels.csv``: columns file, label, domain, optionally split, and patient or group."""
     if all(column in cells for column in GROUPS):
         raise ValueError(f"columns {' and '.join(GROUPS)}; allowed is one of them")
     if not cells["file"]:
@@ -153,35 +153,35 @@ def labelled(line: int, cells: Mapping[str, str]) -> Row:
 
 
 def _split(text: str) -> Split | None:
-    found = split_names.split_of(text)
-    if text and found is None:
+    split = split_names.split_of(text)
+    if text and split is None:
         raise ValueError(f"split {as_found(text)}; allowed are {split_names.USUAL}, or nothing in all rows of a domain")
-    return found
+    return split
 
 
 def listing(
     path: Path, rows: Sequence[Row], domain: str, split: Split, folder: Path, classes: tuple[str, ...]
 ) -> Listing:
-    """List the images of one domain and split, in the order of the table.
+    """Return the images of one domain and split, in the order of the table.
 
     Args:
         path: The table, for messages.
         rows: Its rows, each with a split.
         domain: Name of the domain.
         split: Which split.
-        folder: Where the files of the rows lie.
+        folder: The folder of the files.
         classes: Class names; a label is an index into them.
 
     Raises:
         DataError: If there is no row, or a file is missing.
     """
-    mine = [row for row in rows if (row.domain, row.split) == (domain, split)]
-    if not mine:
+    rows_of_split = [row for row in rows if (row.domain, row.split) == (domain, split)]
+    if not rows_of_split:
         raise DataError(f"{shown(path)}: no {split} images of {domain}")
-    for row in mine:
+    for row in rows_of_split:
         place = folder / row.file
-        if not place.is_file() and not place.is_symlink():  # a link that leads nowhere cannot be decoded, and says why
+        if not place.is_file() and not place.is_symlink():  # a broken link fails later, with a reason
             presence.check(place)
             raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
-    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in mine)
-    return Listing(items, np.array([classes.index(row.label) for row in mine], np.int64))
+    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in rows_of_split)
+    return Listing(items, np.array([classes.index(row.label) for row in rows_of_split], np.int64))

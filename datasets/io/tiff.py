@@ -1,9 +1,9 @@
-"""TIFF files, reduced to what their one image needs before Pillow and libtiff see them.
+"""Reduces TIFF files to the tags of their one image before Pillow and libtiff read them.
 
-A TIFF is a list of tags that point to anywhere in the file: thousands of them may name the same megabytes, further
-lists may hang from them, and two dozen ways of compression each have a decoder in C. So the list is read here, in
-plain Python, and a new one is written behind the file's content: with the tags that decide pixels, in the ways of
-compression that cameras, scanners and microscopes use, each within the file, and of no second page.
+A TIFF is a list of tags that point to any place in the file: thousands of them may name the same megabytes, more lists
+may follow, and two dozen compressions each have a decoder in C. So plain Python reads the list here, and writes a new
+one behind the file's content: only tags that decide pixels, with places inside the file and compressions of cameras,
+scanners and microscopes, and without a second page.
 """
 
 import struct
@@ -16,31 +16,31 @@ MAGIC = (b"II*\0", b"MM\0*")
 BIG_MAGIC = (b"II+\0", b"MM\0+")
 _MOST_TAGS = 1024
 _MOST_VALUES = 1 << 16  # of one tag: strips or tiles, mostly
-_MOST_TILE = 1 << 24  # pixels of one tile: it is unpacked whole, however small the image is
-_CODES = {1: "B", 3: "H", 4: "I", 7: "B"}  # how struct calls a value's type; the tags below are of no other
+_MOST_TILE = 1 << 24  # pixels of one tile, which is unpacked completely, however small the image is
+_CODES = {1: "B", 3: "H", 4: "I", 7: "B"}  # struct's codes of value types; the tags below have no others
 _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC = 256, 257, 258, 259, 262
 _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT, _SAMPLES, _PLANES = 322, 323, 339, 277, 284
-#: Besides these: fill order, strips (offsets, rows, bytes), predictor, colour map, tiles
+#: In addition: fill order, strips (offsets, rows, bytes), predictor, colour map, tiles
 #: (offsets, bytes), extra samples, JPEG tables; YCbCr coefficients, subsampling, positions, reference black and white.
-#: Not the orientation: no format's is followed.
+#: Not the orientation, which is ignored in all formats.
 _KEPT = {
-    _WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, 266, 273, _SAMPLES, 278, 279, _PLANES, 317, 320,
-    _TILE_WIDTH, _TILE_LENGTH, 324, 325, 338, _SAMPLE_FORMAT, 347, 530, 531,
-}  # fmt: skip
+    *(_WIDTH, _LENGTH, _BITS, _COMPRESSION, _PHOTOMETRIC, _SAMPLES, _PLANES, _TILE_WIDTH, _TILE_LENGTH, _SAMPLE_FORMAT),
+    *(266, 273, 278, 279, 317, 320, 324, 325, 338, 347, 530, 531),
+}
 _COMPRESSIONS = {1: "none", 5: "LZW", 7: "JPEG", 8: "Deflate", 32773: "PackBits", 32946: "Deflate"}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO = 0, 1
 _UNSIGNED, _SIGNED, _FLOAT = 1, 2, 3
 _UNCOMPRESSED = 1
-_APART = 2  # the value of _PLANES of a file whose channels lie one after the other
+_APART = 2  # the value of _PLANES if channels are stored one after the other
 
 
 class Depth(NamedTuple):
-    """What Pillow does not tell of values of more than 8 bits.
+    """Properties of values of more than 8 bits that Pillow does not report.
 
     Attributes:
         bits: Bits a channel.
-        inverted: Whether white is at zero.
-        unsigned: Whether they are unsigned, of 32 bits: Pillow takes them for signed ones.
+        inverted: Whether zero is white.
+        unsigned: Whether they are unsigned with 32 bits, which Pillow takes for signed.
     """
 
     bits: int = 16
@@ -49,11 +49,11 @@ class Depth(NamedTuple):
 
 
 def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
-    """Return a TIFF with the tags alone that decide the pixels of its only page, and what Pillow would not see to.
+    """Return a TIFF with only the tags that decide the pixels of its one page, and properties Pillow ignores.
 
     Args:
         content: The file; it begins with one of :data:`MAGIC`.
-        name: How messages name it.
+        name: Its name in messages.
 
     Raises:
         DataError: If it is damaged, has several pages, holds floating-point numbers, is compressed in another way, or
@@ -90,7 +90,7 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
 
 
 def _check_readable(where: str, order: str, bits: int, kind: int, compression: int, *, apart: bool) -> None:
-    """Refuse what Pillow 13 reads as other values, without a word.
+    """Refuse files that Pillow 13 silently reads as other values.
 
     Raises:
         DataError: With what is allowed.
@@ -99,7 +99,7 @@ def _check_readable(where: str, order: str, bits: int, kind: int, compression: i
         raise DataError(
             f"{where}: signed numbers of {bits} bits; allowed are unsigned ones, or signed ones of 16 or 32"
         )
-    if apart and bits > 8 and compression == _UNCOMPRESSED:  # it takes half the bytes of each plane
+    if apart and bits > 8 and compression == _UNCOMPRESSED:  # it reads half the bytes of each plane
         raise DataError(
             f"{where}: channels of {bits} bits one after the other, uncompressed; allowed are pixels one after the "
             "other, or such a file with LZW or Deflate"
@@ -112,21 +112,21 @@ def _check_readable(where: str, order: str, bits: int, kind: int, compression: i
 
 
 def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int, bytes], int]:
-    """Return the tags that are kept, each with its 12 bytes in the list, and where the next page's list begins."""
+    """Return the kept tags, each with its 12 bytes in the list, and the start of the next page's list."""
     (number,) = struct.unpack_from(f"{order}H", content, at)
     if not 0 < number <= _MOST_TAGS:
         raise DataError(f"{where}: damaged (a TIFF of {number} tags, allowed are 1 to {_MOST_TAGS})")
-    found: dict[int, bytes] = {}
+    entries: dict[int, bytes] = {}
     for place in range(at + 2, at + 2 + 12 * number, 12):
         tag, kind, count, offset = struct.unpack_from(f"{order}HHII", content, place)
-        if tag not in _KEPT or tag in found:
+        if tag not in _KEPT or tag in entries:
             continue
         length = struct.calcsize(_CODES[kind]) * count if kind in _CODES else 0
         if length == 0 or count > _MOST_VALUES or (length > 4 and offset + length > len(content)):
             raise DataError(f"{where}: damaged (TIFF tag {tag} has {count} values of type {kind} at {offset})")
-        found[tag] = content[place : place + 12]
+        entries[tag] = content[place : place + 12]
     (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
-    return found, following
+    return entries, following
 
 
 def _first(content: bytes, entries: dict[int, bytes], tag: int, order: str, default: int) -> int:

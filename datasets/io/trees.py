@@ -1,4 +1,4 @@
-"""Listing a domain without decoding it: class folders, uncompressed tars, and what is missing from them."""
+"""Lists a domain without decoding it: class folders, uncompressed tars, and missing images."""
 
 import hashlib
 import tarfile
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from datasets.base import Source, Split, check_range
 from datasets.io import files, layout, npz, pictures, presence
-from datasets.listing import Arrays, Found, Item, Listing
+from datasets.listing import Arrays, ImageFiles, Item, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.same_names import key
 
-#: How compressed files begin.
+#: Starts of compressed files.
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 Finder = Callable[[Path, str], Path | None]
@@ -27,11 +27,11 @@ def locate(dataset: str, domain: str, source: Source, *, domains: Sequence[str],
 
     Args:
         dataset: The data set's name, for messages.
-        domain: The domain that is asked for.
+        domain: The domain.
         source: Names the data-dir.
         domains: All domains.
-        finder: Returns the place of a domain below a folder, None if it is not there.
-        layouts: What is looked for, for messages; ``<domain>`` stands for the domain.
+        finder: Returns the place of a domain below a folder; None if it is missing.
+        layouts: The expected layouts, for messages; ``<domain>`` stands for the domain.
 
     Returns:
         An absolute path.
@@ -47,31 +47,31 @@ def locate(dataset: str, domain: str, source: Source, *, domains: Sequence[str],
     files.check_data_dir(root)
     with files.reading(root):
         place = finder(root, domain)
-        there = [] if place else [known for known in domains if finder(root, known)]
+        domains_there = [] if place else [known for known in domains if finder(root, known)]
     if place is None:
         raise DataError(
             f"{domain} not found in {shown(root)}; looked for {layouts.replace('<domain>', domain)}\n"
-            f"Domains of {dataset} there: {', '.join(there) or 'none'}"
+            f"Domains of {dataset} there: {', '.join(domains_there) or 'none'}"
         )
     return place
 
 
 def children(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Return what ``folder`` holds of the given lower-case names, in their order, whatever the letter case."""
+    """Return the entries of ``folder`` with the given lower-case names, in their order and any letter case."""
     if not folder.is_dir():
         return []
-    found = [path for path in folder.iterdir() if key(path.name) in names]
-    for path in found:
+    matches = [path for path in folder.iterdir() if key(path.name) in names]
+    for path in matches:
         presence.check(path)
-    return sorted(found, key=lambda path: (names.index(key(path.name)), path.name))
+    return sorted(matches, key=lambda path: (names.index(key(path.name)), path.name))
 
 
 def places(root: Path, *levels: Sequence[str]) -> list[Path]:
-    """Return ``root`` and the folders below it along ``levels`` of lower-case names, each of which may be left out."""
-    found = [root]
+    """Return ``root`` and the folders below it along optional ``levels`` of lower-case names."""
+    folders = [root]
     for names in levels:
-        found += [path for base in found for path in children(base, names) if path.is_dir()]
-    return found
+        folders += [path for base in folders for path in children(base, names) if path.is_dir()]
+    return folders
 
 
 def first_file(root: Path, levels: Sequence[Sequence[str]], names: Sequence[str]) -> Path | None:
@@ -80,7 +80,9 @@ def first_file(root: Path, levels: Sequence[Sequence[str]], names: Sequence[str]
     return next((path for name in names for base in bases if (path := base / name).is_file()), None)
 
 
-def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True) -> Found:
+def find_plain(
+    data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True
+) -> ImageFiles:
     """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
 
     Args:
@@ -91,7 +93,7 @@ def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ..
         stated: Somebody stated their order.
 
     Raises:
-        DataError: If neither is there.
+        DataError: If both are missing.
     """
     files.check_data_dir(data_dir)
     with files.reading(data_dir.absolute()):
@@ -104,7 +106,7 @@ def find_plain(data_dir: Path, domain: str, split: Split, classes: tuple[str, ..
 
 
 def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> Arrays:
-    """Return the images of an npz file, whose labels are read and checked at once, its images later.
+    """Return the images of an npz file; its labels are read and checked now, its images later.
 
     Args:
         path: The file.
@@ -131,15 +133,15 @@ def list_folders(
     others: Collection[str] = (),
     complete: bool = True,
 ) -> Listing:
-    """List ``<folder>/<class>/*``, by class as in ``classes``, then by file name.
+    """Return the images of ``<folder>/<class>/*``, by class as in ``classes``, then by file name.
 
-    Files of other suffixes are told of in a warning.
+    A warning names files of other suffixes.
 
     Args:
         folder: The folder of one domain, or of one split of it.
         classes: Class names; a label is an index into them.
         aliases: Class name by a further, lower-case name of its folder.
-        others: Lower-case names of folders to pass over.
+        others: Lower-case names of folders to ignore.
         complete: Every class must have an image; otherwise at least one of them.
 
     Raises:
@@ -183,8 +185,8 @@ def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]
                 f"{shown(where)}: member {shown(member.name)} is of no class; allowed are {', '.join(classes)}"
             )
         items[label, name.name] = Item(where, member.name, member.offset_data, member.size)
-    # Those in a class's folder, as in folders: a list beside them is no image that was left out.
-    pictures.tell_not_taken(where, pictures.not_taken(name.name for _, name in members if len(name.parts) > 2))
+    # Only those in class folders, as in folders: a list next to them is not an ignored image.
+    pictures.warn_of_ignored(where, pictures.not_taken(name.name for _, name in members if len(name.parts) > 2))
     ordered = sorted(items)
     labels = np.array([label for label, _ in ordered], np.int64)
     _check_classes(labels, classes, where, "<domain>/<class>", complete=True)
@@ -192,7 +194,7 @@ def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]
 
 
 def _members(path: Path) -> list[tarfile.TarInfo]:
-    """Return the headers of a tar; tarfile itself takes one that was cut short, or damaged inside, for complete."""
+    """Return the headers of a tar; tarfile itself accepts a truncated or damaged one."""
     with files.reading(path), path.open("rb") as file:
         start = file.read(6)
         kind = next((name for magic, name in _COMPRESSED.items() if start.startswith(magic)), None)
@@ -203,7 +205,7 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
         with tarfile.open(fileobj=file, mode="r:") as archive:
             at = -1
             for member in archive:
-                if archive.offset <= at:  # a negative size, and tarfile would go round for ever
+                if archive.offset <= at:  # a negative size would send tarfile into an endless loop
                     raise DataError(f"{shown(path)}: damaged after {len(members)} members")
                 at = archive.offset
                 members.append(member)
@@ -233,28 +235,28 @@ def class_counts(labels: NDArray[np.int64], classes: tuple[str, ...]) -> dict[st
     return {name: int(count) for name, count in zip(classes, counts, strict=True)}
 
 
-def compare_counts(found: Mapping[str, int], published: Mapping[str, int]) -> str | None:
-    """Report where numbers of images differ from the published ones.
+def compare_counts(counts: Mapping[str, int], published: Mapping[str, int]) -> str | None:
+    """Return a line on numbers of images that differ from the published ones; None if all agree.
 
     Args:
-        found: Number of images by name (of a domain, a split or a class); a name left out has none.
-        published: The same as published; names that are not in it are not compared.
+        counts: Number of images by name (of a domain, a split or a class); a missing name has none.
+        published: The published numbers; other names are not compared.
 
     Returns:
         One line, for example ``dog: 180 of 189 images, 9 missing; horse: 201 of 199 images, 2 too many``;
         None if all agree.
     """
     notes = []
-    for name, wanted in published.items():
-        count = found.get(name, 0)
-        if count < wanted:
-            notes.append(f"{name}: {count} of {wanted} images, {wanted - count} missing")
-        elif count > wanted:
-            notes.append(f"{name}: {count} of {wanted} images, {count - wanted} too many")
+    for name, expected in published.items():
+        count = counts.get(name, 0)
+        if count < expected:
+            notes.append(f"{name}: {count} of {expected} images, {expected - count} missing")
+        elif count > expected:
+            notes.append(f"{name}: {count} of {expected} images, {count - expected} too many")
     return "; ".join(notes) or None
 
 
-def split_by_tens(whole: Listing, split: Split) -> Listing:
-    """Return one split of a domain by the rule of F2DC's code: the last two of every ten images are test."""
-    test = np.arange(len(whole)) % 10 >= 8
-    return whole.select(np.flatnonzero(test if split == "test" else ~test))
+def split_by_tens(listing: Listing, split: Split) -> Listing:
+    """Return one split of a domain by F2DC's rule: the last two of every ten images are test."""
+    test = np.arange(len(listing)) % 10 >= 8
+    return listing.select(np.flatnonzero(test if split == "test" else ~test))

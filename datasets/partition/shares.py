@@ -1,4 +1,4 @@
-"""Dividing the images of one domain among its nodes, and the images of one node among its parts.
+"""Divides the images of one domain among its nodes, and the images of one node among its parts.
 
 Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,) are those of all of them.
 """
@@ -13,17 +13,17 @@ Indices = NDArray[np.int64]
 
 
 def skew_labels(images: Indices, labels: Indices, nodes: int, alpha: float, rng: np.random.Generator) -> list[Indices]:
-    """Divide images so that each class is spread over the nodes by a draw from Dirichlet(alpha).
+    """Return the images of each node, with each class divided by a draw from Dirichlet(alpha).
 
-    A node that would be left without an image gets one from the node that has most; only where there
-    are more nodes than images does one stay empty.
+    A node without an image gets one from the node that has most; a node stays empty only if there are more nodes than
+    images.
 
     Args:
-        images: What is divided.
+        images: The images to divide.
         labels: Labels of the domain.
         nodes: Number of nodes.
-        alpha: Concentration, above 0; the smaller, the fewer classes a node has most of its images from.
-        rng: What to draw from.
+        alpha: Concentration, above 0; a smaller value gives a node most of its images from fewer classes.
+        rng: The random generator.
     """
     parts: list[list[Indices]] = [[] for _ in range(nodes)]
     for label in np.unique(labels[images]):
@@ -44,13 +44,13 @@ def skew_labels(images: Indices, labels: Indices, nodes: int, alpha: float, rng:
 def cover_classes(
     parts: list[Indices], spare: Indices, labels: Indices, num_classes: int, domain: str
 ) -> list[Indices]:
-    """Swap images until every node holds each class at least once; sizes stay and nothing is held twice.
+    """Return the images of each node after swaps that give every node each class; sizes stay the same.
 
-    A node gives an image of the class it has most of. It gets one that nobody holds, or else one from the
-    node that has most of the missing class.
+    A node gives an image of its most frequent class. It gets one that no node holds, or else one from the node that has
+    most of the missing class.
 
     Args:
-        parts: What each node holds, no image twice.
+        parts: The images of each node, no image twice.
         spare: Images that no node holds.
         labels: Labels of the domain.
         num_classes: Number of classes C.
@@ -60,16 +60,16 @@ def cover_classes(
         DataError: If a node is smaller than C, or a class has fewer images than there are nodes.
     """
     _check_coverable(parts, spare, labels, num_classes, domain)
-    held = [images.copy() for images in (*parts, spare)]  # the last belongs to nobody
+    held = [images.copy() for images in (*parts, spare)]  # the last entry belongs to no node
     counts = np.stack([np.bincount(labels[images], minlength=num_classes) for images in held])
     for node, missing in np.argwhere(counts[:-1] == 0):
-        if counts[node, missing] > 0:  # it was given one in an earlier swap
+        if counts[node, missing] > 0:  # an earlier swap gave it one
             continue
         surplus = counts[node].argmax()
         giver = len(parts) if counts[-1, missing] else counts[:-1, missing].argmax()
-        mine = np.flatnonzero(labels[held[node]] == surplus)[0]
-        theirs = np.flatnonzero(labels[held[giver]] == missing)[0]
-        held[node][mine], held[giver][theirs] = held[giver][theirs], held[node][mine]
+        own_place = np.flatnonzero(labels[held[node]] == surplus)[0]
+        giver_place = np.flatnonzero(labels[held[giver]] == missing)[0]
+        held[node][own_place], held[giver][giver_place] = held[giver][giver_place], held[node][own_place]
         counts[node, [surplus, missing]] += (-1, 1)
         counts[giver, [surplus, missing]] += (1, -1)
     return held[:-1]
@@ -91,41 +91,40 @@ def _check_coverable(parts: list[Indices], spare: Indices, labels: Indices, num_
 
 
 def draw_mix(labels: Indices, mix: Indices, size: int, rng: np.random.Generator, where: str) -> Indices:
-    """Draw images whose labels are in given proportions.
+    """Return drawn images whose labels have given proportions.
 
-    Within a class no image comes twice before all have come once; what is asked for beyond that is drawn
-    with replacement.
+    Within a class every image comes once before any comes twice; further images are drawn with replacement.
 
     Args:
         labels: Labels of the images to draw from, shape (N,).
-        mix: How many labels of each class make the proportions, shape (C,), their sum above 0.
-        size: How many images to draw.
-        rng: What to draw from.
-        where: Who draws, and from what, for the message.
+        mix: Number of labels of each class, which gives the proportions, shape (C,), sum above 0.
+        size: Number of images to draw.
+        rng: The random generator.
+        where: The node and the images, for the message.
 
     Returns:
-        What is drawn, shape (size,), ascending; an image drawn k times stands there k times.
+        The drawn images, shape (size,), ascending; an image drawn k times is there k times.
 
     Raises:
-        DataError: If a class is asked for that has no image.
+        DataError: If a required class has no image.
     """
     pieces = [labels[:0]]
-    for label, wanted in enumerate(largest_remainders(mix, size)):
+    for label, number in enumerate(largest_remainders(mix, size)):
         members = np.flatnonzero(labels == label)
-        if wanted > 0 and len(members) == 0:
-            raise DataError(f"{where}: {wanted} images of class {label} are to be drawn, there is none")
-        pieces.append(rng.permutation(members)[:wanted])
-        if wanted > len(members):
-            pieces.append(rng.choice(members, wanted - len(members)))
+        if number > 0 and len(members) == 0:
+            raise DataError(f"{where}: {number} images of class {label} must be drawn, but there is none")
+        pieces.append(rng.permutation(members)[:number])
+        if number > len(members):
+            pieces.append(rng.choice(members, number - len(members)))
     return np.sort(np.concatenate(pieces))
 
 
 def largest_remainders(mix: Indices, size: int) -> Indices:
-    """Divide ``size`` in the proportions of ``mix`` (C,): whole shares, what is left by the largest remainder.
+    """Return ``size`` divided in the proportions of ``mix`` (C,), by the method of largest remainders.
 
-    Of equal remainders the lower class comes first.
+    The lower class comes first among equal remainders.
     """
-    # Whole numbers only: a share that is rounded could let the sum miss the size.
+    # Whole numbers only: rounded shares could miss the sum.
     shares, remainders = np.divmod(mix * size, mix.sum())
     left = size - int(shares.sum())
     shares[np.argsort(-remainders, kind="stable")[:left]] += 1
@@ -134,19 +133,19 @@ def largest_remainders(mix: Indices, size: int) -> Indices:
 
 
 def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Generator) -> tuple[Indices, Indices]:
-    """Cut off a part of a node's images with the classes in proportion: train and test, or train and validation.
+    """Return a node's images in two parts with the classes in proportion: train and test, or train and validation.
 
-    The part has the fraction's share of the images, rounded, and at least one. An image of every class
-    stays behind, so a class that is there once is never in the part.
+    The second part has the fraction's share of the images, rounded, and at least one. An image of every class stays in
+    the first part, so a class with one image is never in the second.
 
     Args:
-        images: What the node holds.
+        images: The node's images.
         labels: Labels of the domain.
-        fraction: Size of the part, from 0 (an empty part) to below 1.
-        rng: What to draw from.
+        fraction: Size of the second part, from 0 (empty) to below 1.
+        rng: The random generator.
 
     Returns:
-        What stays and what is cut off, both ascending; the latter is empty where no class is there twice.
+        Both parts, ascending; the second is empty if no class has two images.
     """
     if fraction == 0:
         return np.sort(images), images[:0]
@@ -160,7 +159,7 @@ def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Genera
 
 
 def _proportional(counts: Indices, fraction: float) -> Indices:
-    """Return how many of each class to take: their share, the rest where the remainder is largest."""
+    """Return the number of images to take of each class: its share, with the rest by largest remainder."""
     most = counts - 1
     wanted = min(max(1, round(fraction * int(counts.sum()))), int(most.sum()))
     taken: Indices = np.minimum(np.floor(fraction * counts).astype(np.int64), most)
@@ -171,12 +170,12 @@ def _proportional(counts: Indices, fraction: float) -> Indices:
 
 
 def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indices]:
-    """Divide images equally among nodes, each class in turn, so that its images lie on as many nodes as there are.
+    """Return images divided equally among nodes, each class in turn over as many nodes as possible.
 
     Args:
         labels: Labels of the images, shape (N,).
-        nodes: How many nodes.
-        rng: Draws who gets which image.
+        nodes: Number of nodes.
+        rng: The random generator.
 
     Returns:
         Indices into the images of each node, shape (n,), int64, ascending; no image comes twice.
@@ -187,12 +186,12 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
 
 
 def given_validation(domain: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
-    """Return which of a domain's own images to validate on each of its nodes gets.
+    """Return the validation images of each node of a domain, from the domain's own validation split.
 
     Args:
         domain: Its name.
         labels: Labels of these images, shape (N,).
-        nodes: How many nodes hold the domain.
+        nodes: Number of nodes of the domain.
         seed: The run's seed.
 
     Raises:

@@ -1,1 +1,1 @@
-"""What there is to know of images before anybody trains on them."""
+"""Checks of images before training."""

@@ -1,4 +1,4 @@
-"""A contact sheet of corrupted images: a row for each corruption, a column for each image and severity."""
+"""Draws a contact sheet of corrupted images: a row for each corruption, a column for each image and severity."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ def corruption_sheet(
     """Draw the first images as they are and corrupted.
 
     Args:
-        images: What to corrupt; an image's place is its key.
+        images: The images to corrupt; an image's index is its key.
         names: Corruptions, one row each, from :data:`datasets.corruptions.CORRUPTIONS`.
         severities: One column each, for every image.
         count: Images shown, or all if there are fewer.

@@ -1,10 +1,10 @@
-"""Images that are nearly the same: re-encoded, resized or hardly changed copies, found among decoded pixels.
+"""Finds nearly equal images by their decoded pixels: re-encoded, resized or slightly changed copies.
 
-Each image is reduced to 16 x 16 grey means. Its hash is which of their neighbours, two by two, are brighter, right and
-below: 112 bits. Two images are nearly the same if their hashes differ in at most :data:`MOST_BITS` bits, their mean
+Each image is reduced to 16 x 16 grey means. Its hash of 112 bits states which neighbours to the right and below, two by
+two, are brighter. Two images are nearly the same if their hashes differ in at most :data:`MOST_BITS` bits, their mean
 brightness in at most :data:`MOST_LEVELS` levels of 255, and their grey means, each less its mean, in at most the share
-:data:`MOST_APART` of their norm. The bounds were set on PACS, where what they name are copies, and so that few copies
-that are saved again as JPEG of quality 20, or reduced to three quarters, are missed.
+:data:`MOST_APART` of their norm. The bounds were set on PACS: the pairs found there are copies, and few copies saved
+again as JPEG of quality 20, or reduced to three quarters, are missed.
 
 After dHash (N. Krawetz, "Kind of Like That", 2013).
 """
@@ -20,17 +20,17 @@ MOST_BITS = 10
 MOST_LEVELS = 12.0
 MOST_APART = 0.15
 _SIDE = 16  # of the grey means
-_EDGE = 2.0  # levels by which a neighbour must be brighter: below that it is noise of an encoder
-_BLOCK = 2048  # images that are compared with as many at a time
-_FLAT = 32.0  # norm below which an image is of one colour: 2 levels at each of 256 places
-_MOST = 5_000_000  # pairs of like hashes that are looked at; images of nothing but one colour make any number
+_EDGE = 2.0  # levels by which a neighbour must be brighter; less is noise of an encoder
+_BLOCK = 2048  # images on each side of one comparison
+_FLAT = 32.0  # norm below which an image has one colour: 2 levels at each of 256 places
+_MOST = 5_000_000  # compared pairs of similar hashes; images of one colour may give any number
 _CHUNK = 20_000  # of them at a time
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 @dataclass(frozen=True)
 class Sketches:
-    """What is compared of N images.
+    """Data of N images for comparison.
 
     Attributes:
         hashes: Bits as -1 and 1, shape (N, 112), float32.
@@ -43,11 +43,11 @@ class Sketches:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of images that are nearly the same.
+    """Pairs of nearly equal images.
 
     Attributes:
         places: Places of both, shape (P, 2), the first the smaller, ascending.
-        complete: False if there were too many to look at them all.
+        complete: False if there were too many to compare all.
     """
 
     places: NDArray[np.int64]
@@ -55,7 +55,7 @@ class Pairs:
 
 
 def sketches(images: NDArray[np.uint8]) -> Sketches:
-    """Return what is compared of images of shape (N, S, S, 3), S at least 16."""
+    """Return the sketches of images of shape (N, S, S, 3), S at least 16."""
     parts = [_greys(images[first : first + _BLOCK]) for first in range(0, len(images), _BLOCK)]
     greys = np.concatenate(parts) if parts else np.zeros((0, _SIDE, _SIDE), np.float32)
     coarse = greys.reshape(len(greys), _SIDE // 2, 2, _SIDE // 2, 2).mean((2, 4))
@@ -81,24 +81,24 @@ def _greys(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def joined(parts: Sequence[Sketches]) -> Sketches:
     """Return the sketches of several sets of images, one after the other."""
-    return Sketches(np.concatenate([one.hashes for one in parts]), np.concatenate([one.greys for one in parts]))
+    return Sketches(np.concatenate([part.hashes for part in parts]), np.concatenate([part.greys for part in parts]))
 
 
 def pairs(images: Sketches) -> Pairs:
-    """Return all pairs of images that are nearly the same, each image compared with each."""
-    found: list[NDArray[np.int64]] = []
+    """Return all pairs of nearly equal images among all pairs."""
+    near: list[NDArray[np.int64]] = []
     seen = 0
     for first, second in _near(images.hashes):
         same = _alike(images.greys[first], images.greys[second])
-        found.append(np.stack([first[same], second[same]], axis=1))
+        near.append(np.stack([first[same], second[same]], axis=1))
         seen += len(first)
         if seen > _MOST:
-            return Pairs(_in_order(found), complete=False)
-    return Pairs(_in_order(found), complete=True)
+            return Pairs(_in_order(near), complete=False)
+    return Pairs(_in_order(near), complete=True)
 
 
 def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Tell which of P pairs of grey means, (P, 256) each, are nearly the same."""
+    """Return a mask of the pairs of grey means, (P, 256) each, that are nearly equal."""
     mean_a, mean_b = a.mean(axis=1, keepdims=True), b.mean(axis=1, keepdims=True)
     a, b = a - mean_a, b - mean_b
     norm = np.maximum(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
@@ -120,7 +120,7 @@ def _near(hashes: NDArray[np.float32]) -> Iterator[tuple[NDArray[np.int64], NDAr
                 yield first[start : start + _CHUNK], second[start : start + _CHUNK]
 
 
-def _in_order(found: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    all_of = np.concatenate(found) if found else np.zeros((0, 2), np.int64)
-    order: NDArray[np.int64] = np.lexsort((all_of[:, 1], all_of[:, 0]))
-    return all_of[order]
+def _in_order(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    places = np.concatenate(parts) if parts else np.zeros((0, 2), np.int64)
+    order: NDArray[np.int64] = np.lexsort((places[:, 1], places[:, 0]))
+    return places[order]

@@ -1,7 +1,7 @@
-"""Exact copies among decoded images: test images that are training images too, and images with two labels.
+"""Finds exact copies among decoded images: test images that are also training images, and images with two labels.
 
-Two images are copies if all their pixels are equal after decoding and resizing, which is what a model sees. Copies
-that were saved anew or changed are looked for elsewhere (:mod:`datasets.quality.duplicates`).
+Two images are copies if all their pixels are equal after decoding and resizing, as a model sees them. Another module
+finds copies that were saved again or changed (:mod:`datasets.quality.duplicates`).
 """
 
 import hashlib
@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from datasets.base import ImageSet
 
-_ROWS = 3  # of pixels by which images are told apart first: of mapped images little is read then
-#: Place of an image: which of the sets, and where in it.
+_ROWS = 3  # of pixels that are compared first, to read little of mapped images
+#: Place of an image: the index of its set, and its index in the set.
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Role:
-    """Images that are trained on, or tested on.
+    """Images for training, or for testing.
 
     Attributes:
         domain: Their domain.
-        is_test: They are tested on, and not trained on.
+        is_test: They are test images, not training images.
         images: The images.
     """
 
@@ -39,7 +39,7 @@ class Copies:
     """Exact copies in a data set.
 
     Attributes:
-        tests: How many test images there are.
+        tests: Number of test images.
         trained: Pairs of a test image and a training image with the same pixels, one pair for each test image.
         two_labels: Pairs of images with the same pixels and different labels, one for each image after the first.
     """
@@ -50,17 +50,17 @@ class Copies:
 
 
 def find(sets: Sequence[Role]) -> Copies:
-    """Return the exact copies among all images of several sets, each image compared with each."""
+    """Return the exact copies among all images of several sets."""
     trained: list[tuple[Place, Place]] = []
     two_labels: list[tuple[Place, Place]] = []
     for group in _groups(sets):
-        known = next((place for place in group if not sets[place[0]].is_test), None)
-        if known is not None:
-            trained += [(place, known) for place in group if sets[place[0]].is_test]
+        training_image = next((place for place in group if not sets[place[0]].is_test), None)
+        if training_image is not None:
+            trained += [(place, training_image) for place in group if sets[place[0]].is_test]
         first = group[0]
         two_labels += [(first, place) for place in group[1:] if _label(sets, place) != _label(sets, first)]
     return Copies(
-        sum(len(one.images) for one in sets if one.is_test), tuple(sorted(trained)), tuple(sorted(two_labels))
+        sum(len(role.images) for role in sets if role.is_test), tuple(sorted(trained)), tuple(sorted(two_labels))
     )
 
 
@@ -69,21 +69,21 @@ def _label(sets: Sequence[Role], place: Place) -> int:
 
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
-    """Return the places of images with the same pixels, of those that are there at least twice."""
-    everything = ((number, place) for number, one in enumerate(sets) for place in range(len(one.images)))
+    """Return groups of two or more places of images with the same pixels."""
+    everything = ((number, place) for number, role in enumerate(sets) for place in range(len(role.images)))
     rows = _alike(everything, lambda place: _some_rows(_pixels(sets, place)))
-    return [same for group in rows for same in _alike(group, lambda place: _pixels(sets, place))]
+    return [copies for group in rows for copies in _alike(group, lambda place: _pixels(sets, place))]
 
 
 def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) -> list[list[Place]]:
-    """Return the places whose parts of pixels are equal, of those that are there at least twice."""
-    found: dict[bytes, list[Place]] = defaultdict(list)
+    """Return groups of two or more places whose parts of pixels are equal."""
+    by_digest: dict[bytes, list[Place]] = defaultdict(list)
     for place in places:
         pixels = part(place)
         digest = hashlib.blake2b(f"{pixels.shape}".encode(), digest_size=16)
         digest.update(np.ascontiguousarray(pixels).data)
-        found[digest.digest()].append(place)
-    return [group for group in found.values() if len(group) > 1]
+        by_digest[digest.digest()].append(place)
+    return [group for group in by_digest.values() if len(group) > 1]
 
 
 def _pixels(sets: Sequence[Role], place: Place) -> NDArray[np.uint8]:
@@ -97,30 +97,30 @@ def _some_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) -> list[str]:
-    """Return what a person is to know of exact copies, in a line each; none where there are none.
+    """Return lines for the user on exact copies; empty if there are none.
 
     Args:
-        copies: What :func:`find` returned.
-        sets: What it was given.
-        name: Names an image.
+        copies: The result of :func:`find`.
+        sets: Its argument.
+        name: Returns the name of an image.
     """
-    found = []
+    result = []
     if copies.trained:
         number = len(copies.trained)
         by_domain: dict[str, int] = defaultdict(int)
         for (place, _), _ in copies.trained:
             by_domain[sets[place].domain] += 1
-        each = ", ".join(f"{domain} {count}" for domain, count in sorted(by_domain.items()))
+        counts_text = ", ".join(f"{domain} {count}" for domain, count in sorted(by_domain.items()))
         test, train = copies.trained[0]
-        found.append(
+        result.append(
             f"exact copies: {number} of {copies.tests} test images {'is a' if number == 1 else 'are'} training "
-            f"{'image' if number == 1 else 'images'} too, pixel for pixel ({each}); {name(test)} = {name(train)}"
+            f"{'image' if number == 1 else 'images'} too, pixel for pixel ({counts_text}); {name(test)} = {name(train)}"
         )
     if copies.two_labels:
         number = len(copies.two_labels)
         first, second = copies.two_labels[0]
-        found.append(
+        result.append(
             f"exact copies: {number} {'pair' if number == 1 else 'pairs'} of images with the same pixels and two "
             f"labels; {name(first)} = {name(second)}"
         )
-    return found
+    return result

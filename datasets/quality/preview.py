@@ -1,4 +1,4 @@
-"""A contact sheet: a few images of every class and domain side by side, for a person to look at."""
+"""Draws a contact sheet: a few images of every class and domain side by side."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,12 +7,12 @@ from PIL import Image, ImageDraw, ImageFont
 from datasets.base import ImageSet
 
 FONT_SIZE = 13
-#: Height of one line of text in pixels, and so the least width of a column with a turned header.
+#: Height of one line of text in pixels, and the smallest width of a column with a turned header.
 LINE = 18
 PAD = 4
-#: Longest text along a header or beside a row, in pixels; what is longer is cut.
+#: Longest text of a header or a row in pixels; longer text is cut.
 TEXT_LIMIT = 110
-#: Images up to this side are enlarged; others are reduced to LARGEST_CELL where they are larger.
+#: Images up to this side are enlarged; larger ones are reduced to LARGEST_CELL if necessary.
 SMALL_SIDE = 64
 LARGEST_CELL = 128
 ELLIPSIS = "…"
@@ -80,11 +80,11 @@ def _block(images: ImageSet, classes: int, per_class: int, cell: tuple[int, int]
     block = Image.new("RGB", (classes * (width + PAD), per_class * (height + PAD)), PAPER)
     size = _shown_size(images, scale)
     for label in range(classes):
-        found = np.flatnonzero(images.y == label)[:per_class]
+        places = np.flatnonzero(images.y == label)[:per_class]
         for place in range(per_class):
             corner = (label * (width + PAD), place * (height + PAD))
-            if place < len(found):
-                block.paste(_shown(images.x[found[place]], size), corner)
+            if place < len(places):
+                block.paste(_shown(images.x[places[place]], size), corner)
             else:
                 block.paste(BLANK, (*corner, corner[0] + width, corner[1] + height))
     return block

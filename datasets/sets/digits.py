@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.io import files, layout, mat, trees
-from datasets.listing import Arrays, Found
+from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.same_names import key
@@ -67,7 +67,7 @@ _CHUNK = 1 << 20  # bytes that are unpacked at a time to learn their number
 _USPS_SPREAD = 20  # bytes of memory that torchvision's reader takes for one of the unpacked text
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split of the digits; nothing is decoded.
 
     Args:

@@ -22,7 +22,7 @@ import numpy as np
 from datasets.base import SPLITS, Names, Source, Split
 from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees
 from datasets.io.sites import LAYOUTS, Site
-from datasets.listing import Found, Item, Listing
+from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
@@ -104,7 +104,7 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
         else:
             known = domains or _sites(root)
             for name in known if domains else ():
-                if not sites.check_site(layout.named(root, name)) and not sites.npz_files(root, name):
+                if not sites.check_site(layout.named(root, name)) and not layout.archives(root, name):
                     raise sites.absent(name, source, own=False)
             kinds = [] if source.classes else [kind for domain in known for kind in _kinds(root, domain, known)]
     classes = source.classes or _ordered(kinds)
@@ -158,7 +158,7 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
     Raises:
         DataError: If its labels are integers alone, whose order nobody stated.
     """
-    archives = sites.npz_files(root, domain)
+    archives = tuple(layout.archives(root, domain).items())
     if not archives:
         return sites.class_names(root, domain)
     kinds: list[str] = []
@@ -173,7 +173,7 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
 def _folder_names(root: Path, domains: tuple[str, ...]) -> str:
     """Return the names of the class folders of sites, for a message; numbers in their order."""
     kinds = _ordered(
-        kind for domain in domains if not sites.npz_files(root, domain) for kind in sites.class_names(root, domain)
+        kind for domain in domains if not layout.archives(root, domain) for kind in sites.class_names(root, domain)
     )
     numbers = {kind: same_names.number(kind) for kind in kinds}
     if all(number is not None for number in numbers.values()):
@@ -212,7 +212,7 @@ def survey(
     return Survey(known.classes, tuple(there), tuple(taken))
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split below data-dir.
 
     Raises:
@@ -224,7 +224,7 @@ def find(domain: str, split: Split, source: Source) -> Found:
     return part
 
 
-def find_own(domain: str, split: Split, source: Source) -> Found | None:
+def find_own(domain: str, split: Split, source: Source) -> ImageFiles | None:
     """Find one split in a real node's own folder; None if that has no such split.
 
     Raises:
@@ -240,7 +240,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     return site
 
 
-def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | None:
+def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:
     site = _there(domain, source, own=own)
     if split not in site.splits:
         if not own:
@@ -252,7 +252,7 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> Found | No
     for note in site.notes:
         _warn(note)
     taken = [picture for picture in site.pictures if picture.split == split]
-    pictures.tell_not_taken(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
+    pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
     items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
     return Listing(items, np.array([picture.label for picture in taken], np.int64))
 

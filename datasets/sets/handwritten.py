@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.io.trees import find_plain
-from datasets.listing import Arrays, Found
+from datasets.listing import Arrays, ImageFiles
 from datasets.sets.handwritten_styles import RENDERERS, Floats, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
@@ -102,7 +102,7 @@ def draw(domain: str, split: Split, seed: int) -> ImageSet:
     return ImageSet(images, labels[index])
 
 
-def find(domain: str, split: Split, source: Source) -> Found:
+def find(domain: str, split: Split, source: Source) -> ImageFiles:
     """Find one domain and split: what draws it from the seed, or the files in ``source.data_dir``.
 
     Raises:

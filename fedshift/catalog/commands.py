@@ -27,7 +27,7 @@ def methods(
 ) -> None:
     """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
     if name is not None and (markdown or privacy):
-        raise ConfigError(f"methods: {name!r} is one method, --markdown and --privacy are tables of all")
+        raise ConfigError(f"methods: {name!r} is one method, but --markdown and --privacy print tables of all")
     from fedshift_app.config import registry
 
     if markdown or privacy:
@@ -53,7 +53,7 @@ def keys(
     from fedshift.catalog import keys as reference
 
     if begun and markdown:
-        raise ConfigError(f"keys: {begun!r} is a part, --markdown is the page of all")
+        raise ConfigError(f"keys: {begun!r} is a part of the keys, but --markdown prints the page of all")
     typer.echo(reference.markdown() if markdown else reference.text(begun), nl=not markdown)
 
 
@@ -76,7 +76,7 @@ def data_sets(
 @app.command("models")
 def models(
     names: Annotated[
-        list[str] | None, options.arguments("[NAME ...]", "Only these, with what is in them.", completion.networks)
+        list[str] | None, options.arguments("[NAME ...]", "Only these, with their content.", completion.networks)
     ] = None,
     size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
     markdown: options.Markdown = False,

@@ -81,7 +81,7 @@ def described(name: str) -> str:
         for one, row in zip(own, rows, strict=True):
             lines += [row, *wrapped(one.description)]
     else:
-        lines += ["", "no parameters of its own"]
+        lines += ["", "no own parameters"]
     if origin == OURS and (said := source(name)):
         lines += ["", f"conf/methods/{name}.yaml says of its values", *(f"  {line}" for line in said)]
     return "\n".join(lines)
@@ -99,13 +99,13 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("from", "" if origin == OURS else origin),
         ("page", page(method.name) if origin == OURS else ""),
         ("is", f"{of} with settings" if of else ""),
-        ("is not", f"its paper's method, but an approximation: {method.approximation}" if method.approximation else ""),
+        ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
         ("node", _class(method.client or FEDAVG_CLIENT)),
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
-        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).told())}" for key, told in method.search.items())),
+        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).as_yaml())}" for key, told in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]

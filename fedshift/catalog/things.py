@@ -23,7 +23,7 @@ DRAWN = ("handwritten",)  # data sets that need no data-dir
 def dataset_line(dataset: Dataset) -> str:
     """Return the line of a data set in a list."""
     if dataset.own is not None:
-        return f"{dataset.title}; domains and classes as in data-dir, or stated"
+        return f"{dataset.title}; domains and classes from data-dir or from the configuration"
     return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
 
 
@@ -49,7 +49,7 @@ def dataset(name: str) -> str:
         ),
         ("tests only", ", ".join(sorted(entry.test_only))),
         ("classes", "those of data-dir" if own else f"{len(entry.classes)}: {classes}"),
-        ("images", f"{entry.size} x {entry.size} pixels unless dataset.size says another; published: {counts or '-'}"),
+        ("images", f"{entry.size} x {entry.size} pixels, or dataset.size; published: {counts or '-'}"),
         ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
         ("page", "docs/guide/datasets.md" if origin == OURS and not own else "docs/guide/own-data.md" if own else ""),

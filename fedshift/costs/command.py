@@ -70,7 +70,7 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
         key, sep, _ = argument.partition("=")
         if sep and key in REFUSED:
             raise ConfigError(
-                f"{as_found(key)}: costs plays a few rounds in this process and scores and writes nothing; it takes "
+                f"{as_found(key)}: costs runs a few rounds in this process without scores and files; it accepts "
                 "METHOD... [EXPERIMENT], nodes=N and the keys of a run's configuration"
             )
         if sep:
@@ -81,8 +81,8 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
             experiments.append(argument)
         else:
             raise ConfigError(
-                f"{as_found(argument)} is no method and no experiment; `fedshift methods` and `fedshift experiments` "
-                f"list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}"
+                f"{as_found(argument)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
+                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}"
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")

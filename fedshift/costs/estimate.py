@@ -351,12 +351,12 @@ def summary(result: Estimate) -> str:
         (
             "bytes",
             f"{disk_space.size(result.down)} down and {disk_space.size(measured.up * result.playing)} up in round 1, "
-            f"{disk_space.size((result.down + measured.up * result.playing) * config.rounds)} in the run if all were "
-            "like it",
+            f"{disk_space.size((result.down + measured.up * result.playing) * config.rounds)} in the run if all rounds "
+            "are equal",
         ),
         (
             "memory",
-            f"{disk_space.size(measured.memory)}{gpu} in this process, and as much in each of "
+            f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
             f"{result.side_by_side} clients at a time",
         ),
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
@@ -371,8 +371,8 @@ def summary(result: Estimate) -> str:
             "training in each round that is scored"
         ))  # fmt: skip
     notes = (
-        "An estimate: starting, messages and other work on the machine come on top; methods that send prototypes send "
-        "them down from round 2 on. `fedshift costs` plays rounds and counts."
+        "This is an estimate, without startup, messages and other work on the machine; methods with prototypes send "
+        "them down from round 2 on. `fedshift costs` runs rounds and measures."
     )
     return "\n".join(
         [configuration_text, "nodes", *columns([head, *rows]), "", "estimate", *facts([*lines, ("note", notes)])]

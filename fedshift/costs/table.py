@@ -107,7 +107,7 @@ class Table:
                 notes.append(f"{_name(costs)}: the mean over its phases, by their epochs (in brackets): {parts}")
             if costs.refused:
                 notes.append(
-                    f"{_name(costs)}: answers of nodes that were not used, as was told on the way: {costs.refused}"
+                    f"{_name(costs)}: answers of nodes that were not used (see the log lines above): {costs.refused}"
                 )
             if costs.network != self.config.model.name:
                 notes.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")

@@ -15,8 +15,8 @@ from fedshift_core.errors import DataError
 
 UNREADABLE = ": cannot be read ("  # of an image file (``datasets.io.pictures``)
 REMEDY = (
-    "to see all such files: fedshift prepare, with the same experiment and data-dir; to go on without them: "
-    "dataset.skip_broken=true"
+    "to list all such files: fedshift prepare, with the same experiment and data-dir; "
+    "to continue without them: dataset.skip_broken=true"
 )
 
 #: Labels of images, shape (N,), int64, by domain and split.

@@ -58,14 +58,15 @@ def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
     survey = folders.survey(cfg.source(), cfg.domains, reads)
     left = [(path, _why(path)) for site in survey.sites for path in site.not_taken]
     left += [
-        (path, "no folder of a domain" if path.is_dir() else "beside the domains' folders") for path in survey.beside
+        (path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
+        for path in survey.beside
     ]
     notes = [note for site in survey.sites for note in site.notes]
     validating = [site.domain for site in survey.sites if "validation" in site.splits]
     if validating and not (allocation and allocation.validation_fraction):
         notes.append(
-            f"validation images of {shown(', '.join(validating), MOST_NAME)}: nobody trains or is tested on them; with "
-            "allocation.validation_fraction above 0 nodes choose a round by them"
+            f"validation images of {shown(', '.join(validating), MOST_NAME)}: they are neither trained nor tested on; "
+            "with allocation.validation_fraction above 0 nodes choose a round by them"
         )
     return Around(tuple((site.domain, site.layout) for site in survey.sites), tuple(left), tuple(notes))
 
@@ -132,8 +133,8 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
     if turned := sum(_turned(cfg, checkup).values()):
-        follows = "followed" if cfg.exif == "apply" else "not followed; dataset.exif=apply follows it"
-        lines.append(f"EXIF orientation: {turned} images are to be turned or mirrored, {follows}")
+        follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
+        lines.append(f"EXIF orientation: {turned} images must be turned or mirrored, {follows}")
     lines += [_public(cfg, public_counts(cfg, checkup))] if cfg.public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
@@ -152,7 +153,7 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
     if checkup.inside:
         lines.append(f"nearly the same within a split: {checkup.inside} pairs")
     if not checkup.complete:
-        lines.append("too many images are alike to compare them all: there may be more such pairs")
+        lines.append("too many images are similar to compare all of them: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
 
 

@@ -62,7 +62,7 @@ def propose(sides: Sequence[int], images: Sequence[int]) -> Proposal:
     if middle < _MIDDLE:
         size, network, why = _SMALL, "resnet10", "the images are small; cnn is faster and weaker"
     elif middle < _LARGE:
-        size, network, why = _MIDDLE, "resnet10", "its stem is made for images up to 64 pixels"
+        size, network, why = _MIDDLE, "resnet10", "its first layers are made for images up to 64 pixels"
     else:
         size, network = _LARGE, "torchvision:resnet18"
         why = "for images above 64 pixels; 224 shows more and takes three times as long"
@@ -135,7 +135,8 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
             dotted.append(argument)
         else:
             raise ConfigError(
-                f"{as_found(argument)}: init takes data-dir=DIR, and of the section dataset: {', '.join(TAKEN)}"
+                f"{as_found(argument)}: init accepts data-dir=DIR, and these keys of the section dataset: "
+                f"{', '.join(TAKEN)}"
             )
     if not data_dir:
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")
@@ -182,7 +183,7 @@ dataset:
   size: {proposal.size}           # pixels; images of any size become squares
   resize: squash     # or crop (the middle), or pad (black beside)
   exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
-  skip_broken: false # true: go on without images that cannot be read, and name them
+  skip_broken: false # true: continue without images that cannot be read, and name them
 {more}images:
   crop_padding: 4    # augmentation of training images: a shifted crop,
   flip: true         # and left for right: false where these differ (letters, organs)

@@ -66,8 +66,8 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
     broken = sum(len(part.broken) for part in findings.parts)
     if broken and not cfg.skip_broken:
         typer.echo(
-            f"{broken} {'image' if broken == 1 else 'images'} cannot be read: mend or remove, or go on without: "
-            "dataset.skip_broken=true",
+            f"{broken} {'image' if broken == 1 else 'images'} cannot be read: repair or remove them, or continue "
+            "without them: dataset.skip_broken=true",
             err=True,
         )
         return 1
@@ -87,7 +87,7 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
         elif key.startswith("dataset.") and key != "dataset.name" and sep:
             dotted.append(argument)
         else:
-            raise ConfigError(f"{as_found(argument)}: prepare takes data-dir=DIR and dataset.KEY=VALUE")
+            raise ConfigError(f"{as_found(argument)}: prepare accepts data-dir=DIR and dataset.KEY=VALUE")
     if name.endswith((".yaml", ".yml")):
         flat = {"experiment": str(user_path(name, "experiment")), "data-dir": data_dir, "set": shlex.join(dotted)}
         config = configuration.resolve(flat)

@@ -31,7 +31,7 @@ def export(
     flat, launch = parse_arguments([experiment, *(arguments or [])])
     for key in launch:
         if key != "nodes":
-            raise ConfigError(f"{key}: export starts nothing; it takes nodes=N and the keys of a run's configuration")
+            raise ConfigError(f"{key}: export starts nothing; it accepts nodes=N and the keys of a run's configuration")
     for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
         typer.echo(exporting.supernode_command(folder))
 
@@ -59,7 +59,7 @@ def superlink(
     folder: Annotated[
         Path | None, options.path_option("Folder of `fedshift credentials`: TLS and node keys.", "--credentials")
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: everybody may join.")] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Without TLS and keys: anybody may join.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of all APIs.")] = 8000,
     any_user: Annotated[
@@ -84,7 +84,7 @@ def superlink(
 def supernode(
     context: typer.Context,
     cold: Annotated[
-        bool, typer.Option("--cold", help="A process from scratch for each message: slower, holds less memory.")
+        bool, typer.Option("--cold", help="A new process for each message: slower, but uses less memory.")
     ] = False,
 ) -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.

@@ -36,8 +36,8 @@ def read(arguments: Sequence[str]) -> dict[str, Any]:
         if key in REFUSED:
             taken = ", ".join(taken for taken in configuration.FLAT_KEYS if taken not in REFUSED)
             raise ConfigError(
-                f"{key}: deploy-demo runs anew, on SuperNodes of its own, as many as allocation.counts says, else one "
-                f"per domain; it takes {taken}, and dotted keys such as train.lr"
+                f"{key}: deploy-demo starts a new run on its own SuperNodes, by allocation.counts or one per domain; "
+                f"it accepts {taken}, and dotted keys such as train.lr"
             )
     flat, _ = parse_arguments(list(arguments))
     if flat.get("experiment") or flat.get("dataset"):

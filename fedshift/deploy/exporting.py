@@ -63,8 +63,8 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     output = user_path(output, "--output")
     if not str(output).isprintable() or any(mark in str(output) for mark in _QUOTES):
         raise ConfigError(
-            f"--output {shown(output)} cannot stand in the command that starts a node; "
-            "allowed are names that print, without quotation marks and backslashes"
+            f"--output {shown(output)} cannot be part of the command that starts a node; allowed are printable names "
+            "without quotation marks and backslashes"
         )
     if output.exists():
         raise ConfigError(f"{shown(output)} exists already; choose another folder, or remove it")

@@ -53,7 +53,7 @@ class App:
             RuntimeError: If the bundle is not the one that was imported.
         """
         if hashlib.sha256(content).hexdigest() != self.fab_hash:
-            raise RuntimeError("the run's app bundle is not the one that its task names")
+            raise RuntimeError("the run's app bundle differs from the one that its task names")
         return self.folder
 
 

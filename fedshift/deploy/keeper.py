@@ -52,7 +52,7 @@ class Keeper:
                 self._pause = FIRST_PAUSE
             self._due = now + self._pause
             log.warning(
-                "the executor of this SuperNode has ended (%s): messages wait; it is started again in %.0f s",
+                "the executor of this SuperNode has ended (%s): messages wait; it starts again in %.0f s",
                 _how(code), self._pause,
             )  # fmt: skip
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -69,7 +69,7 @@ class Keeper:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             return
         self._began, self._due = now, None
-        log.warning("the executor of this SuperNode is started again, process %d", self._process.pid)
+        log.warning("the executor of this SuperNode has started again, process %d", self._process.pid)
 
 
 def _how(code: int) -> str:

@@ -95,7 +95,7 @@ def wait_for_state(
     began = clock()
     while state.get_tasks(statuses=[Status.STARTING, Status.RUNNING]):
         if clock() - began > LAST_WORDS:
-            log.warning("a ClientApp has not ended %.0f s after its reply; the next message is taken", LAST_WORDS)
+            log.warning("a ClientApp has not ended %.0f s after its reply; the node takes the next message", LAST_WORDS)
             return
         sleep(LEAST_REPLY)
 

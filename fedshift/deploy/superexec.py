@@ -130,7 +130,7 @@ class WarmExecutor:
         """Start the process of a task."""
         if spec.runtime_dependency_install and self._warm is not None:
             # Each run then has its own libraries, which may differ from those already imported.
-            log(INFO, "Runs install their dependencies here: each message gets a process of its own from scratch.")
+            log(INFO, "Runs install their dependencies here: each message gets a new process.")
             self._stop_for_good()
         if self._warm is None or spec.task_type != TaskType.CLIENT_APP or spec.suppress_output:
             return self._cold.launch(spec)
@@ -170,7 +170,7 @@ class WarmExecutor:
 
     def _count(self, problem: str) -> None:
         self._warm, self._deaths = None, self._deaths + 1
-        then = "another one is started" if self._deaths < DEATHS else "from now on every message gets a cold one"
+        then = "another one is started" if self._deaths < DEATHS else "from now on every message gets a new one"
         log(WARNING, "The warm process is lost (%s); %s.", problem, then)
 
     def _stop_for_good(self) -> None:

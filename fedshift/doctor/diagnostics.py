@@ -56,7 +56,7 @@ def packages() -> Iterator[Problem]:
     try:
         wanted = [Requirement(line) for line in requires(DISTRIBUTION) or ()]
     except PackageNotFoundError:
-        yield Problem("FedShift is not installed, only found as a folder", "pip install -e . in the folder")
+        yield Problem("FedShift is a folder on the path, but not installed", "pip install -e . in the folder")
         return
     for requirement in wanted:
         if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
@@ -65,7 +65,7 @@ def packages() -> Iterator[Problem]:
         if installed_version is None or not requirement.specifier.contains(installed_version, prereleases=True):
             state = f"{requirement.name} {installed_version}" if installed_version else f"{requirement.name} is missing"
             yield Problem(
-                f"{state}, needed is {requirement.name}{requirement.specifier}",
+                f"{state}, expected is {requirement.name}{requirement.specifier}",
                 f"pip install '{requirement.name}{requirement.specifier}'",
             )
 
@@ -103,7 +103,7 @@ def folders() -> Iterator[Problem]:
     }
     for variable, named in needed.items():
         folder = existing(named)
-        remedy = f"set {variable} to a folder of your own with room"
+        remedy = f"set {variable} to your own folder with room"
         if not os.access(folder, os.W_OK | os.X_OK):
             yield Problem(f"{shown(folder)} cannot be written to ({variable})", remedy)
             continue
@@ -165,13 +165,15 @@ def devices() -> Iterator[Problem]:
             "see https://pytorch.org/get-started/locally for the build that fits the driver",
         )
     if not has_onednn():
-        yield Problem("this torch has no oneDNN: convolutions on the CPU are many times slower", "take torch from PyPI")
+        yield Problem(
+            "this torch has no oneDNN: convolutions on the CPU are many times slower", "install torch from PyPI"
+        )
 
 
 def ports() -> Iterator[Problem]:
     """Yield problems that prevent a simulation's SuperLink from listening on the loopback."""
     if why := refused(0, LOOPBACK):
-        yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs none")
+        yield Problem(f"no port of {LOOPBACK} can be listened on: {why}", "engine=inline, which needs no port")
 
 
 def refused(port: int, host: str = "") -> str:

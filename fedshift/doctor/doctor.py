@@ -20,7 +20,7 @@ from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
 from fedshift_app.node import state_store
 from fedshift_app.run import exit_codes
-from fedshift_app.run.folder import VERSIONS_OF
+from fedshift_app.run.versions import VERSIONS_OF
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 
@@ -128,7 +128,7 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         ("machine", host["is"]),
         ("system", host["system"]),
         ("cores", f"{host['cores']}, of which {host['cores_granted']:g} may be used"),
-        ("instructions", " ".join(host["flags"]) or "not told by the system"),
+        ("instructions", " ".join(host["flags"]) or "not reported by the system"),
         ("memory", f"{host['memory'] / 1e9:.1f} GB, {host['memory_free'] / 1e9:.1f} GB free"),
         ("GPUs", ", ".join(gpus) or "none"),
         (
@@ -167,13 +167,13 @@ def _choices(report: Mapping[str, Any]) -> list[str]:
     if report["asked"]:
         return [f"  {node_precision.ASKED}={report['asked']}: nothing is measured"]
     if not report["choices"]:
-        return ["  nothing yet: it is measured as the first run of a network starts"]
+        return ["  nothing yet: the first run of a network measures it"]
     return [line for choice in report["choices"] for line in _choice_lines(choice)]
 
 
 def _choice_lines(choice: Mapping[str, Any]) -> Sequence[str]:
     if choice.get("damaged"):
-        return [f"  {choice['file']} is damaged and will be measured again"]
+        return [f"  {choice['file']} is damaged, so it will be measured again"]
     work = choice["work"]
     what = f"{shown(work['network'])} at {work['size']} pixels, batches of {work['batch']}"
     times = ", ".join(f"{name} {value:.3g}" for name, value in choice["milliseconds"].items())

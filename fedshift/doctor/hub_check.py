@@ -51,7 +51,7 @@ def _description(project: Mapping[str, Any]) -> Iterator[Problem]:
     app = project.get("tool", {}).get("flwr", {}).get("app", {})
     if app.get("fab-format-version") != FORMAT:
         yield Problem(
-            f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub takes {FORMAT}",
+            f"fab-format-version is {app.get('fab-format-version', 'not set')}, the Hub accepts {FORMAT}",
             f"[tool.flwr.app] fab-format-version = {FORMAT}",
         )
     description = str(project.get("project", {}).get("description", "")).strip()
@@ -71,32 +71,34 @@ def _files(folder: Path) -> Iterator[Problem]:
     most_files, most_bytes, most_in_all = hub.limits()
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if len(files) > most_files:
-        yield Problem(f"{len(files)} files, the Hub takes {most_files}", "name what is not needed in .gitignore")
+        yield Problem(f"{len(files)} files, the Hub accepts {most_files}", "add unneeded files to .gitignore")
     if large := sorted(name for name, size in sizes.items() if size > most_bytes):
-        yield Problem(f"more than {most_bytes} bytes: {_named(large)}", "cut them up, or name them in .gitignore")
+        yield Problem(f"more than {most_bytes} bytes: {_named(large)}", "split them, or add them to .gitignore")
     if sum(sizes.values()) > most_in_all:
         yield Problem(
-            f"{sum(sizes.values())} bytes in all, the Hub takes {most_in_all}", "name what is not needed in .gitignore"
+            f"{sum(sizes.values())} bytes in all, the Hub accepts {most_in_all}", "add unneeded files to .gitignore"
         )
     if strange := sorted(name for name, path in files.items() if not _is_text(path)):
         yield Problem(f"not UTF-8: {_named(strange)}", "convert them")
     if "LICENSE" not in files and "LICENSE.md" not in files:
-        yield Problem("no LICENSE would be uploaded", "put it beside pyproject.toml, and not into .gitignore")
+        yield Problem("no LICENSE would be uploaded", "put it next to pyproject.toml, and not into .gitignore")
     yield from _readme(folder, files)
 
 
 def _readme(folder: Path, files: Mapping[str, Path]) -> Iterator[Problem]:
     if "README.md" not in files:
-        yield Problem("no README.md would be uploaded", "put it beside pyproject.toml")
+        yield Problem("no README.md would be uploaded", "put it next to pyproject.toml")
         return
     text = files["README.md"].read_text(encoding="utf-8", errors="replace")
     for what, words in SAID.items():
         if not re.search(words, text):
-            yield Problem(f"README.md does not say {what}", f"looked for: {words}")
+            yield Problem(f"README.md does not explain {what}", f"looked for: {words}")
     folders = {parent.as_posix() for name in files for parent in Path(name).parents}
     lost = sorted({link for link in LINK.findall(text) if link.rstrip("/") not in files.keys() | folders})
     if lost:
-        yield Problem(f"README.md links to what is not uploaded: {_named(lost)}", "link to it by its address, or not")
+        yield Problem(
+            f"README.md links to files that are not uploaded: {_named(lost)}", "link to them by URL, or remove the link"
+        )
 
 
 def _is_text(path: Path) -> bool:

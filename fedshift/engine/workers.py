@@ -104,13 +104,13 @@ class WorkersGrid(LocalGrid):
     """A Grid whose nodes are played by worker processes; they are started with the first messages.
 
     Attributes:
-        heard: Called with the ids of nodes as their answers arrive.
+        on_replies: Called with the ids of nodes as their answers arrive.
     """
 
     def __init__(self, num_nodes: int, workers: int) -> None:
         """Make a grid with at most so many workers."""
         super().__init__(num_nodes)
-        self.heard: Callable[[list[int]], None] = lambda node_ids: None
+        self.on_replies: Callable[[list[int]], None] = lambda node_ids: None
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
         self._homes: dict[int, Worker] = {}  # by node: the worker that holds its state
@@ -189,7 +189,7 @@ class WorkersGrid(LocalGrid):
                 self._homes.pop(work.node(place), None)
             self._hand_out(work)  # before the answer is read, which takes a while
             work.replies[place] = transport.read_reply(parcel)
-            self.heard([work.node(place)])
+            self.on_replies([work.node(place)])
         elif parcel[0] == transport.LINE:
             record = transport.read(parcel)
             logger = logging.getLogger(record.name)
@@ -209,13 +209,12 @@ class WorkersGrid(LocalGrid):
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
         fields: dict[str, Any] = {"event": "worker_died"}
-        log.warning("a worker process %s; another one does its work again", how, extra=fields)
+        log.warning("a worker process %s; another one repeats its work", how, extra=fields)
         if worker.jobs:
             first = worker.jobs[0]
             work.deaths[first] += 1
             if work.deaths[first] == TRIES:
                 raise FederationError(
-                    f"node {index_of(work.node(first))}: {TRIES} worker processes died of its work, one after another; "
-                    f"the last one {how}"
+                    f"node {index_of(work.node(first))}: {TRIES} worker processes died on its work; the last one {how}"
                 )
         work.waiting.extendleft(reversed(worker.jobs))

@@ -29,7 +29,7 @@ def check(adapt: str, *, clean: bool) -> None:
     if adapt and adapt not in BATCHES:
         raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {', '.join(BATCHES)}")
     if clean and adapt != EATA:
-        raise ConfigError(f"--clean: images like those of training are for --adapt {EATA} alone")
+        raise ConfigError(f"--clean: images like those of training are only for --adapt {EATA}")
 
 
 def least(adapt: str) -> int:
@@ -65,7 +65,7 @@ def program(
     if model.form != "safetensors":
         raise ConfigError(f"--adapt {adapt}: a program ({model.form}) cannot be adapted; save the model as safetensors")
     if model.parts == "shared":
-        raise ConfigError(f"--adapt {adapt}: this model is not whole")
+        raise ConfigError(f"--adapt {adapt}: this model is not complete")
     if adapt in OF_BATCHNORM and model.batchnorm == "freeze":
         why = "was trained without BatchNorm's statistics (bn=freeze)"
         raise ConfigError(f"--adapt {adapt}: this model {why}; {T3A} needs none")

@@ -18,7 +18,7 @@ from fedshift_core.limits import plain
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
 }  # fmt: skip
-LICENSE = "# license: to be filled in by the owner of the model before it is passed on\n"
+LICENSE = "# license: the owner of the model fills this in before sharing it\n"
 MOST_CLASSES = 50  # listed in the card; model.json has all
 USE: dict[Form, str] = {
     "safetensors": "    fedshift predict FOLDER_OF_THIS_CARD image.png\n",
@@ -96,15 +96,15 @@ def _what(model: SavedModel) -> str:
         "node": f"It is the model of node {model.node}"
         + (f", site {model.site}" if model.site else "")
         + ", with its personal parts.",
-        "shared": "**It is not whole**: the personal parts, which stay on the nodes, are not in it. "
-        "A node's owner puts them on with `fedshift save-node`.",
+        "shared": "**It is not complete**: it lacks the personal parts, which stay on the nodes. "
+        "A node's owner adds them with `fedshift save-node`.",
     }[model.parts]
     text = (
         f"An image classifier with {len(model.classes)} classes, trained by FedShift's federated method "
         f"`{_method(model)}`: images stayed at their sites. {whose}"
     )
     if model.before:
-        text += f" Before a score the run does more to a model, which this one has not had: {model.before}."
+        text += f" Before a score the run adapts a model, which this one lacks: {model.before}."
     return f"{_cell(text)}\n"
 
 
@@ -161,7 +161,7 @@ def _metrics(model: SavedModel) -> str:
         rows.append(f"| average | {measured.average:.1f} | |")
     whose = f"Of the {measured.of} after round {measured.server_round}, on the test images of the run."
     if model.parts != "global":
-        whose += " They are of all nodes' models, not of this one alone."
+        whose += " They belong to all nodes' models, not only to this one."
     return f"## Metrics\n\n{plain(whose)}\n\n" + "\n".join(rows) + "\n"
 
 

@@ -22,16 +22,17 @@ _OUTPUT = typer.Option("--output", "-o", help="The folder to make.", metavar="DI
 def save(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")],
     form: Annotated[str, _FORMAT] = "safetensors",
-    node: Annotated[int | None, typer.Option(min=0, help="A simulated node: its model, personal parts on.")] = None,
+    node: Annotated[int | None, typer.Option(min=0, help="A simulated node: its model with personal parts.")] = None,
     output: Annotated[str, _OUTPUT] = "",
     server_round: Annotated[
-        int | None, typer.Option("--round", min=1, max=MOST_ROUNDS, help="After this round, of those that are kept.")
+        int | None,
+        typer.Option("--round", min=1, max=MOST_ROUNDS, help="The model after this round, if the run keeps it."),
     ] = None,
     shared: Annotated[
-        bool, typer.Option("--shared", help="Only what all nodes share: for `fedshift save-node` on real nodes.")
+        bool, typer.Option("--shared", help="Only the shared parts: for `fedshift save-node` on real nodes.")
     ] = False,
     before: Annotated[
-        bool, typer.Option("--before-adaptation", help="The model before what the run does to it ahead of a score.")
+        bool, typer.Option("--before-adaptation", help="The model before the run adapts it for a score.")
     ] = False,
 ) -> None:
     """Save the model of a finished run into a folder, with a card and all that `fedshift predict` needs.
@@ -49,10 +50,10 @@ def save(
 
 @app.command("save-node")
 def save_node(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="What `fedshift save RUN --shared` wrote.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The folder that `fedshift save RUN --shared` wrote.")],
     form: Annotated[str, _FORMAT] = "safetensors",
     state: Annotated[
-        str, typer.Option(metavar="DIR", help="Where the node keeps its personal parts; default: $FEDSHIFT_STATE.")
+        str, typer.Option(metavar="DIR", help="The folder of the node's personal parts; default: $FEDSHIFT_STATE.")
     ] = "",
     node: Annotated[
         str, typer.Option(metavar="NAME", help="The node's folder there, such as node-0, if several are here.")
@@ -81,10 +82,12 @@ def predict(
     files: Annotated[
         list[str], typer.Argument(metavar="FILES...", help="Images, or folders of them; folder/<class>/* is scored.")
     ],
-    csv: Annotated[str, typer.Option(metavar="FILE", help="A CSV file to write, in place of the lines.")] = "",
+    csv: Annotated[str, typer.Option(metavar="FILE", help="A CSV file to write instead of the lines.")] = "",
     adapt: Annotated[
         str,
-        typer.Option(metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to images as they come."),
+        typer.Option(
+            metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to images in their order."
+        ),
     ] = "",
     clean: Annotated[
         str, typer.Option(metavar="DIR", help="Images like those of training, by which eata forgets less.")

@@ -69,7 +69,7 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     number = sum(not path.is_dir() for path in given)
     if number > 1:  # nobody expects a score of one image
-        lines.append(f"{number} files are not scored: a file that is named by itself has no class; {_SCORED}")
+        lines.append(f"{number} files are not scored: a file given by name has no class; {_SCORED}")
     return pictures, lines
 
 
@@ -81,14 +81,14 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
     if inner and not others:
         taken = [Picture(file, labels[name]) for name in inner for file in _files(folder / name)]
         loose = [Picture(path) for path in _files(folder) if path.parent == folder]
-        note = f"{shown(folder)}: {len(loose)} images right in it are not scored: they lie in no class folder"
+        note = f"{shown(folder)}: {len(loose)} images directly in it are not scored: they are in no class folder"
         note = note if loose else ""
         taken += loose
     else:
         taken = [Picture(file) for file in _files(folder)]
         note = f"{shown(folder)} is not scored: {_why(inner, others, classes)}"
     if not taken:
-        raise ConfigError(f"{shown(folder)} holds no image; taken are {', '.join(pictures.SUFFIXES)}")
+        raise ConfigError(f"{shown(folder)} holds no image; accepted are {', '.join(pictures.SUFFIXES)}")
     return taken, note
 
 
@@ -115,7 +115,7 @@ def _files(folder: Path) -> list[Path]:
     """
     with files.reading(folder):
         below = sorted(_below(folder, {folder.resolve()}))
-    pictures.tell_not_taken(folder, pictures.not_taken(path.name for path in below))
+    pictures.warn_of_ignored(folder, pictures.not_taken(path.name for path in below))
     return [path for path in below if pictures.is_image_name(path.name)]
 
 

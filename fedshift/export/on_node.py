@@ -53,9 +53,9 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     """
     model, file = saved.read(wanted.model)
     if model.parts != "shared":
-        raise ConfigError(f"save-node: {shown(wanted.model)} is a whole model ({model.parts}); nothing is put on it")
+        raise ConfigError(f"save-node: {shown(wanted.model)} is a complete model ({model.parts}); nothing can be added")
     if not model.origin.run_id:
-        raise ConfigError(f"save-node: {shown(wanted.model)} does not say which run it is of (origin.run_id)")
+        raise ConfigError(f"save-node: {shown(wanted.model)} does not name its run (origin.run_id)")
     output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
     saved.check_free(output)
     programs.check_form(wanted.form)
@@ -87,13 +87,15 @@ def _shelf(state: Path, node: str, run_id: str) -> Path:
     folders = sorted(path for path in state.glob(f"*/run-{run_id}") if path.is_dir())
     names = [path.parent.name for path in folders]
     if not folders:
-        raise ConfigError(f"--state: no node has kept anything of the run {run_id} in {shown(state)}")
+        raise ConfigError(f"--state: no node has personal parts of the run {run_id} in {shown(state)}")
     if node:
         if node not in names:
-            raise ConfigError(f"--node: {as_found(node)} has kept nothing of this run; {shown(', '.join(names))} have")
+            raise ConfigError(
+                f"--node: {as_found(node)} has no personal parts of this run; {shown(', '.join(names))} have"
+            )
         return folders[names.index(node)]
     if len(folders) > 1:
-        raise ConfigError(f"--node: several nodes of this run are here, name one: {shown(', '.join(names))}")
+        raise ConfigError(f"--node: several nodes of this run are here; name one: {shown(', '.join(names))}")
     return folders[0]
 
 

@@ -23,7 +23,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
         ConfigError: If it is invalid, names local files, or does not match ``model.json``.
     """
     if model.configuration.get("plugins"):
-        raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model runs no files")
+        raise ConfigError(f"{shown(folder)}: configuration.plugins: a saved model does not run files")
     try:
         config = validating.validate(dict(model.configuration))
     except ConfigError as error:
@@ -35,7 +35,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     }  # fmt: skip
     for key, value in built.items():
         if getattr(model, key) != value:
-            raise ConfigError(f"{shown(folder)}: {key} is not that of its configuration")
+            raise ConfigError(f"{shown(folder)}: {key} contradicts its configuration")
     return config
 
 
@@ -57,7 +57,7 @@ def program_of(model: SavedModel, file: Path) -> Program:
     """
     if model.parts == "shared":
         raise ConfigError(
-            f"{shown(file.parent)} is not whole: the personal parts are on the nodes (fedshift save-node puts them on)"
+            f"{shown(file.parent)} is not complete: the personal parts are on the nodes (fedshift save-node adds them)"
         )
     if model.form != "safetensors":
         return programs.opened(file, model.form)

@@ -32,7 +32,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
         raise ConfigError(f"--split: {as_found(split)} is unknown; there are {', '.join(SPLITS)}")
     if not model.configuration:
         raise ConfigError(
-            f"--split {split}: a model in the format {model.form} lacks the configuration of the run, which says how "
+            f"--split {split}: a model in the format {model.form} lacks the configuration of the run, which states how "
             "images were divided; save it as safetensors"
         )
     config = opening.configuration_of(model, folder)
@@ -46,7 +46,7 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
         for domain in (site,) if site else cfg.domains:
             listed = catalog.get(cfg.kind).find(domain, wanted, source)
             if not isinstance(listed, Listing):
-                raise ConfigError(f"--split {split}: the images of {shown(path)} are no image files")
+                raise ConfigError(f"--split {split}: the images of {shown(path)} are not image files")
             if source.skip_broken:
                 left = corrupt_files.left_out(listed, cfg.form())
                 listed = left if isinstance(left, Listing) else listed

@@ -169,8 +169,8 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
     accuracies = f"; on the run's own test images: {', '.join(own)}" if own else ""
     which = ", ".join(shown(site, MOST_NAME) for site in dict.fromkeys(named))
     return (
-        f"{which}: a site of the run, so the model was trained on many of these images, and this is no accuracy on "
-        f"images that it has not seen{accuracies}; its test images alone: --split test, where they lie as in the run"
+        f"{which}: a site of the run, so the model was trained on many of these images, and this is not an accuracy on "
+        f"unseen images{accuracies}; only its test images: --split test, if they are arranged as in the run"
     )
 
 

@@ -73,7 +73,7 @@ def _errors_in_a_line(form: Form) -> Iterator[None]:
         cause: BaseException = error
         while cause.__cause__ is not None:  # the innermost cause names the unsupported part
             cause = cause.__cause__
-        raise FedShiftError(f"this model cannot be had as {form}: {files.brief(cause)}") from None
+        raise FedShiftError(f"this model cannot be saved as {form}: {files.brief(cause)}") from None
 
 
 @contextmanager

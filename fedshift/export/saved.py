@@ -30,7 +30,7 @@ VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"
 MOST_BYTES = 1 << 20  # of model.json
 MOST_CLASSES = 10_000
-INPUT = "float32 (B, 3, size, size), RGB, 0 to 1, not normalised: the mean is taken off inside"
+INPUT = "float32 (B, 3, size, size), RGB, 0 to 1, not normalised: the model subtracts the mean"
 OUTPUT = "float32 (B, C), scores of the classes in their order; softmax makes probabilities of them"
 
 Text = Annotated[str, StringConstraints(max_length=500)]
@@ -200,7 +200,7 @@ def check_free(folder: Path) -> None:
         ConfigError: With the folder.
     """
     if folder.exists():
-        raise ConfigError(f"--output: {shown(folder)} is there already; give another one, or remove it")
+        raise ConfigError(f"--output: {shown(folder)} exists already; choose another one, or remove it")
 
 
 def read(folder: Path) -> tuple[SavedModel, Path]:
@@ -214,7 +214,7 @@ def read(folder: Path) -> tuple[SavedModel, Path]:
     """
     path = folder / MODEL_JSON
     if not path.is_file():
-        raise ConfigError(f"{shown(folder)} is no saved model: it has no {MODEL_JSON} (fedshift save makes one)")
+        raise ConfigError(f"{shown(folder)} is not a saved model: it has no {MODEL_JSON} (fedshift save makes one)")
     model = _parsed(path)
     file = folder / model.file
     if not file.is_file():
@@ -224,7 +224,7 @@ def read(folder: Path) -> tuple[SavedModel, Path]:
         while block := opened.read(1 << 20):
             digest.update(block)
     if digest.hexdigest() != model.sha256:
-        raise ConfigError(f"{shown(file)} is not what was saved: its SHA-256 differs from that in {MODEL_JSON}")
+        raise ConfigError(f"{shown(file)} has changed: its SHA-256 differs from that in {MODEL_JSON}")
     return model, file
 
 

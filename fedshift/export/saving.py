@@ -168,18 +168,16 @@ def _output(record: Record, wanted: Wanted) -> Path:
 
 def _check_wanted(record: Record, wanted: Wanted) -> None:
     if wanted.shared and (wanted.node is not None or wanted.form != "safetensors"):
-        raise ConfigError(
-            "--shared: what all nodes share, as safetensors; it goes with no --node and no other --format"
-        )
+        raise ConfigError("--shared: the shared parts, as safetensors; it excludes --node and any other --format")
     if wanted.node is not None and record.deployed:
         raise ConfigError(
-            "--node: the personal parts of real nodes are on the nodes: give their owners what `fedshift save RUN "
-            "--shared` writes, for `fedshift save-node`"
+            "--node: the personal parts of real nodes are on the nodes: give their owners the folder of `fedshift save "
+            "RUN --shared`, for `fedshift save-node`"
         )
     if wanted.form == "safetensors" and record.config.plugins:
         raise ConfigError(
-            "--format: this run uses Python files of its own (plugins), without which weights are no model; as a "
-            "program it can be saved: torchscript, onnx, exported"
+            "--format: this run uses its own Python files (plugins), without which weights are no model; it can be "
+            "saved as a program: torchscript, onnx, exported"
         )
 
 
@@ -198,11 +196,11 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
     changes = " and ".join(done)
     if changes and not allowed:
         raise ConfigError(
-            f"save: this run scores no model as it is sent ({changes}, on a node's images, ahead of each score); "
-            "--before-adaptation saves the one before that"
+            f"save: this run scores no model unchanged ({changes}, on a node's images, before each score); "
+            "--before-adaptation saves the model before that"
         )
     if allowed and not changes:
-        raise ConfigError("--before-adaptation: this run scores its model as it is; leave it out")
+        raise ConfigError("--before-adaptation: this run scores its model unchanged; leave the option out")
     return changes
 
 
@@ -256,8 +254,8 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
 
 def _not_so(record: Record, checkpoint: Checkpoint, personal: list[str]) -> str:
     if not personal:
-        return "--shared: this run's model has no personal parts, it is the same on all nodes; leave --shared out"
-    reason = f"save: with {record.config.method['name']!r} each node has a model of its own"
+        return "--shared: this run's model has no personal parts and is the same on all nodes; leave --shared out"
+    reason = f"save: with {record.config.method['name']!r} each node has its own model"
     if record.deployed:
         return f"{reason}, parts of which are on the nodes: --shared saves the rest, for `fedshift save-node` there"
     return f"{reason}: give --node, one of {_listed(checkpoint.nodes)}"
@@ -267,7 +265,7 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
     """Return a simulated node's own weights as they were after the checkpoint's round."""
     if not names:
         raise ConfigError(
-            f"--node: node {node.index} has no personal parts, the model is the same on all; leave it out"
+            f"--node: node {node.index} has no personal parts, the model is the same on all nodes; leave the option out"
         )
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     # As a resumed run would read it: the state of an unfinished round does not count.
@@ -290,7 +288,7 @@ def personal_parts(memory: Arrays, names: list[str], whose: str) -> Arrays:
     missing = [name for name in names if MODEL_PART + name not in memory]
     if missing:
         raise ConfigError(
-            f"{whose} has no personal parts of its own ({shown(missing[0])}, ...)"
+            f"{whose} lacks personal parts ({shown(missing[0])}, ...)"
             + ("" if memory else ": it never trained in this run")
         )
     return {name: memory[MODEL_PART + name] for name in names}
@@ -311,9 +309,9 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
     for other in others:
         for name in names:
             if name not in other or first[name].tobytes() != other[name].tobytes():
-                reason = f"save: the server gives each node {name} of its own"
+                reason = f"save: the server gives each node its own {name}"
                 if record.deployed:
-                    raise ConfigError(f"{reason}, which no file for all nodes can hold")
+                    raise ConfigError(f"{reason}, which no file for all nodes can contain")
                 raise ConfigError(f"{reason}: give --node, one of {_listed(checkpoint.nodes)}")
 
 

@@ -166,7 +166,10 @@ def needs(client: DomainClient) -> Needs:
             client.predict(torch.zeros(2, 3, size, size))
     finally:
         client.prepare(kept)
-    for what, recorded in (("what the server tells each node", scalars), ("what the node keeps besides", memory)):
+    for what, recorded in (
+        ("scalars that the server sends to each node", scalars),
+        ("further parts that the node keeps", memory),
+    ):
         if recorded.read:
             names = ", ".join(sorted(recorded.read)[:3])
             raise FedShiftError(f"{type(client).__name__} classifies by {what} ({names}): it cannot be saved")
@@ -226,7 +229,7 @@ def knowledge_in(arrays: Arrays) -> Arrays:
 
 def _check_names(names: Iterable[str], wanted: Iterable[str], whose: str) -> None:
     if strange := sorted(set(names) ^ set(wanted)):
-        raise FedShiftError(f"{whose} arrays are not those of the network: {shown(', '.join(strange[:3]))}")
+        raise FedShiftError(f"{whose} arrays do not fit the network: {shown(', '.join(strange[:3]))}")
 
 
 def check_arrays(arrays: Arrays, state: Mapping[str, Tensor], whose: str) -> None:
@@ -253,4 +256,4 @@ def _check_knowledge(knowledge: Arrays, client: DomainClient, whose: str) -> Non
         if not np.isfinite(largest(array)):
             raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
         if array.dtype.kind in "iu" and array.size and not 0 <= array.min() <= array.max() < client.model.num_classes:
-            raise FedShiftError(f"{whose} {name} holds labels that are no classes")
+            raise FedShiftError(f"{whose} {name} holds labels outside the classes")

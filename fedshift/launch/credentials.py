@@ -31,7 +31,9 @@ AUTHORITY_DAYS = 3650
 SERVER_DAYS = 365
 WARN = datetime.timedelta(days=30)  # before a certificate expires
 DATE = "%Y-%m-%d %H:%M UTC"
-AUTHORITY_ANEW = "make a new CA in an empty folder with `fedshift credentials authority`, and give everybody its ca.crt"
+AUTHORITY_ANEW = (
+    "make a new CA in an empty folder with `fedshift credentials authority`, and give its ca.crt to all nodes"
+)
 CURVE = ec.SECP384R1()
 CLOCK_SKEW = datetime.timedelta(minutes=5)  # a certificate is also valid on a machine whose clock is late
 HOST_LABEL = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
@@ -148,7 +150,9 @@ def _check_dates(path: Path, certificate: x509.Certificate, anew: str) -> dateti
     now = datetime.datetime.now(datetime.UTC)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
-        raise ConfigError(f"{path} is not valid before {start:{DATE}}, this machine's clock says {now:{DATE}}", anew)
+        raise ConfigError(
+            f"{path} is not valid before {start:{DATE}}, but this machine's clock shows {now:{DATE}}", anew
+        )
     if now > end:
         raise ConfigError(f"{path} expired on {end:{DATE}}", anew)
     return end - now
@@ -196,7 +200,7 @@ def make_server(folder: Path, hosts: list[str], days: int = SERVER_DAYS) -> list
             written.
     """
     if not hosts:
-        raise ConfigError("--host is missing: name each host name and IP address under which the SuperLink is called")
+        raise ConfigError("--host is missing: give each host name and IP address of the SuperLink")
     names = [_general_name(host) for host in hosts]
     made = Credentials(folder)
     authority, ca_key = _load_authority(made)
@@ -295,7 +299,7 @@ def _write(contents: dict[Path, bytes]) -> list[Path]:
     """Write new files: ``*.key`` with mode 0600, others 0644; a folder that is made gets mode 0700."""
     for path in contents:
         if path.exists() or path.is_symlink():
-            raise ConfigError(f"{path} exists already; nothing is overwritten: remove it, or choose another folder")
+            raise ConfigError(f"{path} exists already and is not overwritten: remove it, or choose another folder")
     for path, content in contents.items():
         mode = 0o600 if path.suffix == ".key" else 0o644
         try:

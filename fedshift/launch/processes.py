@@ -33,7 +33,7 @@ def command(name: str) -> str:
     """
     path = Path(sys.executable).parent / name
     if not path.is_file():
-        raise FedShiftError(f"{name} is not installed beside {sys.executable}: install FedShift again")
+        raise FedShiftError(f"{name} is not installed next to {sys.executable}: install FedShift again")
     return str(path)
 
 

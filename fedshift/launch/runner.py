@@ -246,14 +246,14 @@ def _begun(status_file: Path) -> Path | None:
 def _go_on(folder: Path) -> str:
     """Return how to resume a run; empty if it was stopped before its first status was written."""
     try:
-        return f"go on with: {status.resume_command(folder, status.read(folder)['engine'])}"
+        return f"continue with: {status.resume_command(folder, status.read(folder)['engine'])}"
     except ConfigError:
         return ""
 
 
 def _next_steps(folder: Path) -> str:
     """Return the folder of a run that ended early, and how to resume it."""
-    return "\n".join(filter(None, [f"what was computed is in {folder}", _go_on(folder)]))
+    return "\n".join(filter(None, [f"the results so far are in {folder}", _go_on(folder)]))
 
 
 def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Path:

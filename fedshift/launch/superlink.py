@@ -183,7 +183,7 @@ def _lock(options: list[str]) -> Lock | None:
     except InUse as holder:
         raise ConfigError(f"--database {shown(file)} is in use by another SuperLink, {holder}") from None
     except OSError as error:
-        raise ConfigError(f"--database {shown(file)}: cannot write beside it: {error.strerror}") from None
+        raise ConfigError(f"--database {shown(file)}: cannot write next to it: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def show(arguments: list[str], *, as_json: bool, watch: bool, site: str) -> int:
         FedShiftError: If the state cannot be read.
     """
     if site and arguments:
-        raise ConfigError("give either a run folder or --site: a site's SuperLink does not know of run folders")
+        raise ConfigError("give either a run folder or --site: a site's SuperLink has no run folders")
     try:
         folder = None if site else _folder(arguments)
     except ConfigError:

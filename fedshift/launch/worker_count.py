@@ -34,7 +34,7 @@ def check(launch: Mapping[str, Any]) -> None:
         ConfigError: With the key to use instead.
     """
     if "workers" in launch and launch.get("engine", "simulation") != "inline":
-        raise ConfigError(f"workers={launch['workers']} needs engine=inline; for Flower's simulation it is actors=N")
+        raise ConfigError(f"workers={launch['workers']} needs engine=inline; for Flower's simulation use actors=N")
 
 
 def workers(config: RunConfig, nodes: int, requested_workers: int | None) -> int:

@@ -181,7 +181,7 @@ class Table:
         )
         keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.beside for key in columns.when)])
         actual = " ".join(f"{key}={config.get(key)}" for key in keys)
-        raise ConfigError(f"--paper {self.id}: the table is of runs with {wanted}, found {actual}")
+        raise ConfigError(f"--paper {self.id}: the table needs runs with {wanted}, found {actual}")
 
     def check_of_runs(self) -> None:
         """Refuse a table without columns that are comparable with runs.

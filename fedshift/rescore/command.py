@@ -19,7 +19,8 @@ from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console
-from fedshift_app.run.folder import RESULTS_FILE, commit
+from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.versions import commit
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
@@ -70,7 +71,7 @@ def read(arguments: Sequence[str]) -> Request:
         raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(runs) * len(combinations) > MOST:
-        raise ConfigError(f"rescore: {len(runs)} runs in {len(combinations)} ways are more than {MOST}")
+        raise ConfigError(f"rescore: {len(runs)} runs with {len(combinations)} combinations are more than {MOST}")
     questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
     return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
 
@@ -79,7 +80,7 @@ def _runs(named: str) -> list[Path]:
     path = user_path(named, "rescore")
     folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
     if not folders:
-        raise ConfigError(f"{path} is not a run folder and holds none")
+        raise ConfigError(f"{path} is not a run folder and contains none")
     taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
     unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
     if unfinished:

@@ -111,7 +111,7 @@ def check(question: Question) -> Checked:
     path = question.path
     saved_config = resuming.read_config(path)
     if not (path / RESULTS_FILE).is_file():
-        raise ConfigError(f"{path} is not finished; go on with it: fedshift run resume={path}")
+        raise ConfigError(f"{path} is not finished; continue it: fedshift run resume={path}")
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
     kept = validate(sections_of_run(saved_config))
@@ -134,14 +134,14 @@ def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
         if kept_values.get(key) == requested_values.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
             continue
         raise ConfigError(
-            f"{key} is {as_found(kept_values.get(key))} in {path}, asked is {as_found(requested_values.get(key))}: "
-            f"that decides what is trained, or when; without training may differ adapt.*, {', '.join(MAY_DIFFER)}"
+            f"{key} is {as_found(kept_values.get(key))} in {path}, requested is {as_found(requested_values.get(key))}: "
+            f"this key changes the training; without training only these may differ: adapt.*, {', '.join(MAY_DIFFER)}"
         )
     for shift in (kept.shift, requested.shift):
         if kept.shift.name != requested.shift.name and shift.name not in OF_IMAGES:
             raise ConfigError(
-                f"shift.name is {kept.shift.name} in {path}, asked is {requested.shift.name}: that tests other images; "
-                f"without training may differ {' and '.join(OF_IMAGES)}"
+                f"shift.name is {kept.shift.name} in {path}, requested is {requested.shift.name}: this tests other "
+                f"images; without training only these may differ: {' and '.join(OF_IMAGES)}"
             )
 
 
@@ -227,7 +227,7 @@ def _results(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
     chosen = content.get("chosen_round") if isinstance(content, dict) else ""
     if not isinstance(content, dict) or not isinstance(chosen, dict | None):
-        raise ConfigError(f"{file}: it is not of a run")
+        raise ConfigError(f"{file}: it does not belong to a run")
     if not isinstance((chosen or {}).get("round", 0), int):
         raise ConfigError(
             f"{file}: chosen_round.round: expected a whole number, found {as_found((chosen or {})['round'])}"

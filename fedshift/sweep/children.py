@@ -55,7 +55,7 @@ class Child:
             file.seek(self.begin)
             lines = [line.strip() for line in file.read().decode(errors="replace").splitlines()[1:] if line.strip()]
         named = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines
-        return named[-1] if named else f"ended with code {self.process.returncode} and said nothing"
+        return named[-1] if named else f"ended with code {self.process.returncode} without a message"
 
     def clean_up(self) -> None:
         """End the processes that a killed run left running."""

@@ -117,9 +117,9 @@ def read(arguments: Sequence[str]) -> GridRequest:
         else:
             values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
     if "experiment" in values:
-        raise ConfigError("experiment: the experiment of a sweep is its first argument, and one only")
+        raise ConfigError("experiment: the experiment of a sweep is its first argument, and only one")
     if "resume" in values:
-        raise ConfigError("resume: a sweep that was interrupted goes on when the same command is given again")
+        raise ConfigError("resume: the same command continues an interrupted sweep")
     try:
         options = Options.model_validate(own)
     except ValidationError as error:
@@ -129,7 +129,7 @@ def read(arguments: Sequence[str]) -> GridRequest:
     if runs > MOST_RUNS:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
     if (options.jobs or 1) > 1 and _engine(values) != INLINE:
-        raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation has all cores to itself")
+        raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
     return GridRequest(experiment, values, options)
 
 
@@ -202,7 +202,7 @@ def points(
         checked |= {same_data, same_model}
         distinct.setdefault(run.key, run)
     if len(distinct) < len(combinations):
-        notes.append(f"{len(distinct)} runs instead of {len(combinations)}: those with the same configuration are one")
+        notes.append(f"{len(distinct)} runs instead of {len(combinations)}: equal configurations count once")
     return list(distinct.values()), notes
 
 

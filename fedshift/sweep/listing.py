@@ -85,20 +85,20 @@ def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> Non
     request = grid.read(arguments)
     points, _ = grid.points(request, check_data)
     if len(points) != 1 or "output-dir" in request.values:
-        raise ConfigError(f"--in takes one run and no output-dir, as `--list` prints it; found {len(points)} runs")
+        raise ConfigError(f"--in needs one run and no output-dir, as `--list` prints it; found {len(points)} runs")
     folder = user_path(into, "--in")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         sweep = Lock(folder / LOCK_FILE, shared=True)
     except InUse as holder:
-        _in_use(f"the sweep in {folder} is going on, in {holder}")
+        _in_use(f"the sweep in {folder} is in progress in {holder}")
     except OSError as error:
         raise ConfigError(f"--in: cannot write to {folder}: {error.strerror}") from None
     try:
         run = Lock(folder / f"{LOCK_FILE}-{points[0].key}")
     except InUse as holder:
         sweep.release()
-        _in_use(f"{points[0].label} is going on, in {holder}")
+        _in_use(f"{points[0].label} is in progress in {holder}")
     try:
         state = Single(folder, request, points).go()
     finally:

@@ -62,7 +62,7 @@ class Record:
             raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
         seconds, avg = (content.get("seconds"), content.get("avg")) if isinstance(content, dict) else (None, None)
         if not isinstance(seconds, int | float) or not isinstance(avg, int | float | None):
-            raise ConfigError(f"{file}: it is not of a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
+            raise ConfigError(f"{file}: it does not belong to a run: seconds {as_found(seconds)}, avg {as_found(avg)}")
         return content
 
     def saved(self, sweep_folder: Path) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def read_records(folder: Path) -> dict[str, dict[str, Any]]:
             for point in points
         }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        typer.echo(f"{file} is damaged: attempts and times of before are lost, the runs are not", err=True)
+        typer.echo(f"{file} is damaged: earlier attempts and times are lost, but not the runs", err=True)
         return {}
 
 

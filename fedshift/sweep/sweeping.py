@@ -27,7 +27,8 @@ from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, r
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, exit_codes, resuming
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, versions
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
@@ -131,7 +132,7 @@ class Sweep:
         except (KeyboardInterrupt, SystemExit) as stop:
             self._stop()
             typer.echo(f"stopped, {len(self._finished())} of {len(self.records)} runs are finished", err=True)
-            typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+            typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
             raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
         except BaseException:
             self._stop()
@@ -211,7 +212,7 @@ class Sweep:
             return
         record.failures += 1
         again = record.failures <= self.request.options.retries and not job.child.refused
-        then = "to be tried again at the end" if again else "left at that"
+        then = "it is tried again at the end" if again else "left at that"
         typer.echo(f"{record.point.label}: failed, {then}: {record.error} (log: {job.child.log})", err=True)
         if again:
             queue.append(record)
@@ -219,7 +220,7 @@ class Sweep:
             record.state = "failed"
 
     def _begin_anew(self, record: Record, folder: Path, why: str) -> None:
-        typer.echo(f"{record.point.label}: begun anew, as {folder} cannot be continued: {why}", err=True)
+        typer.echo(f"{record.point.label}: started again, as {folder} cannot be continued: {why}", err=True)
         record.refused.add(folder)
         record.folder = None
 
@@ -362,7 +363,7 @@ def lock(folder: Path) -> Lock:
         folder.mkdir(parents=True, exist_ok=True)
         return Lock(folder / LOCK_FILE)
     except InUse as holder:
-        raise ConfigError(f"the sweep in {folder} is going on already, in {holder}") from None
+        raise ConfigError(f"the sweep in {folder} is already in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"output-dir: cannot write to {folder}: {error.strerror}") from None
 

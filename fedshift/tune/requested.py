@@ -86,7 +86,7 @@ class Request:
     @property
     def key(self) -> str:
         """Return the name of the search, which a larger budget or more seeds do not change."""
-        spaces = [[p.base.key, {key: place.told() for key, place in sorted(p.space.items())}] for p in self.plans]
+        spaces = [[p.base.key, {key: place.as_yaml() for key, place in sorted(p.space.items())}] for p in self.plans]
         content = json.dumps([self.options.pruning, sorted(spaces, key=str)], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
@@ -143,10 +143,10 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
     grid_request = grid.read(rest)
     for key in grid_request.varied:
         if key not in (*METHOD_KEYS, "seed"):
-            raise ConfigError(f"{key}: a search has one value of it; only method and seed may have several")
+            raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")
     for key in ("tuned", "evaluate.test"):
         if key in grid_request.values:
-            raise ConfigError(f"{key}: a search sets it itself")
+            raise ConfigError(f"{key}: a search sets this key itself")
     where = {key: _place(key, text) for key, text in search_texts.items()}
     named = next((grid_request.values[key] for key in reversed(METHOD_KEYS) if key in grid_request.values), None)
     methods = named or (grid.method_of(grid_request.experiment),)
@@ -177,7 +177,7 @@ def _place(key: str, text: str) -> Range | None:
     try:
         return ranges.read(_numbers(parse(text)), f"{SEARCH}{shortened(key)}")
     except ValueError:
-        raise ConfigError(f"{SEARCH}{shortened(key)}: {as_found(text)} is no YAML") from None
+        raise ConfigError(f"{SEARCH}{shortened(key)}: {as_found(text)} is not YAML") from None
 
 
 def _numbers(value: Any) -> Any:
@@ -211,7 +211,9 @@ def _plan(
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)
             base = grid.point(method, grid_request.experiment, given)
-            notes.append(f"{FRACTION}={given[FRACTION]}: nodes set so many of their training images aside, in all runs")
+            notes.append(
+                f"{FRACTION}={given[FRACTION]}: nodes set aside this share of their training images in all runs"
+            )
         check_data(base.config, base.nodes)
         space = _space(grid_request.experiment, method, given, where)
     except FedShiftError as error:
@@ -220,11 +222,9 @@ def _plan(
     default = {key: known.get(key) for key in space}
     outside = [f"{key}={default[key]}" for key, place in space.items() if not place.holds(default[key])]
     if outside:
-        notes.append(
-            f"{method}: {', '.join(outside)} is outside of where it is searched; its first trial has it all the same"
-        )
+        notes.append(f"{method}: {', '.join(outside)} is outside its search range; its first trial uses it anyway")
     if not space:
-        notes.append(f"{method}: nothing to search, its trial is the method as it is")
+        notes.append(f"{method}: nothing to search; its trial is the unchanged method")
     return Plan(method, space, default, base, given, grid_request.experiment)
 
 

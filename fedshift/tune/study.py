@@ -77,7 +77,7 @@ class Store:
             self.storage: Any = JournalStorage(JournalFileBackend(str(path)))
         except (ValueError, KeyError, AssertionError) as error:
             raise ConfigError(
-                f"{path} is damaged: {error}; remove it to search anew, the runs of trials stay"
+                f"{path} is damaged: {error}; remove it to search again; the runs of trials stay"
             ) from None
 
 

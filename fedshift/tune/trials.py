@@ -93,7 +93,7 @@ class Going:
             except FedShiftError as error:
                 aside = self.place / SET_ASIDE / self.folder.name
                 typer.echo(
-                    f"{self.folder} is begun anew and lies in {aside}, as it cannot be continued: {error}", err=True
+                    f"{self.folder} is started again and moved to {aside}, as it cannot be continued: {error}", err=True
                 )
                 aside.parent.mkdir(exist_ok=True)
                 self.folder.rename(aside)

@@ -127,7 +127,7 @@ class Tuning:
         except (KeyboardInterrupt, SystemExit) as stop:
             self._stop()
             typer.echo("stopped", err=True)
-            typer.echo(f"to go on: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+            typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
             raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
         except BaseException:
             self._stop()
@@ -278,7 +278,7 @@ class Tuning:
         trials = [trial for method in self.methods for trial in method.search.trials() if trial.notes.get(study.RUN)]
         folders = [self.folder / str(trial.notes[study.RUN]) for trial in trials]
         lines = contents.unlike_folders(folder for folder in folders if (folder / CONFIG_FILE).is_file())
-        return [f"values were chosen by trials that do not compare: {line}" for line in lines]
+        return [f"values were chosen by trials that are not comparable: {line}" for line in lines]
 
     def _save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""
@@ -291,7 +291,7 @@ class Tuning:
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)
             summary["methods"][plan.method] = {
-                "space": {key: place.told() for key, place in plan.space.items()}, "default": plan.default,
+                "space": {key: place.as_yaml() for key, place in plan.space.items()}, "default": plan.default,
                 "best": None if best is None else
                 {"trial": best.number, "validation": best.validation, "values": {**plan.default, **best.values}},
             }  # fmt: skip

@@ -144,9 +144,9 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
 def _set_named(
     section: str, entries: dict[str, dict[str, Any]], keys: list[str], value: Any
 ) -> dict[str, dict[str, Any]]:
-    """Return the entries of a section with its name, ``SECTION.NAME.KEY``, or for a single entry ``SECTION.KEY``, set."""
-    if not keys or keys == ["name"]:
     """Return the entries of a section with its name or ``SECTION.NAME.KEY`` set; of a single entry ``SECTION.KEY``."""
+    if not keys or keys == ["name"]:
+        return {name: entries.get(name, {}) | params for name, params in modules_by_name(value, section).items()}
     if len(keys) == 1 and len(entries) == 1:
         keys = [*entries, *keys]
     if len(keys) != 2 or keys[0] not in entries:

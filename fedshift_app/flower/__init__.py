@@ -1,1 +1,1 @@
-"""What touches Flower where it exports nothing, and a Grid of our own."""
+"""Adapters to parts of Flower that it does not export."""

@@ -1,4 +1,4 @@
-"""How long to wait before one looks again: a moment at first, longer the longer nothing has come."""
+"""Waits between two polls that grow with the time since the last success."""
 
 import time
 from collections.abc import Callable
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Backoff:
-    """Waits that are a share of the time since something last happened, within bounds.
+    """Waits that are a share of the time since the last success, within bounds.
 
-    What comes is then found late by that share of its own time at most, and who has been idle for long asks seldom.
+    A poll is then late by that share at most, and an idle process polls rarely.
     """
 
     def __init__(
@@ -26,23 +26,23 @@ class Backoff:
 
         Args:
             least: The shortest wait, in seconds.
-            most: The longest.
-            share: Of the time since :meth:`restart`, between the two bounds.
-            politeness: Wait at least so many times as long as the look took (up to ``most``): one that has to wait for
-                an answer asks a busy server less often.
-            clock: Seconds of a clock that does not jump.
-            sleep: What waits.
+            most: The longest wait, in seconds.
+            share: Share of the time since :meth:`restart` to wait, within the two bounds.
+            politeness: Wait at least this multiple of the duration of the poll (up to ``most``), so that a slow server
+                is asked less often.
+            clock: Seconds of a monotonic clock.
+            sleep: Function that waits.
         """
         self._least, self._most, self._share, self._politeness = least, most, share, politeness
         self._clock, self._sleep = clock, sleep
         self.restart()
 
     def restart(self) -> None:
-        """Something has happened, so more may soon."""
+        """Begin again with short waits, after a success."""
         self._since = self._woke = self._clock()
 
     def wait(self) -> None:
-        """Wait, after a look that found nothing."""
+        """Wait, after a poll without success."""
         now = self._clock()
         wanted = max(self._share * (now - self._since), self._politeness * (now - self._woke))
         self._sleep(min(max(wanted, self._least), self._most))
@@ -50,7 +50,7 @@ class Backoff:
 
 
 class OtherSleep:
-    """The module ``time`` with another ``sleep``, for one module of Flower's; all else is as it was."""
+    """The module ``time`` with another ``sleep``, for a module of Flower."""
 
     def __init__(self, sleep: Callable[[float], None]) -> None:
         self.sleep = sleep
@@ -60,7 +60,7 @@ class OtherSleep:
 
 
 class OtherPopen:
-    """The module ``subprocess`` with another ``Popen``, likewise."""
+    """The module ``subprocess`` with another ``Popen``, for a module of Flower."""
 
     def __init__(self, module: ModuleType, start: Callable[..., Any]) -> None:
         self._module, self.Popen = module, start

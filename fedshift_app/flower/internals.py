@@ -1,4 +1,4 @@
-"""The few parts of Flower that FedShift uses and Flower does not export; all in this one place."""
+"""The parts of Flower that FedShift uses and Flower does not export."""
 
 import logging
 import os
@@ -21,67 +21,67 @@ from fedshift_core.wire.records import RecordError
 log = logging.getLogger("fedshift")
 
 HTTP_GRID = "flwr.superlink.grid.http_grid"
-IN_MEMORY_GRID = "flwr.superlink.grid.inmemory_grid"  # it brings a database with it, which takes a second to import
+IN_MEMORY_GRID = "flwr.superlink.grid.inmemory_grid"  # it imports a database, which takes a second
 
 
 def is_simulation_grid(grid: Any) -> bool:
-    """Tell whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
+    """Return whether this is the grid of Flower's simulation engine, whose nodes live in this process."""
     module = sys.modules.get(IN_MEMORY_GRID)
     return module is not None and isinstance(grid, module.InMemoryGrid)
 
 
 def superlinks_above() -> list[int]:
-    """Return the ids of the SuperLink that started this process, and of what that started on the way here."""
+    """Return the process ids of the SuperLink that started this process and of the processes in between."""
     return [process.pid for process in psutil.Process().parents() if is_superlink(process)]
 
 
 def is_superlink(process: psutil.Process) -> bool:
-    """Tell whether a process is a SuperLink, or the executor of its apps, which stays with it."""
+    """Return whether a process is a SuperLink or the executor of its apps."""
     try:
         names = {Path(word).name for word in process.cmdline()[:3]}
-    except psutil.Error:  # another user's, or gone already
+    except psutil.Error:  # it belongs to another user, or has ended
         return False
     return bool(names & {"flower-superlink", "flower-superexec"})
 
 
 def engine_name(grid: Any) -> str:
-    """Return the name that a grid of FedShift's own engines gives itself (``engine_name``); empty for Flower's."""
+    """Return the ``engine_name`` of a grid of FedShift's own engines; empty for Flower's grids."""
     return str(getattr(grid, "engine_name", ""))
 
 
-def watch_replies(grid: Any, heard: Callable[[list[int]], None]) -> None:
-    """Tell ``heard`` the node ids of all replies as they come in, not only when the last one is there.
+def watch_replies(grid: Any, on_replies: Callable[[list[int]], None]) -> None:
+    """Call ``on_replies`` with the node ids of replies as they come in, not only after the last one.
 
-    ``send_and_receive`` of Flower's grids asks for replies with ``pull_messages`` again and again. A grid that has no
-    use for it has an attribute ``heard``, which it calls itself.
+    ``send_and_receive`` of Flower's grids polls with ``pull_messages``. A grid that does not has an attribute
+    ``on_replies``, which it calls itself.
     """
-    if hasattr(grid, "heard"):
-        grid.heard = heard
+    if hasattr(grid, "on_replies"):
+        grid.on_replies = on_replies
         return
     pull = grid.pull_messages
 
     def watched(message_ids: Iterable[str]) -> Iterable[Message]:
         replies = list(pull(message_ids))
-        heard([reply.metadata.src_node_id for reply in replies])
+        on_replies([reply.metadata.src_node_id for reply in replies])
         return replies
 
     grid.pull_messages = watched
 
 
 def pack_messages(grid: Grid) -> None:
-    """Pack the arrays of what goes through a real deployment's grid, and unpack those of replies.
+    """Pack the arrays of messages that pass a real deployment's grid, and unpack those of replies.
 
-    Each would be two objects, and each object some requests (:mod:`fedshift_core.wire.packing`). A reply whose packed
-    arrays are none is an error of its node.
+    Unpacked, each array would be two objects and each object several requests (:mod:`fedshift_core.wire.packing`). A
+    reply that cannot be unpacked is an error of its node.
     """
     push, pull = grid.push_messages, grid.pull_messages
 
     def pushed(messages: Iterable[Message]) -> Iterable[str]:
         messages = list(messages)
         contents = [message.content for message in messages]
-        once: dict[int, bytes] = {}  # a record that goes to several nodes is packed once
+        packed_records: dict[int, bytes] = {}  # by record: one that goes to several nodes is packed once
         for message, content in zip(messages, contents, strict=True):
-            message.content = packed(content, once)
+            message.content = packed(content, packed_records)
         try:
             return push(messages)
         finally:
@@ -106,31 +106,38 @@ def _unpacked(reply: Message) -> Message:
 
 
 def keep_out_malformed_replies() -> None:
-    """Let a reply of a SuperNode that is no message come to nothing; Flower's grid would raise, which ends the run.
+    """Drop replies of SuperNodes that are not messages; Flower's grid would raise, which ends the run.
 
-    The node is then one that did not answer.
+    The node then counts as one that did not answer.
     """
-    grid = sys.modules.get(HTTP_GRID)  # of a real deployment only
+    grid = sys.modules.get(HTTP_GRID)  # only in a real deployment
     if grid is not None and not getattr(grid.inflate_object_from_contents, "guarded", False):
-        grid.inflate_object_from_contents = whole_or_nothing(grid.inflate_object_from_contents)  # type: ignore[attr-defined]
+        grid.inflate_object_from_contents = dropping_malformed(grid.inflate_object_from_contents)  # type: ignore[attr-defined]
 
 
-def whole_or_nothing(inflate: Callable[..., Any]) -> Callable[..., Any]:
-    """Return Flower's reading of a message, with an answer to nothing in the place of what is malformed."""
+def dropping_malformed(inflate: Callable[..., Any]) -> Callable[..., Any]:
+    """Return Flower's reader of messages, with an empty answer in place of a malformed message."""
 
     def read(message_id: str, contents: dict[str, bytes]) -> Message:
         try:
-            found = inflate(message_id, contents)
-            if isinstance(found, Message):
-                return found
-            problem = f"it is {type(found).__name__}"
-        except Exception as error:  # any: its bytes are the node's own
+            message = inflate(message_id, contents)
+            if isinstance(message, Message):
+                return message
+            problem = f"it is {type(message).__name__}"
+        except Exception as error:  # any type: the node chooses the bytes
             problem = type(error).__name__
-        log.warning("a reply that is no message of Flower's was dropped (%s)", problem, extra={"event": "malformed"})
+        log.warning("a reply that is not a Flower message was dropped (%s)", problem, extra={"event": "malformed"})
         nothing = Metadata(
-            run_id=0, message_id="", src_node_id=0, dst_node_id=0, reply_to_message_id="", group_id="", created_at=0.0,
-            ttl=0.0, message_type="system",
-        )  # fmt: skip
+            run_id=0,
+            message_id="",
+            src_node_id=0,
+            dst_node_id=0,
+            reply_to_message_id="",
+            group_id="",
+            created_at=0.0,
+            ttl=0.0,
+            message_type="system",
+        )
         return make_message(metadata=nothing, error=Error(code=0, reason="malformed"))
 
     read.guarded = True  # type: ignore[attr-defined]
@@ -138,14 +145,14 @@ def whole_or_nothing(inflate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def without_colours() -> None:
-    """Let Flower's log of this process have no colours, which it has wherever it goes."""
+    """Remove the colours from Flower's log of this process."""
     from flwr.common.logger import update_console_handler
 
     update_console_handler(colored=False)
 
 
 def identify_process() -> None:
-    """Give this process the identity without which no Message can be made outside Flower's runtimes."""
+    """Give this process an identity, which a Message needs outside Flower's runtimes."""
     TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 
 
@@ -155,10 +162,10 @@ def make_context(node_id: int, node_config: dict[str, Any], run_config: dict[str
 
 
 def guard_superlink(guard: Callable[..., Any]) -> None:
-    """Put an ASGI middleware around all APIs of the SuperLink that this process is going to run.
+    """Put an ASGI middleware around all APIs of the SuperLink that this process will run.
 
     Raises:
-        FedShiftError: If Flower would leave the middleware out.
+        FedShiftError: If Flower would ignore the middleware.
     """
     from flwr.superlink import extensions, main
     from starlette.middleware import Middleware
@@ -167,11 +174,13 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
     extensions.get_middleware = lambda: (Middleware(guard), *extend())
     outermost = next(iter(main._get_middleware()), None)
     if outermost is None or outermost.cls is not guard:
-        raise FedShiftError("this version of Flower takes no middleware: its Control API would be open to the network")
+        raise FedShiftError(
+            "this version of Flower accepts no middleware: its Control API would be open to the network"
+        )
 
 
 def path_with_flower() -> str:
-    """Return PATH with the commands of this environment first; Flower looks for its own ones there."""
+    """Return PATH with the commands of this environment first, where Flower looks for its own."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

@@ -1,9 +1,9 @@
-"""Short waits in the place of Flower's fixed ones: the ServerApp's look for replies, and what nodes share with it.
+"""Replaces Flower's fixed waits by short ones, for the ServerApp's replies and for nodes.
 
-Flower's SuperNode sleeps three seconds when there is no message, its SuperExec asks for work once a second, its grid
-looks for replies every three seconds, and who finds a message a moment before its parts are there (they are pushed
-after it) asks for them again a second later. Where another version is found, or one that sleeps elsewhere, nothing is
-changed and a line says so: the numbers are the same, only later.
+Flower's SuperNode sleeps three seconds without a message, its SuperExec asks for work once a second, and its grid polls
+for replies every three seconds. The parts of a message are pushed after it; a process that finds a message too early
+asks for its parts again a second later. With another version of Flower, or one that sleeps elsewhere, nothing changes
+and a log line says so: the numbers stay the same, but come later.
 """
 
 import inspect
@@ -26,7 +26,7 @@ log = logging.getLogger("fedshift")
 
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
 NODE = "flwr.supernode.start_client_internal"
-#: What each function must hold for its waits to be ours: the calls that are replaced, as they are written.
+#: Source text that each function must contain before its waits are replaced.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
     (NODE, "_push_messages"): ("time.sleep(0.5)", "state.get_messages_legacy(is_reply=True)"),
@@ -35,38 +35,38 @@ SHAPES = {
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),
     (HTTP_GRID, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
 }
-#: Seconds between two looks at the SuperLink; Flower's own are 3. A look costs it some 5 ms of computing.
+#: Seconds between two polls of the SuperLink; Flower's own are 3. A poll costs it some 5 ms of computing.
 LEAST, MOST = 0.1, 3.0
-FIRST_LOOK_FOR_PARTS = 0.05  # seconds; each further one after twice the time. Flower's: 1
+FIRST_LOOK_FOR_PARTS = 0.05  # seconds; each further wait doubles. Flower's own: 1
 
 
 def unknown(module: str) -> str:
-    """Return why the waits of a module of Flower's are left as they are; empty if they are the ones known here."""
+    """Return the reason to leave the waits of a Flower module unchanged; empty if they are as expected."""
     from flwr.supercore.version import package_version
 
     if problem := unread(package_version):
         return problem
-    found = import_module(module)
-    if getattr(found, "time", None) is not time:
-        return f"{module} does not sleep by the module time"
+    imported = import_module(module)
+    if getattr(imported, "time", None) is not time:
+        return f"{module} does not sleep with the module time"
     for (place, name), parts in SHAPES.items():
         if place == module:
-            text = inspect.getsource(getattr(found, name)) if hasattr(found, name) else ""
+            text = inspect.getsource(getattr(imported, name)) if hasattr(imported, name) else ""
             for part in parts:
                 if part not in text:
-                    return f"{module}.{name} does not hold {part}"
+                    return f"{module}.{name} does not contain {part}"
     return ""
 
 
 def quicken_grid(grid: Grid) -> None:
-    """Let the grid of a real deployment look for replies sooner; other grids do not wait.
+    """Let the grid of a real deployment poll for replies sooner; other grids do not wait.
 
-    Called once, before the first message.
+    Call it once, before the first message.
     """
     if type(grid).__module__ != HTTP_GRID or os.environ.get(PLAIN_WAITS):
         return
     if problem := unknown(HTTP_GRID):
-        log.warning("the server looks for replies as seldom as plain Flower does: %s", problem)
+        log.warning("the server polls for replies as rarely as plain Flower does: %s", problem)
         return
     backoff = Backoff(LEAST, MOST)
     send = grid.send_and_receive
@@ -81,7 +81,7 @@ def quicken_grid(grid: Grid) -> None:
 
 
 def look_sooner_for_parts(module: ModuleType) -> None:
-    """Let what a module of Flower's pulls be asked for again soon if it is not there yet."""
+    """Let a Flower module soon ask again for missing parts of a message."""
     changed: Any = module
     pull = changed.pull_objects
 

@@ -1,7 +1,7 @@
-"""What Flower's simulation engine lacks: a password for Ray, and a fresh worker for one that died.
+"""Adds to Flower's simulation engine: a password for Ray, and a new worker for one that died.
 
-Flower's own ``RayBackend`` starts Ray open to whoever reaches its ports, and puts an actor whose process died back
-among the idle ones, so that every later message that it is handed is lost.
+Flower's own ``RayBackend`` starts Ray open to anyone who reaches its ports. It also returns an actor whose process
+died to the idle ones, so that every later message for it is lost.
 """
 
 import logging
@@ -18,14 +18,14 @@ from fedshift_core.env import STATUS_FILE
 
 log = logging.getLogger("fedshift")
 
-ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # is there in the process that simulates, and in no node's
+ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # loaded in the simulating process only, not in a node's
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
-LOOPBACK = "127.0.0.2"  # the whole of 127/8 is, on Linux; Ray takes 127.0.0.1 for "the address that others reach"
-TRIES = 3  # of one message, each on another worker; its work may be what kills them
+LOOPBACK = "127.0.0.2"  # a loopback address on Linux; Ray takes 127.0.0.1 for "the address that others reach"
+TRIES = 3  # for one message, each on another worker; the message may be what kills them
 
 
 def prepare() -> None:
-    """Mend the simulation engine, if this process is one and has not started Ray yet; called when the app is loaded."""
+    """Patch the simulation engine in its process, before Ray starts; called when the app is loaded."""
     if ENGINE in sys.modules:
         from flwr.server.superlink.fleet.vce.backend.raybackend import RayBackend
 
@@ -37,7 +37,7 @@ def prepare() -> None:
 
 
 def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return ``RayBackend.init_ray`` as it starts Ray for this process alone."""
+    """Return an ``init_ray`` that starts Ray for this process alone."""
 
     def init_ray(self: Any, backend_config: Any) -> None:
         import ray
@@ -46,8 +46,8 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
         if os.environ.get("RAY_ADDRESS") or ray.is_initialized() or os.environ.get(simulation_queue.PLAIN) == "1":
             start(self, closed)
         else:
-            # Flower hands the workers their path in a runtime environment of Ray's, for which each is started twice,
-            # and the ones that Ray starts beforehand are thrown away. Ray's processes inherit it from this one.
+            # Flower passes the workers their path in a Ray runtime environment, for which each starts twice and workers
+            # started in advance are discarded. Here Ray's processes inherit the path from this one.
             os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
             ray.init(**{"include_dashboard": False} | closed.get("init_args", {}))
 
@@ -55,9 +55,9 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
 
 
 def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Return ``RayBackend.terminate`` as it leaves Ray's processes to ``fedshift run``, if that started this one.
+    """Return a ``terminate`` that leaves Ray's processes to ``fedshift run``, if that started this process.
 
-    All is written by then. Ray ends them one after the other and waits for each; ``fedshift run`` ends all at once.
+    All results are written by then. Ray ends its processes one by one; ``fedshift run`` ends all at once.
     """
 
     def leave(self: Any) -> None:
@@ -72,9 +72,9 @@ def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def _closed(backend_config: dict[str, Any]) -> dict[str, Any]:
-    """Return how Ray is started here, so that nobody else can use it; a cluster that is there already has its own way.
+    """Return the settings that start Ray closed to others; an existing cluster keeps its own.
 
-    Every process of Ray inherits the token from this one's environment; calls without it are refused.
+    Every Ray process inherits the token from this one's environment, and refuses calls without it.
     """
     if os.environ.get("RAY_ADDRESS"):
         return backend_config
@@ -82,43 +82,41 @@ def _closed(backend_config: dict[str, Any]) -> dict[str, Any]:
         from ray._raylet import Config  # type: ignore[attr-defined]
 
         os.environ |= {MODE: "token", TOKEN: secrets.token_hex(32)}
-        Config.initialize("")  # Ray has read its environment when it was imported
+        Config.initialize("")  # Ray read its environment on import
     if sys.platform != "linux":
         return backend_config
     return backend_config | {"init_args": {"_node_ip_address": LOOPBACK} | backend_config.get("init_args", {})}
 
 
 def process_message(self: Any, message: Message, context: Context) -> tuple[Message, Context]:
-    """Let a worker answer a message; if its process dies, another one does it again, from the same context.
+    """Return a worker's answer to a message; if its process dies, another worker repeats it from the same context.
 
-    Takes the place of ``RayBackend.process_message``; ``self`` is the backend.
+    Replaces ``RayBackend.process_message``; ``self`` is the backend.
 
     Raises:
-        RayError: If so many workers died of the message, which stops the run
-            (``strategies.base``: an error that the node's app did not tell itself).
+        RayError: If ``TRIES`` workers died on the message, which stops the run
+            (``strategies.base``: an error that the node's app did not report itself).
     """
     import ray
     from ray.exceptions import OutOfMemoryError, RayActorError, RayError, WorkerCrashedError
 
     pool = self.pool
     job = (self.app_fn, message, str(context.node_config["partition-id"]), context)
-    died: RayError | None = None
+    worker_error: RayError | None = None
     for _ in range(TRIES):
         future = pool.submit(lambda actor, *given: actor.run.remote(*given), job)
         try:
             _, reply, updated = ray.get(future)
         except (RayActorError, WorkerCrashedError, OutOfMemoryError) as error:
-            died = error
+            worker_error = error
             del pool._future_to_actor[future]
             pool.pool.append(pool.create_actor_fn())
-            log.warning(
-                "a worker of the simulation died; another one does its work again", extra={"event": "worker_died"}
-            )
+            log.warning("a worker of the simulation died; another one repeats its work", extra={"event": "worker_died"})
         except BaseException:
             pool.add_actor_back_to_pool(future)
             raise
         else:
             pool.add_actor_back_to_pool(future)
             return reply, updated
-    assert died is not None  # or one of them had answered
-    raise died
+    assert worker_error is not None  # otherwise one of them answered
+    raise worker_error

@@ -1,10 +1,10 @@
-"""How Flower's simulation engine finds messages, mended: once for all nodes, instead of once for each.
+"""Lets Flower's simulation engine find the messages of all nodes at once.
 
-Flower asks its store for the message of one node after the other, and each time the store goes through all that it
-holds and checks it: with a thousand nodes that is most of what the simulating process does. And it looks for messages
-and for replies ten times a second only. Here one look takes the next message of every node, a hundred times a second.
+Flower asks its store for the messages of one node after the other, and each time the store checks everything that it
+holds: with a thousand nodes this takes most of the simulating process's time. It also polls for messages and replies
+only ten times a second. Here one poll takes the next message of every node, a hundred times a second.
 
-Which messages are handed out, to whom, each once, and which replies come back stay as they are.
+The messages, their receivers, and the replies stay the same.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedshift_app.flower.versions import TOLD, unread
+from fedshift_app.flower.versions import RELEASES_TEXT, unread
 
 log = logging.getLogger("fedshift")
 
-PLAIN = "FEDSHIFT_PLAIN_FLOWER"  # in the environment: 1 leaves Flower's own way
+PLAIN = "FEDSHIFT_PLAIN_FLOWER"  # environment variable: 1 keeps Flower's own code
 LOOK_SECONDS = 0.01
-WHOLE_LOOK_SECONDS = 1.0  # as often it is looked for messages that nobody will answer, with Flower's own checks
-#: What is replaced, and what is relied on to mean what it means, with the start of the SHA-256 of its source.
+WHOLE_LOOK_SECONDS = 1.0  # interval of Flower's own checks for messages that nobody will answer
+#: Functions that are replaced or relied on, each with the start of the SHA-256 of its source.
 READ = {
     "add_messages_to_queue": "953f4bd41a931a77",
     "InMemoryGrid.send_and_receive": "0229edfa5741b928",
@@ -40,7 +40,7 @@ READ = {
 
 
 def install() -> None:
-    """Mend the engine in this process, unless it is not the one that was read, or ``PLAIN`` says no."""
+    """Patch the engine in this process, unless its source differs or ``PLAIN`` forbids it."""
     from flwr.server.superlink.fleet.vce import vce_api
     from flwr.superlink.grid import InMemoryGrid
 
@@ -48,38 +48,38 @@ def install() -> None:
         return
     reason = why_not()
     if reason:
-        log.info("Flower's own way of finding messages, slow with many nodes: %s", reason, extra={"event": "plain"})
+        log.info("Flower finds messages itself, which is slow with many nodes: %s", reason, extra={"event": "plain"})
         return
     vce_api.add_messages_to_queue = hand_out
     InMemoryGrid.send_and_receive = send_and_receive  # type: ignore[method-assign]
 
 
 def why_not() -> str:
-    """Return why Flower's own way stays; empty if nothing speaks for it."""
+    """Return the reason to keep Flower's own code; empty if there is none."""
     if os.environ.get(PLAIN) == "1":
         return f"{PLAIN}=1"
     if reason := unread(version("flwr")):
         return reason
-    strange = [name for name, function in _functions().items() if _mark(function) != READ[name]]
-    return f"not as Flower {TOLD} have it: {', '.join(strange)}" if strange else ""
+    changed = [name for name, function in _functions().items() if _mark(function) != READ[name]]
+    return f"not as in Flower {RELEASES_TEXT}: {', '.join(changed)}" if changed else ""
 
 
 def _functions() -> dict[str, Callable[..., Any] | None]:
-    """Return what ``READ`` names."""
+    """Return the functions that ``READ`` names; None for a missing one."""
     from flwr.server.superlink.fleet.vce import vce_api
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
     from flwr.superlink.grid import InMemoryGrid
 
     places = {"InMemoryGrid": InMemoryGrid, "InMemoryLinkState": InMemoryLinkState}
-    found = {}
+    functions = {}
     for name in READ:
         where, _, attribute = name.rpartition(".")
-        found[name] = getattr(places.get(where, vce_api), attribute, None)
-    return found
+        functions[name] = getattr(places.get(where, vce_api), attribute, None)
+    return functions
 
 
 def _mark(function: Callable[..., Any] | None) -> str:
-    """Return the start of the SHA-256 of a function's source; empty where there is none to be read."""
+    """Return the start of the SHA-256 of a function's source; empty if there is no source."""
     try:
         return hashlib.sha256(inspect.getsource(function).encode()).hexdigest()[:16]  # type: ignore[arg-type]
     except (OSError, TypeError):
@@ -89,11 +89,11 @@ def _mark(function: Callable[..., Any] | None) -> str:
 def hand_out(state: Any, queue: "Queue[Message]", nodes_mapping: Mapping[int, int], f_stop: Event) -> None:
     """Put the nodes' messages into the workers' queue until the run is over.
 
-    Takes the place of ``vce_api.add_messages_to_queue``.
+    Replaces ``vce_api.add_messages_to_queue``.
 
     Args:
         state: The ``InMemoryLinkState``.
-        queue: What the workers take messages from.
+        queue: The queue that the workers take messages from.
         nodes_mapping: The partition id of each node.
         f_stop: Set when the run is over.
     """
@@ -104,9 +104,9 @@ def hand_out(state: Any, queue: "Queue[Message]", nodes_mapping: Mapping[int, in
 
 
 def take(state: Any, nodes_mapping: Mapping[int, int]) -> list[Message]:
-    """Return, in the order of the nodes, the oldest message of each that was not handed out yet; now they are.
+    """Return the oldest undelivered message of each node, in the order of the nodes, and mark it as delivered.
 
-    As ``state.get_message_ins(node, limit=1)`` of all nodes together: an expired one goes out of the store.
+    This equals ``state.get_message_ins(node, limit=1)`` for all nodes: the store drops expired messages.
     """
     from flwr.supercore.date import now
 
@@ -118,8 +118,10 @@ def take(state: Any, nodes_mapping: Mapping[int, int]) -> list[Message]:
         if not oldest:
             return []
         state._check_stored_messages(set(oldest.values()))
-        asked = [oldest[node] for node in nodes_mapping if node in oldest]
-        taken: list[Message] = [state.message_ins_store[one] for one in asked if one in state.message_ins_store]
+        ids = [oldest[node] for node in nodes_mapping if node in oldest]
+        taken: list[Message] = [
+            state.message_ins_store[message_id] for message_id in ids if message_id in state.message_ins_store
+        ]
         delivered_at = now().isoformat()
         for message in taken:
             message.metadata.delivered_at = delivered_at
@@ -127,9 +129,9 @@ def take(state: Any, nodes_mapping: Mapping[int, int]) -> list[Message]:
 
 
 def send_and_receive(self: Any, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-    """Send messages and return the replies: all of them, or those that came in ``timeout`` seconds.
+    """Send messages and return the replies: all of them, or those that came within ``timeout`` seconds.
 
-    Takes the place of ``InMemoryGrid.send_and_receive``; ``self`` is the grid. It asks the store for what is there.
+    Replaces ``InMemoryGrid.send_and_receive``; ``self`` is the grid. It asks the store only for existing replies.
     """
     waiting = set(self.push_messages(messages))
     del messages
@@ -137,13 +139,13 @@ def send_and_receive(self: Any, messages: Iterable[Message], *, timeout: float |
     looked = time.monotonic()
     replies: list[Message] = []
     while end is None or time.time() < end:
-        here = answered(self.state, waiting)
+        ready = answered(self.state, waiting)
         if time.monotonic() - looked > WHOLE_LOOK_SECONDS:
-            here, looked = set(waiting), time.monotonic()
-        if here:
-            found = list(self.pull_messages(here))
-            replies.extend(found)
-            waiting -= {reply.metadata.reply_to_message_id for reply in found}
+            ready, looked = set(waiting), time.monotonic()
+        if ready:
+            new = list(self.pull_messages(ready))
+            replies.extend(new)
+            waiting -= {reply.metadata.reply_to_message_id for reply in new}
         if not waiting:
             break
         time.sleep(LOOK_SECONDS)
@@ -151,6 +153,6 @@ def send_and_receive(self: Any, messages: Iterable[Message], *, timeout: float |
 
 
 def answered(state: Any, message_ids: set[str]) -> set[str]:
-    """Return those of some messages that a reply has come to."""
+    """Return the ids of those messages that have a reply."""
     with state.lock:
-        return {one for one in message_ids if one in state.message_ins_id_to_message_res_id}
+        return {message_id for message_id in message_ids if message_id in state.message_ins_id_to_message_res_id}

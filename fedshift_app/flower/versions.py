@@ -1,9 +1,9 @@
-"""The releases of Flower whose inner parts were read; in others FedShift changes nothing of them."""
+"""The releases of Flower whose internals FedShift patches; others stay unchanged."""
 
 RELEASES = ("1.41.", "1.42.")
-TOLD = " and ".join(f"{release}x" for release in RELEASES)
+RELEASES_TEXT = " and ".join(f"{release}x" for release in RELEASES)
 
 
-def unread(found: str) -> str:
-    """Return that a version of Flower is none of these; empty if it is one."""
-    return "" if found.startswith(RELEASES) else f"this is Flower {found}, read were {TOLD}"
+def unread(version: str) -> str:
+    """Return a reason if a version of Flower is not one of these; otherwise an empty text."""
+    return "" if version.startswith(RELEASES) else f"this is Flower {version}, supported are {RELEASES_TEXT}"

@@ -4,27 +4,24 @@ import hashlib
 import json
 import math
 import os
-import platform
 import re
 import shutil
-import subprocess
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app import __version__
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, figures, model_selection, one_class, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_text, summary
+from fedshift_app.run.versions import versions
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
@@ -44,7 +41,6 @@ LOCK_FILE = "lock"  # locked by the process that writes here
 PROFILE_FILE = "profile.json"  # only if the run measures its time
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
-VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
 
 
 @dataclass(frozen=True)
@@ -389,25 +385,3 @@ def _make_folder(output_dir: Path, stem: str) -> Path:
             raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
         return path
     raise ConfigError(f"output-dir: {base} holds too many runs of the same second")
-
-
-def commit(checkout: Path) -> str:
-    """Return the commit of a checkout, with ``-dirty`` after changes; empty if the folder is no checkout."""
-    if not (checkout / ".git").exists():
-        return ""
-    try:
-        described = subprocess.run(
-            ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except OSError:  # no git here
-        return ""
-    return described.stdout.strip()
-
-
-def versions(config: RunConfig) -> dict[str, str]:
-    """Return the versions of all packages and extensions that decide the numbers of a run."""
-    known = {"fedshift": __version__, "python": platform.python_version()}
-    return known | {name: version(name) for name in VERSIONS_OF} | plugins.brought(config)

@@ -28,27 +28,23 @@ def settle(
     train = config.train
     if train.precision != "auto":
         return config, ""
-    if not train.arithmetic and not fastest:
-        return _with(
-            config, "hardware"
-        ), "train.precision=auto: by each node's hardware, as no node reported what is fastest"
-    if not train.arithmetic:
+    chosen, text = train.arithmetic, ""
+    if not chosen and not fastest:
+        chosen, text = "hardware", "by each node's hardware, as no node reported what is fastest"
+    elif not chosen:
         chosen, votes = agreed(fastest)
         number = len(fastest)
-        voters = (
-            f"{votes} of {number} nodes" if votes < number else "the node" if number == 1 else f"all {number} nodes"
-        )
-        return _with(
-            config, chosen
-        ), f"train.precision=auto: {chosen}, which trains fastest on the machines of {voters}"
-    if train.arithmetic == "hardware":
+        all_voters = "the node" if number == 1 else f"all {number} nodes"
+        voters = f"{votes} of {number} nodes" if votes < number else all_voters
+        text = f"{chosen}, which trains fastest on the machines of {voters}"
+    elif chosen == "hardware":
         meaning = f" ({precision.by_hardware(precision.default_device())} here)" if here else ""
-        return config, f"train.precision=auto: by each node's hardware{meaning}, as in runs of earlier versions"
-    reason = "as at the beginning of the run" if past is not None else "as in the configuration or the repeated run"
-    slow = here and train.arithmetic.startswith("bf16") and not precision.has_bf16(precision.default_device())
-    return config, f"train.precision=auto: {train.arithmetic}, {reason}; nothing is measured" + (
-        EMULATED if slow else ""
-    )
+        text = f"by each node's hardware{meaning}, as in runs of earlier versions"
+    else:
+        reason = "at the beginning of the run" if past is not None else "in the configuration or the repeated run"
+        slow = here and chosen.startswith("bf16") and not precision.has_bf16(precision.default_device())
+        text = f"{chosen}, as {reason}; nothing is measured{EMULATED if slow else ''}"
+    return config if chosen == train.arithmetic else _with(config, chosen), f"train.precision=auto: {text}"
 
 
 def agreed(fastest: Mapping[int, Arithmetic]) -> tuple[Arithmetic, int]:

@@ -19,7 +19,8 @@ from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.state_store import Shelf
 from fedshift_app.run import checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past, versions
+from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past
+from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole

@@ -342,7 +342,7 @@ def test_another_seed_draws_other_images() -> None:
 def test_a_class_that_is_not_there_cannot_be_drawn() -> None:
     with pytest.raises(DataError) as caught:
         mixed_test(("a", "b"), 1, "a", np.array([1, 3]), np.zeros(8, np.int64), 0)
-    for told in ("shift.label_mix=own", "node 1", "'a'", "6 images of class 1 are to be drawn, there is none"):
+    for told in ("shift.label_mix=own", "node 1", "'a'", "6 images of class 1 must be drawn, but there is none"):
         assert told in str(caught.value)
 
 

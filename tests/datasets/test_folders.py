@@ -89,9 +89,9 @@ def test_the_order_of_labels_is_that_of_the_classes(root: Path) -> None:
     [
         (
             lambda r: fill(r / "Bonn" / "extra", COUNTS),
-            "extra: lies next to split folders and is none; allowed are train",
+            "extra: is next to split folders and is none; allowed are train",
         ),
-        (lambda r: fill(r, {"loose": 2}), "loose: images right in it, no class folders"),
+        (lambda r: fill(r, {"loose": 2}), "loose: it has images but no class folders"),
         (lambda r: fill(r / "train", COUNTS), "train is no site"),
         (lambda r: fill(r / "C=1", COUNTS), "site 'C=1'; allowed are letters"),
         (lambda r: fill(r / "-c", COUNTS), "site '-c'; allowed"),
@@ -208,7 +208,7 @@ def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
             "line 2: split 'extra'; allowed are train, validation, test",
         ),
         ("file,label,domain,group,patient", "a.jpg,benign,north,1,2", "line 2: columns patient and group"),
-        ("file,label,domain", "a.jpg,benign,north\na.jpg,benign,north", "line 3: 'a.jpg' stands in line 2 too"),
+        ("file,label,domain", "a.jpg,benign,north\na.jpg,benign,north", "line 3: 'a.jpg' is in line 2 too"),
         ("file,label,domain", "a.jpg,benign,north", "line 2: no image file "),
         ("file,label,domain", "notes.txt,benign,north", "notes.txt; taken are .png"),
         ("file,label,domain", "Aachen/benign/0000.jpg,cyst,north", "line 2: label 'cyst'; the classes are benign, mal"),
@@ -252,7 +252,7 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     assert sum(len(found.files("Aachen", split, kind)) for split in SPLITS for kind in CLASSES) == 15
     aachen = found.sites[0]
     assert [path.name for path in aachen.not_taken] == ["scan.heic"]
-    assert any("old: a folder in a class folder is not looked into" in note for note in aachen.notes)
+    assert any("old: a folder in a class folder is ignored" in note for note in aachen.notes)
     assert [path.name for path in found.beside] == ["docs", "notes.txt"]
 
 

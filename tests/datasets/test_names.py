@@ -155,7 +155,7 @@ def test_nothing_is_exported_to_a_place_that_a_command_cannot_name(tmp_path: Pat
     from fedshift_app.config.resolving import resolve
 
     message = refusal_of(ConfigError, exporting.export, resolve({}), None, tmp_path / name)
-    assert "cannot stand in the command" in message and message.isprintable()
+    assert "cannot be part of the command" in message and message.isprintable()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -377,7 +377,7 @@ def test_the_next_build_removes_what_a_killed_one_left(
     assert np.array_equal(load(photos)[0].x, originals(photos))
     assert not left.exists() and list(kept.glob(".*/")) == []
     assert list(kept.glob(f"{left.name}*")) == []
-    assert warnings(caplog) == [f"{left}: removed, what a build of images left that was cut off"]
+    assert warnings(caplog) == [f"{left}: removed, as an interrupted build of images left it"]
 
 
 def test_a_build_leaves_that_of_a_live_process_alone(photos: Path, kept: Path) -> None:

@@ -58,7 +58,7 @@ def test_lists() -> None:
     assert f"an approximation: {WHY}" in line
     assert listed.count("an approximation") == 1
     one = " ".join(CliRunner().invoke(cli.app, ["methods", NAME]).output.split())  # as it was before lines were broken
-    assert f"its paper's method, but an approximation: {WHY}" in one
+    assert f"an approximation of its paper's method: {WHY}" in one
     for table in (registry.markdown(), registry.privacy_markdown()):
         assert f"| `{NAME}` (approximation) | " in table and table.count("(approximation)") == 1
 

@@ -135,7 +135,7 @@ def test_a_node_of_fdse_is_saved_with_its_own_erasers(tmp_path: Path) -> None:
     state = load_file(run.folder / "checkpoint" / "state-00002.safetensors")
     kept = load_file(folder / "model.safetensors")
     assert np.array_equal(kept["knowledge/encoder.0.dse_conv.weight"], state["1/encoder.0.dse_conv.weight"])
-    assert "each node has a model of its own" in refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors"))
+    assert "each node has its own model" in refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors"))
     no_file = refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors", shared=True))
     assert "of its own: give --node" in no_file
 

@@ -304,7 +304,7 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torchvision_nets, "pretrained", lambda name: state)
     config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.download=true"}))
     assert config.model.weights_sha256 == digest({name: tensor.numpy() for name, tensor in state.items()})
-    assert len(begun.taken) == len(state) - 2  # all but the head
+    assert len(begun.from_file) == len(state) - 2  # all but the head
     state["fc.bias"] = state["fc.bias"] + 1
     assert "the run began with" in refusal_of(ConfigError, initial_model.begin, config)
 
@@ -358,7 +358,7 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
     assert len(set(of_file(weights)) - found.keys()) == 0
     assert str(weights) not in (tmp_path / "model" / "model.json").read_text()
     again = resolve({"set": f"{SHORT} model.weights={tmp_path / 'model' / 'model.safetensors'}"})
-    assert len(initial_model.begin(again)[1].taken) == len(found)  # our own names, the head too
+    assert len(initial_model.begin(again)[1].from_file) == len(found)  # our own names, the head too
 
 
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:

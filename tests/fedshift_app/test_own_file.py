@@ -189,7 +189,7 @@ def test_a_deployment_refuses_files(experiment: Path) -> None:
         ("[nothing.py]", "plugins: cannot read .*nothing.py: No such file"),
         ("nothing.py", "plugins: expected a list of Python files, found 'nothing.py'"),
         ("[3]", "plugins: expected a list of Python files"),
-        ("[own.yaml]", "own.yaml is no Python file"),
+        ("[own.yaml]", "own.yaml is not a Python file"),
     ],
 )
 def test_a_wrong_list_is_told_in_a_line(plugins: str, told: str, experiment: Path) -> None:

@@ -138,8 +138,8 @@ def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_pa
     run = run_inline(rounds=1, set=QUICK)
     folder, other = str(run.folder), tmp_path / "other"
     wrong = {
-        ("train.lr=0.5",): "train.lr is .*0.01.*asked is .*0.5.*decides what is trained",
-        ("rounds=2",): "rounds is 1 .*asked is 2",
+        ("train.lr=0.5",): "train.lr is .*0.01.*requested is .*0.5.*changes the training",
+        ("rounds=2",): "rounds is 1 .*requested is 2",
         ("method=fedprox",): "method",
         ("shift.name=domain",): "shift",
         ("shift.severity=9",): "shift.severity",
@@ -154,14 +154,14 @@ def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_pa
             command.rescore([folder, *arguments, f"output-dir={other}"])
     with pytest.raises(ConfigError, match="name one or more run folders"):
         command.rescore(["shift.severity=1"])
-    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
+    with pytest.raises(ConfigError, match="is not a run folder and contains none"):
         command.rescore([str(tmp_path / "nothing")])
     for change, message in (
-        (lambda path: (path / "results.json").unlink(), "is not finished; go on with it: fedshift run resume="),
+        (lambda path: (path / "results.json").unlink(), "is not finished; continue it: fedshift run resume="),
         (lambda path: shutil.rmtree(path / "checkpoint"), "no checkpoint"),
         (lambda path: deployed(path), "is a deployment"),
         (lambda path: (path / "results.json").write_text('{"avg": '), "results.json: cannot be read as JSON"),
-        (lambda path: (path / "results.json").write_text("[]"), "results.json: it is not of a run"),
+        (lambda path: (path / "results.json").write_text("[]"), "results.json: it does not belong to a run"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(run.folder, copy)

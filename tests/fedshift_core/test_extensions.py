@@ -107,7 +107,7 @@ def test_two_packages_that_claim_one_name_are_both_left_out(install: Install) ->
 
 def test_nobody_takes_a_name_of_ours(install: Install) -> None:
     install("my-methods", GOOD.replace("mine", "fedavg"), offers="fedavg = {module}:METHOD")
-    assert problems() == ["package my-methods 1.0 claims the method 'fedavg', which FedShift itself has: left out"]
+    assert problems() == ["package my-methods 1.0 claims the method 'fedavg', which FedShift itself has: ignored"]
     assert registry.get("fedavg").title == "Federated averaging"
 
 
@@ -157,5 +157,5 @@ def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, told: str) -> Non
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         load_file(tmp_path / "none.py")
-    with pytest.raises(ConfigError, match="is no Python file"):
+    with pytest.raises(ConfigError, match="is not a Python file"):
         load_file(tmp_path / "none.txt")

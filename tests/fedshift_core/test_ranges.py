@@ -22,7 +22,7 @@ def test_a_range_holds_what_is_in_it_and_is_told_as_it_was_read(told: Any, insid
     found = read(told, "mu")
     assert all(found.holds(one) for one in (*inside, *found.ends()))
     assert not any(found.holds(one) for one in outside)
-    assert read(found.told(), "mu") == found
+    assert read(found.as_yaml(), "mu") == found
 
 
 @pytest.mark.parametrize(

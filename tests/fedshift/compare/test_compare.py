@@ -410,7 +410,7 @@ def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) ->
         compare([i2pfl])
     with pytest.raises(ConfigError, match="there is no file or folder"):
         compare([tmp_path / "nowhere"])
-    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
+    with pytest.raises(ConfigError, match="is not a run folder and contains none"):
         compare([tmp_path])
     (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too
     with pytest.raises(ConfigError, match=r"fedavg\.log is no run: name run folders"):
@@ -636,7 +636,7 @@ def test_measures_of_client_models_stand_beside_fedcodes(make_run: MakeRun) -> N
 def test_a_table_of_other_runs_is_refused(make_run: MakeRun) -> None:
     run = make_run("fedavg", 0, DIGITS, experiment="f2dc-digits")
     with pytest.raises(
-        ConfigError, match=r"f2dc.table1b: the table is of runs with dataset.name=pacs, found .*=digits"
+        ConfigError, match=r"f2dc.table1b: the table needs runs with dataset.name=pacs, found .*=digits"
     ):
         compare([run], paper="f2dc.table1b")
     with pytest.raises(ConfigError, match=r"do not have; `fedshift costs METHOD... --paper f2dc.table4` has them"):

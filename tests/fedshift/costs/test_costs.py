@@ -165,7 +165,7 @@ def test_answers_that_were_not_used_are_told() -> None:
     """The two nodes' weights change by 0.0041 and 0.0046 of their norm in the first round."""
     table = command.run(["fedavg", "nodes=2", "rounds=1", "federation.max_update=0.0044", *QUICK])
     assert [found.refused for found in table.costs] == [1]
-    assert "fedavg: answers of nodes that were not used, as was told on the way: 1" in table.markdown()
+    assert "fedavg: answers of nodes that were not used (see the log lines above): 1" in table.markdown()
 
 
 def test_another_network_is_told() -> None:
@@ -233,11 +233,11 @@ def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -
     [
         ([], "costs: name one or more methods; `fedshift methods` lists them"),
         (["handwritten"], "costs: name one or more methods"),
-        (["fedavgg"], "'fedavgg' is no method and no experiment"),
+        (["fedavgg"], "'fedavgg' is neither a method nor an experiment"),
         (["fedavg", "handwritten", "digits-small"], "one experiment at a time, found 'handwritten' and 'digits-small'"),
-        (["fedavg", "engine=inline"], "'engine': costs plays a few rounds in this process"),
-        (["fedavg", "output-dir=x"], "'output-dir': costs plays"),
-        (["fedavg", "method=f2dc"], "'method': costs plays"),
+        (["fedavg", "engine=inline"], "'engine': costs runs a few rounds in this process"),
+        (["fedavg", "output-dir=x"], "'output-dir': costs runs"),
+        (["fedavg", "method=f2dc"], "'method': costs runs"),
         (["fedavg", "fedavg"], "the value 'fedavg' comes twice"),
         (["fedavg", "method.tau=1"], "method.tau: no method of the grid has this parameter"),
         (["fedavg", "rounds=0"], "rounds: expected at least 1"),

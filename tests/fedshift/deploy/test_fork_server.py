@@ -314,7 +314,7 @@ def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monke
     assert app == fork_server.App(fab_hash, folder)
     assert sys.modules["small_app_1"].__file__ == str(folder / "small_app_1.py")
     assert app.unpacked(content, skip_prompt=True) == folder
-    with pytest.raises(RuntimeError, match="not the one that its task names"):
+    with pytest.raises(RuntimeError, match="differs from the one that its task names"):
         app.unpacked(b"another bundle")
     monkeypatch.delitem(sys.modules, "small_app_1")
 

@@ -78,8 +78,8 @@ def test_one_that_ends_again_and_again_is_started_ever_later(
         pauses.append(next_start(own, clock, started))
     assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]
     assert caplog.messages[:2] == [
-        "the executor of this SuperNode has ended (by signal 9): messages wait; it is started again in 1 s",
-        "the executor of this SuperNode is started again, process 1",
+        "the executor of this SuperNode has ended (by signal 9): messages wait; it starts again in 1 s",
+        "the executor of this SuperNode has started again, process 1",
     ]
     clock.now += STEADY
     started[-1].code = 1

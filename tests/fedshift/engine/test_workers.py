@@ -181,7 +181,7 @@ def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, 
     lines = [json.loads(line) for line in (killed.folder / "log.jsonl").read_text().splitlines()]
     told = [line["message"] for line in lines if line.get("event") == "worker_died"]
     assert told == [
-        "a worker process was ended by SIGKILL (out of memory?); another one does its work again"
+        "a worker process was ended by SIGKILL (out of memory?); another one repeats its work"
     ] * sum(marks.values())  # fmt: skip
     assert sum(line["message"] == "node-1-2 has had its day" for line in lines) == TRIES - 1  # a worker's own line
 
@@ -192,8 +192,7 @@ def test_work_that_kills_every_worker_ends_the_run_in_a_line(deadly: Path, tmp_p
     with pytest.raises(FederationError) as caught:
         run(tmp_path, 2, str(deadly), method="fedbn", set=f"{SHORT} model.name=cnn_bn model.bn=local")
     assert str(caught.value).splitlines()[0] == (
-        f"node 1: {TRIES} worker processes died of its work, one after another; the last one was ended by SIGKILL "
-        "(out of memory?)"
+        f"node 1: {TRIES} worker processes died on its work; the last one was ended by SIGKILL (out of memory?)"
     )
 
 
@@ -220,7 +219,7 @@ def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert worker_count.requested({"workers": 2}) == 2
     with pytest.raises(ConfigError, match=r"^FEDSHIFT_WORKERS: expected a whole number from 1 to 1024, found 'many'$"):
         worker_count.requested({})
-    with pytest.raises(ConfigError, match=r"^workers=2 needs engine=inline; for Flower's simulation it is actors=N$"):
+    with pytest.raises(ConfigError, match=r"^workers=2 needs engine=inline; for Flower's simulation use actors=N$"):
         worker_count.check({"workers": 2})
 
 
@@ -265,4 +264,4 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     assert not left
     said = (tmp_path / "told").read_text()
     assert "Traceback" not in said
-    assert ("interrupted; go on with: fedshift run resume=" in said) == (how == signal.SIGINT)
+    assert ("interrupted; continue with: fedshift run resume=" in said) == (how == signal.SIGINT)

@@ -118,12 +118,12 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     remember({"previous/x": np.zeros(1, np.float32)}, 3)
     assert "node has no personal parts of its own" in told()
     remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3, number=1)
-    assert "several nodes of this run are here, name one: node-0, node-1" in told()
-    assert "'node-7' has kept nothing of this run; node-0, node-1 have" in told(node="node-7")
+    assert "several nodes of this run are here; name one: node-0, node-1" in told()
+    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in told(node="node-7")
     assert "one network for all, cnn_bn" in told(node="node-1", network="cnn")
-    assert "kept anything of the run" in told(state=tmp_path)
+    assert "personal parts of the run" in told(state=tmp_path)
     whole, _ = on_node.save(Wanted(model, "safetensors", node="node-1"))
-    assert "is a whole model (node)" in told(model=whole)
+    assert "is a complete model (node)" in told(model=whole)
     assert "is there already" in told(node="node-1")
 
 

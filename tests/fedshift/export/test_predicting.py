@@ -167,7 +167,7 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
         (["predict", model, tmp_path / "gone.png"], "there is no file and no folder"),
         (["predict", model, tmp_path / "empty"], "holds no image"),
         (["predict", model, broken], "none of 1 images can be read"),
-        (["predict", pictures, broken], "is no saved model: it has no model.json"),
+        (["predict", pictures, broken], "is not a saved model: it has no model.json"),
         (["predict", model, pictures, "--adapt", "magic"], "--adapt: 'magic' is unknown; there is tent, eata, t3a"),
         (["save", tmp_path, "--format", "pickle"], "--format: 'pickle' is unknown; there are safetensors, torchscript"),
         (["save", tmp_path], "is not the folder of a run"),
@@ -198,7 +198,7 @@ def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
     _, notes = images.find([tmp_path], ("a", "b"))
     assert notes == [f"{tmp_path} is not scored: there are no folders in it; FOLDER/<class>/* is"]
     _, notes = images.find(sorted(tmp_path.glob("*.png")), ("a", "b"))
-    assert notes == ["2 files are not scored: a file that is named by itself has no class; FOLDER/<class>/* is"]
+    assert notes == ["2 files are not scored: a file given by name has no class; FOLDER/<class>/* is"]
     (tmp_path / "0.0").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "0.0" / "a.png")
     taken, notes = images.find([tmp_path], ("0", "1"))
@@ -207,7 +207,7 @@ def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
     (tmp_path / "0.0").rename(tmp_path / "A")
     taken, notes = images.find([tmp_path], ("a", "b"))
     assert [picture.label for picture in taken] == [0, None, None]
-    assert notes == [f"{tmp_path}: 2 images right in it are not scored: they lie in no class folder"]
+    assert notes == [f"{tmp_path}: 2 images directly in it are not scored: they are in no class folder"]
 
 
 # --- tent --------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)
         assert ("no Fisher values" in found.notes[0]) == (not clean)
     told = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
-    assert told == "--clean: images like those of training are for --adapt eata alone"
+    assert told == "--clean: images like those of training are only for --adapt eata"
 
 
 def test_scores_that_are_none(model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,7 +216,7 @@ def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) ->
         plain = networks.SplitModel.forward(client.model, (images - 0.5) / 0.5)[1]
     assert not torch.allclose(wanted, plain, atol=1e-3)  # else the modules would do nothing here
     noisy = resolve({"method": "f2dc", "set": "model.name=cnn_bn method.eval_noise=true"})
-    with pytest.raises(FedShiftError, match="this model cannot be had as torchscript"):
+    with pytest.raises(FedShiftError, match="this model cannot be saved as torchscript"):
         programs.made(scorer.rebuilt(noisy, arrays, "the"), "torchscript")
 
 
@@ -242,7 +242,7 @@ def test_before_adaptation_has_the_figures_of_before(tmp_path: Path) -> None:
     before = run.rounds[0]["others"]["before-fine-tuning"]
     assert {d: site.accuracy for d, site in told.measured.sites.items()} == before != run.results["final"]
     assert correct(folder, "scan") == pytest.approx(before["scan"])
-    assert "Before a score the run does more to a model" in (folder / "README.md").read_text()
+    assert "Before a score the run adapts a model" in (folder / "README.md").read_text()
 
 
 # --- the card and model.json -------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
     _, front, text = (folder / "README.md").read_text().split("---\n", 2)
     content = yaml.safe_load(front)
     assert "license" not in content
-    assert "# license: to be filled in" in front
+    assert "# license: the owner of the model fills this in" in front
     assert content["library_name"] == "fedshift"
     (index,) = content["model-index"]
     values = {one["dataset"]["config"]: one["metrics"][0]["value"] for one in index["results"]}
@@ -313,7 +313,7 @@ def test_a_personal_models_card_has_no_figures_for_machines(fedbn: Run, tmp_path
     folder, _ = saving.save(Wanted(fedbn.folder, "safetensors", node=0, output=tmp_path / "model"))
     _, front, text = (folder / "README.md").read_text().split("---\n", 2)
     assert "model-index" not in yaml.safe_load(front)
-    assert "They are of all nodes' models, not of this one alone" in text
+    assert "They belong to all nodes' models, not only to this one" in text
 
 
 def test_names_cannot_break_the_card(fedavg: Run, tmp_path: Path) -> None:
@@ -336,9 +336,9 @@ def test_what_cannot_be_saved(fedavg: Run, fedbn: Run, tmp_path: Path) -> None:
     assert "there is no node 9; the run has 0 (scan)" in told(fedbn, node=9)
     assert "node 0 has no personal parts" in told(fedavg, node=0)
     assert "--shared: this run's model has no personal parts" in told(fedavg, shared=True)
-    assert "--shared: what all nodes share, as safetensors" in told(fedbn, shared=True, form="onnx")
+    assert "--shared: the shared parts, as safetensors" in told(fedbn, shared=True, form="onnx")
     assert "--round: 7 is not kept; kept are 1" in told(fedavg, server_round=7)
-    assert "--before-adaptation: this run scores its model as it is" in told(fedavg, before=True)
+    assert "--before-adaptation: this run scores its model unchanged" in told(fedavg, before=True)
     assert not (tmp_path / "model").exists()
     (tmp_path / "model").mkdir()
     assert "is there already" in told(fedavg)
@@ -381,7 +381,7 @@ def test_a_deployments_personal_parts_are_on_its_nodes(fedbn: Run, tmp_path: Pat
     assert model.parts == "shared"
     names = load_file(folder / "model.safetensors").keys()
     assert names == load_file(fedbn.folder / "checkpoint" / "weights-00001.safetensors").keys()
-    assert "is not whole" in refusal_of(ConfigError, opening.program_of, *saved.read(folder))
+    assert "is not complete" in refusal_of(ConfigError, opening.program_of, *saved.read(folder))
 
 
 @pytest.fixture
@@ -407,12 +407,12 @@ def edit(folder: Path, change: Any) -> None:
         (lambda c: c.update(size=-1), "size:"),
         (lambda c: c.update(std=[0.5, 0, 1]), "each must be above 0"),
         (lambda c: c.update(extra=1), "extra: Extra inputs"),
-        (lambda c: c.update(sha256="0" * 64), "is not what was saved: its SHA-256 differs"),
-        (lambda c: c.update(classes=[str(k) for k in range(9)]), "classes is not that of its configuration"),
-        (lambda c: c.update(mean=[0, 0, 0]), "mean is not that of its configuration"),
-        (lambda c: c["configuration"].update(plugins=["/tmp/evil.py"]), "a saved model runs no files"),
+        (lambda c: c.update(sha256="0" * 64), "has changed: its SHA-256 differs"),
+        (lambda c: c.update(classes=[str(k) for k in range(9)]), "classes contradicts its configuration"),
+        (lambda c: c.update(mean=[0, 0, 0]), "mean contradicts its configuration"),
+        (lambda c: c["configuration"].update(plugins=["/tmp/evil.py"]), "a saved model does not run files"),
         (lambda c: c["configuration"].update(method={"name": "nobody"}), "configuration: .*nobody"),
-        (lambda c: c["configuration"]["model"].update(name="cnn2"), "network is not that of its configuration"),
+        (lambda c: c["configuration"]["model"].update(name="cnn2"), "network contradicts its configuration"),
         (lambda c: (c.update(network="cnn2"), c["configuration"]["model"].update(name="cnn2")), "not those of the"),
     ],
 )
@@ -441,7 +441,7 @@ def test_weights_that_are_not_the_networks(fedavg: Run) -> None:
     for change, told in (
         ({first: weights[first][:1]}, "has shape"),
         ({first: np.full_like(weights[first], np.nan)}, "not finite"),
-        ({"evil": weights[first]}, "arrays are not those of the network: evil"),
+        ({"evil": weights[first]}, "arrays do not fit the network: evil"),
     ):
         assert told in refusal_of(FedShiftError, scorer.rebuilt, record.config, weights | change, "its")
 

@@ -54,7 +54,7 @@ def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFi
     assert broken["file"].endswith("north/disc/broken.png")
     assert "truncated" in broken["reason"]
     reasons = {Path(one["file"]).name: one["reason"] for one in found["not_taken"]}
-    assert reasons == {"notes.txt": "suffix .txt", "empty": "no folder of a domain"}
+    assert reasons == {"notes.txt": "suffix .txt", "empty": "not the folder of a domain"}
     across = [pair for pair in found["nearly_same"]["pairs"] if pair[0][0] != pair[1][0]]
     assert [{Path(image[2]).name for image in pair} for pair in across] == [{"002.png", "copy.jpg"}]
     assert found["nearly_same"]["across_domains"] == 1
@@ -78,7 +78,7 @@ def test_a_person_reads_the_same(images: Path, capsys: pytest.CaptureFixture[str
     assert "  south/bar/notes.txt: suffix .txt" in said.out
     assert "nearly the same in two domains: 1\n  north" in said.out
     assert said.err.strip().endswith(
-        "1 image cannot be read: mend or remove, or go on without: dataset.skip_broken=true"
+        "1 image cannot be read: repair or remove them, or continue without them: dataset.skip_broken=true"
     )
 
 
@@ -98,10 +98,10 @@ def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.Captu
     found = told(capsys, "folders", *keys)
     assert found["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
     assert prepare.prepare("folders", keys, as_json=False) == 0
-    line = "EXIF orientation: 3 images are to be turned or mirrored, not followed; dataset.exif=apply follows it"
+    line = "EXIF orientation: 3 images must be turned or mirrored, ignored; dataset.exif=apply applies it"
     assert line in capsys.readouterr().out
     assert prepare.prepare("folders", [*keys, "dataset.exif=apply"], as_json=False) == 0
-    assert line.replace("not followed; dataset.exif=apply follows it", "followed") in capsys.readouterr().out
+    assert line.replace("ignored; dataset.exif=apply applies it", "followed") in capsys.readouterr().out
 
 
 def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,7 +152,7 @@ def test_what_is_proposed_fits_the_images(sides: list[int], images: list[int], w
     ("folder", "arguments", "said"),
     [
         ("new", [], "init needs the key data-dir: a folder with <site>/<class>"),
-        ("new", ["data-dir={images}", "method=i2pfl"], "'method=i2pfl': init takes data-dir=DIR, and of"),
+        ("new", ["data-dir={images}", "method=i2pfl"], "'method=i2pfl': init accepts data-dir=DIR, and these"),
         ("-x", ["data-dir={images}"], "DIR: '-x'; allowed are letters"),
         ("new", ["data-dir={images}/none"], "none does not exist; it must be a folder with images"),
         ("new", ["data-dir={images}/north/disc"], "{images}/north/disc"),

@@ -42,7 +42,7 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert shown.exit_code == 0
     assert "cnn at 32 pixels, batches of 36: float32/nchw\n" in shown.output
     assert "ms a step of 16: float32/channels_last 2.5, float32/nchw 1.25" in shown.output
-    assert "00.json is damaged and will be measured again" in shown.output
+    assert "00.json is damaged, so it will be measured again" in shown.output
     assert shown.output.endswith("problems\n  none found\n")
     assert f"torch         {torch.__version__}" in shown.output
 
@@ -75,8 +75,8 @@ def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.Mon
     monkeypatch.setattr(diagnostics, "requires", lambda _: wanted)
     monkeypatch.setattr(diagnostics, "installed", have.get)
     assert told(diagnostics.packages()) == (
-        "flwr 1.42.0, needed is flwr<1.42,>=1.41: pip install 'flwr<1.42,>=1.41'\n"
-        "numpy is missing, needed is numpy>=1.26: pip install 'numpy>=1.26'"
+        "flwr 1.42.0, expected is flwr<1.42,>=1.41: pip install 'flwr<1.42,>=1.41'\n"
+        "numpy is missing, expected is numpy>=1.26: pip install 'numpy>=1.26'"
     )
     assert diagnostics.extras() == {"timm": {"timm": None}}
     assert doctor._extra(("timm", {"timm": None})) == "timm lacks timm"
@@ -143,4 +143,4 @@ def test_where_run_folders_are_made_must_be_writable(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert doctor.facts()["folders"]["runs"] == str(tmp_path / "runs")
     monkeypatch.setattr("os.access", lambda folder, _: Path(folder) != tmp_path)
-    assert "(output-dir): set output-dir to a folder of your own with room" in told(diagnostics.folders())
+    assert "(output-dir): set output-dir to your own folder with room" in told(diagnostics.folders())

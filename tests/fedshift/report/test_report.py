@@ -609,7 +609,7 @@ def test_a_data_dir_without_the_images(copied: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="the test images cannot be scored there: scan train not found"):
         command.run(copied.folder, [f"data-dir={tmp_path / 'empty'}"])
-    with pytest.raises(ConfigError, match="data-dir: '~nouser' can be no path"):
+    with pytest.raises(ConfigError, match="data-dir: '~nouser' cannot be a path"):
         command.run(copied.folder, ["data-dir=~nouser"])
     with pytest.raises(ConfigError, match="images: expected a whole number"):
         command.run(copied.folder, ["images=" + "9" * 5000])

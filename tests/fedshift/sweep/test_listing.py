@@ -79,14 +79,14 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
     held = Lock(folder / f"lock-{point.key}")
     assert one(first) == exit_codes.IN_USE == 75
     assert one(second) == 0
-    assert "fedavg is going on, in process" in capsys.readouterr().err
+    assert "fedavg is in progress in process" in capsys.readouterr().err
     held.release()
     whole = Lock(folder / "lock")
     assert one(first) == exit_codes.IN_USE
-    assert f"the sweep in {folder} is going on, in process {os.getpid()}" in capsys.readouterr().err
+    assert f"the sweep in {folder} is in progress in process {os.getpid()}" in capsys.readouterr().err
     whole.release()
     alone = Lock(folder / "lock", shared=True)
-    with pytest.raises(ConfigError, match="is going on already"):
+    with pytest.raises(ConfigError, match="is already in progress"):
         played.sweep("seed=0,1")
     alone.release()
 

@@ -122,7 +122,7 @@ def test_a_parameter_that_a_method_lacks_is_left_out_and_equal_runs_are_one() ->
     ]  # fmt: skip
     assert notes == [
         "method.tau is left out for fedavg, fedproto: no such parameter",
-        "8 runs instead of 12: those with the same configuration are one",
+        "8 runs instead of 12: equal configurations count once",
     ]
     assert all("method.tau" not in " ".join(point.arguments) for point in points if "i2pfl" not in point.label)
 
@@ -239,7 +239,7 @@ def test_a_sweep_file_with_other_content_is_damaged(
     played.sweep("seed=0")
     (played.folder / "sweep.json").write_text(content)
     played.sweep("seed=0")
-    assert "sweep.json is damaged: attempts and times of before are lost, the runs are not" in capsys.readouterr().err
+    assert "sweep.json is damaged: earlier attempts and times are lost, but not the runs" in capsys.readouterr().err
     assert played.states() == ["finished"]
 
 
@@ -247,7 +247,7 @@ def test_results_without_their_time_are_told(played: Played) -> None:
     played.sweep("seed=0")
     (file,) = played.folder.glob("*/results.json")
     file.write_text('{"avg": 1.0}')
-    with pytest.raises(ConfigError, match=r"results\.json: it is not of a run: seconds None, avg 1\.0"):
+    with pytest.raises(ConfigError, match=r"results\.json: it does not belong to a run: seconds None, avg 1\.0"):
         played.sweep("seed=0")
 
 
@@ -298,7 +298,7 @@ def test_a_failed_run_is_tried_again_at_the_end_and_told(played: Played, capsys:
     assert played.started == ["0 new", "1 new", "0 resumed"]
     told = capsys.readouterr().err
     (log,) = played.folder.glob("fedavg-seed=0-*.log")
-    assert told == f"fedavg seed=0: failed, to be tried again at the end: no node is left (log: {log})\n"
+    assert told == f"fedavg seed=0: failed, it is tried again at the end: no node is left (log: {log})\n"
     assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
         "--- attempt 2: fedshift run handwritten seed=0 report=false engine=inline output-dir="
     )
@@ -340,7 +340,7 @@ def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_told(
     played.fate(0, "fail", "refuse")
     played.sweep("seed=0")
     assert played.started == ["0 new", "0 resumed", "0 new"]
-    assert "fedavg: begun anew, as " in (told := capsys.readouterr().err)
+    assert "fedavg: started again, as " in (told := capsys.readouterr().err)
     assert "cannot be continued: resume: the weights" in told
 
 
@@ -390,7 +390,7 @@ def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
 def test_two_sweeps_in_one_folder_are_refused(played: Played) -> None:
     played.sweep("seed=0")
     lock = Lock(played.folder / "lock")
-    with pytest.raises(ConfigError, match=rf"is going on already, in process {os.getpid()} on "):
+    with pytest.raises(ConfigError, match=rf"is already in progress in process {os.getpid()} on "):
         played.sweep("seed=0")
     lock.release()
     played.sweep("seed=0")
@@ -462,7 +462,7 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_say_how_to_go_on(
             played.sweep("seed=0,1")
     assert caught.value.code == code
     told = capsys.readouterr().err
-    assert "stopped, 1 of 2 runs are finished\nto go on: fedshift sweep handwritten seed=0,1\n" in told
+    assert "stopped, 1 of 2 runs are finished\nto continue: fedshift sweep handwritten seed=0,1\n" in told
     assert (played.states(), compared.calls) == (["finished", "waiting"], [])
     assert not any(is_alive(pid) for pid in played.pids)
     played.sweep("seed=0,1")

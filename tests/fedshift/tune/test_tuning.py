@@ -19,7 +19,7 @@ from fedshift.tune import study, trials
 from fedshift.tune.requested import FRACTION, Request
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run.folder import versions
+from fedshift_app.run.versions import versions
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FederationError
 
@@ -78,11 +78,11 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
         (["budget=0"], "budget: .*greater than or equal to 1.*'0'"),
         (["budget=3", "pruning=maybe"], "pruning: .*'maybe'"),
         (["budget=3", "train.lr=0.1,0.2"], "train.lr: a search has one value of it"),
-        (["budget=3", "tuned={train.lr: 1}"], "tuned: a search sets it itself"),
+        (["budget=3", "tuned={train.lr: 1}"], "tuned: a search sets this key itself"),
         (["budget=3", "method=fedprox", "method.taw=1"], "method.taw: no method of the search has this"),
         (["budget=3", "search.method.tau=[0,1]"], "search.method.tau: no method of the search has this"),
         (["budget=3", "search.train.lr=[1,0]"], "search.train.lr: .* LOW must be below HIGH"),
-        (["budget=3", "search.train.lr=fast"], "search.train.lr: 'fast' is no range; allowed are "),
+        (["budget=3", "search.train.lr=fast"], "search.train.lr: 'fast' is not a range; allowed are "),
         (["budget=3", "search.train.lr=[-1,1]"], "fedavg: .*train.lr: .*greater than 0"),
         (["budget=3", "search.train.lr=[0.1,1]", "train.lr=0.2"], "the command sets train.lr as well"),
         (["budget=3", "search.model.nope=[0.1,1]"], "fedavg: unknown key model.nope"),
@@ -304,7 +304,7 @@ def test_ctrl_c_stops_it_and_the_same_command_goes_on_with_the_same_trials(
     (searches.home / "kill").touch()
     with pytest.raises(SystemExit) as stop:
         searches.tune("method=fedavg", "budget=6")
-    assert stop.value.code == 130 and "to go on: " in capsys.readouterr().err
+    assert stop.value.code == 130 and "to continue: " in capsys.readouterr().err
     assert [row["state"] for row in searches.rows] == ["complete", "complete", "running"]
     (searches.home / "kill").unlink()
     searches.tune("method=fedavg", "budget=6")
@@ -356,5 +356,5 @@ def test_trials_on_other_images_than_others_are_named_beside_the_table(
     for version, budget in (("old", 1), ("new", 2)):
         (searches.home / "told.json").write_text(json.dumps(told | {"images": {"scan": {"train": version}}}))
         searches.tune("method=fedavg", f"budget={budget}")
-        line = "values were chosen by trials that do not compare: the images of scan train are not the same in run-"
+        line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
         assert (line in capsys.readouterr().out) is (version == "new")

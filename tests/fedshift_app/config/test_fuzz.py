@@ -227,26 +227,26 @@ def refusal(*arguments: str, **flat: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        (BOMB, "it holds more than 20000 values, those that aliases repeat among them"),
-        ("a: &a [*a]", "lists and mappings lie more than 20 deep"),
-        ("a: &a '" + "x" * 9000 + "'\nb: [" + "*a, " * 100 + "]", "with its aliases written out it has more than"),
-        ("train: " + "[" * 5000, "lists and mappings lie more than 20 deep"),
+        (BOMB, "it has more than 20000 values, including those that aliases repeat"),
+        ("a: &a [*a]", "lists and mappings are nested more than 20 deep"),
+        ("a: &a '" + "x" * 9000 + "'\nb: [" + "*a, " * 100 + "]", "with expanded aliases it has more than"),
+        ("train: " + "[" * 5000, "lists and mappings are nested more than 20 deep"),
         ("rounds: " + "9" * 5000, "whole numbers go up to 9223372036854775807"),
         ("rounds: 0x" + "f" * 90, "whole numbers go up to 9223372036854775807"),
         ("rounds: 0x_", "'0x_' cannot be read"),
-        ("rounds: 2024-01-01", "'2024-01-01' is a date, which no key takes"),
+        ("rounds: 2024-01-01", "'2024-01-01' is a date, which no key accepts"),
         ("2024-01-01: 3", "'2024-01-01' is a date"),
         ("1: 3", "line 1, column 1: 1 is not a key; a key is a word"),
         ("off: 3", "False is not a key"),
         ("null: 3", "None is not a key"),
         ("? [a, b]\n: 3", "a list or mapping is not a key"),
         ("? {a: b}\n: 3", "a list or mapping is not a key"),
-        ('"a\\0b": 3', "holds NUL"),
-        ('a: "\\0"', "holds NUL"),
+        ('"a\\0b": 3', "contains NUL"),
+        ('a: "\\0"', "contains NUL"),
         ('a: "\\uD800"', "half a character"),
         ('"\\e[2J": 3', "without control characters"),
         ("a: !!binary aGVsbG8=", "is binary data"),
-        ("a: !!set {x}", "a set is nothing that a key takes"),
+        ("a: !!set {x}", "a set is not allowed as a value"),
         ("a: !!python/object/apply:os.system [true]", "python/object/apply:os.system"),
         ("a" * 300 + ": 3", "a key is a word of at most 200 characters"),
         ("#" * 300_000, "it has more than 262144 bytes"),
@@ -281,7 +281,7 @@ def test_a_value_that_is_empty_is_not_one_that_is_missing() -> None:
 @pytest.mark.parametrize("path", ["~nouser/images", "a\0b", "x" * 300, "/".join(["z" * 200] * 30), "\ud800"])
 def test_paths_that_are_none(key: str, path: str) -> None:
     assert f"error: {key}: " in refusal(f"{key}={path}")
-    with pytest.raises(ConfigError, match="can be no path"):
+    with pytest.raises(ConfigError, match="cannot be a path"):
         user_path(path)
     assert "error: experiment: " in refusal(f"{path}.yaml")
 
@@ -392,7 +392,7 @@ def test_a_grid_has_an_end() -> None:
 def test_a_demo_refuses_what_it_cannot_hold_to(argument: str) -> None:
     key = argument.partition("=")[0]
     with pytest.raises(
-        ConfigError, match=rf"^{key}: deploy-demo runs anew, .*; it takes experiment, method, dataset, rounds"
+        ConfigError, match=rf"^{key}: deploy-demo starts a new run .*; it accepts experiment, method, dataset, rounds"
     ):
         deploy_demo.read([argument])
 

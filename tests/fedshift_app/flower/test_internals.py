@@ -23,17 +23,17 @@ from fedshift_core.wire.records import decode, encode
     ],
 )  # fmt: skip
 def test_what_is_no_message_is_an_answer_to_nothing(inflate: Any, caplog: pytest.LogCaptureFixture) -> None:
-    message = internals.whole_or_nothing(inflate)("id", {})
+    message = internals.dropping_malformed(inflate)("id", {})
     assert message.has_error()
     assert (message.metadata.reply_to_message_id, message.metadata.src_node_id) == ("", 0)
     message.metadata.__dict__["_message_id"] = "id"  # as the grid does with every message
-    assert "a reply that is no message of Flower's was dropped" in caplog.text
+    assert "a reply that is not a Flower message was dropped" in caplog.text
 
 
 def test_messages_pass() -> None:
     internals.identify_process()
     sent = Message(RecordDict(), 7, "train")
-    assert internals.whole_or_nothing(lambda *_: sent)("id", {}) is sent
+    assert internals.dropping_malformed(lambda *_: sent)("id", {}) is sent
 
 
 def test_flowers_own_grid_is_guarded_once(monkeypatch: pytest.MonkeyPatch) -> None:

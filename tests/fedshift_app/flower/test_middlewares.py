@@ -24,7 +24,7 @@ def whole(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         through.append(type(self).__name__)
         await real(self, scope, receive, send)
 
-    for name in middlewares.found(flower):
+    for name in middlewares.middlewares_of(flower):
         monkeypatch.setattr(getattr(flower, name), "__call__", counted)  # and taken away again
     return through
 
@@ -40,7 +40,7 @@ def ask(app: Any, path: str) -> int:
 
 
 def test_the_installed_flower_is_known() -> None:
-    found = middlewares.found(flower)
+    found = middlewares.middlewares_of(flower)
     assert middlewares.unknown(found) == ""
     stack = [middleware.cls for middleware in flower._get_middleware()]
     assert set(found.values()) <= set(stack)
@@ -53,7 +53,7 @@ def test_each_request_goes_through_those_of_its_own_api(whole: list[str], path: 
     app = flower.create_app()
     answer, through = ask(app, path), set(whole)
     api = next(api for api in middlewares.APIS if path.startswith(api))
-    own = {name for name in middlewares.found(flower) if middlewares.OWN[name][0] == api}
+    own = {name for name in middlewares.middlewares_of(flower) if middlewares.OWN[name][0] == api}
     assert through - own and (through & own or not own)  # Flower 1.42 has none for the Runtime API
     whole.clear()
     middlewares.narrow()
@@ -73,15 +73,15 @@ def test_what_is_no_apis_goes_through_all(whole: list[str], path: str) -> None:
     app = flower.create_app()
     middlewares.narrow()
     ask(app, path)
-    assert set(whole) == set(middlewares.found(flower))
+    assert set(whole) == set(middlewares.middlewares_of(flower))
 
 
 def test_another_flower_is_left_alone(whole: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {name: found.__call__ for name, found in middlewares.found(flower).items()}
+    plain = {name: found.__call__ for name, found in middlewares.middlewares_of(flower).items()}
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     middlewares.narrow()
-    assert {name: found.__call__ for name, found in middlewares.found(flower).items()} == plain
+    assert {name: found.__call__ for name, found in middlewares.middlewares_of(flower).items()} == plain
     monkeypatch.undo()
-    found = middlewares.found(flower)
+    found = middlewares.middlewares_of(flower)
     found["NodeAuthMiddleware"] = SimpleNamespace(dispatch=ask)
-    assert middlewares.unknown(found).startswith("NodeAuthMiddleware does not hold")
+    assert middlewares.unknown(found).startswith("NodeAuthMiddleware does not contain")

@@ -39,13 +39,13 @@ def test_the_installed_flower_is_known() -> None:
 def test_another_version_or_shape_is_not(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("flwr.supercore.version.package_version", "1.43.0")
-        assert polling.unknown(module) == "this is Flower 1.43.0, read were 1.41.x and 1.42.x"
+        assert polling.unknown(module) == "this is Flower 1.43.0, supported are 1.41.x and 1.42.x"
     with monkeypatch.context() as patch:
         patch.setattr(f"{module}.time", SimpleNamespace(sleep=time.sleep))
-        assert polling.unknown(module) == f"{module} does not sleep by the module time"
+        assert polling.unknown(module) == f"{module} does not sleep with the module time"
     shapes = {place: (*parts, "time.sleep(4)") for place, parts in polling.SHAPES.items()}
     monkeypatch.setattr(polling, "SHAPES", shapes)
-    assert polling.unknown(module).endswith("does not hold time.sleep(4)")
+    assert polling.unknown(module).endswith("does not contain time.sleep(4)")
 
 
 def test_replies_are_looked_for_sooner(grid: http_grid.HttpGrid, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_grid_of_another_flower_is_left_alone(
     polling.quicken_grid(grid)
     assert http_grid.time is time
     assert "send_and_receive" not in vars(grid)
-    assert "as seldom as plain Flower does: this is Flower 1.43.0" in caplog.text
+    assert "as rarely as plain Flower does: this is Flower 1.43.0" in caplog.text
 
 
 def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

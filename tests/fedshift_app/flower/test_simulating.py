@@ -194,7 +194,7 @@ def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: I
     (folder,) = (tmp_path / "runs").iterdir()
     problem, *_, go_on = str(caught.value).splitlines()
     assert problem.startswith("round 2: the simulation lost the work of node 1 (texture): <class 'ray.exceptions.Actor")
-    assert go_on == f"go on with: fedshift run resume={folder}"
+    assert go_on == f"continue with: fedshift run resume={folder}"
     assert status.read(folder)["state"] == "failed"
     assert len(Run(folder).rounds) == 1  # from which it goes on
 

@@ -91,7 +91,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     problem, where, go_on = line.splitlines()
     assert problem.startswith(f"error: cannot write {folder}/") and problem.endswith(f": {os.strerror(number)}")
     assert file in problem
-    assert (where, go_on) == (f"what was computed is in {folder}", f"go on with: fedshift run resume={folder}")
+    assert (where, go_on) == (f"the results so far are in {folder}", f"continue with: fedshift run resume={folder}")
     assert not list(folder.rglob("*.part"))
     found = status.read(folder)
     assert (found["state"], os.strerror(number) in found["error"]) == ("failed", True)
@@ -117,7 +117,7 @@ def test_private_parts_of_all_nodes_that_cannot_be_kept(
     assert code == 1
     assert "round 1: no node delivered a usable result: " in line
     assert "cannot keep this node's private parts in " in line and "No space left on device" in line
-    assert f"go on with: fedshift run resume={only(tmp_path)}" in line
+    assert f"continue with: fedshift run resume={only(tmp_path)}" in line
     assert told(resume(tmp_path)) == told(whole_fedcode)
 
 
@@ -200,7 +200,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(
             resume(runs)
     problem, _, go_on = str(caught.value).splitlines()
     assert problem.endswith("No space left on device")
-    assert go_on == f"go on with: fedshift run resume={only(runs)}"
+    assert go_on == f"continue with: fedshift run resume={only(runs)}"
     filler.unlink()
     assert told(resume(runs)) == told(whole_fedcode)
 
@@ -260,7 +260,7 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
     one, whole = sum(path.stat().st_size for path in files), disk_space.taken(only(tmp_path))
     (estimate,) = estimates
     assert 0.9 * one < estimate.checkpoint < 2 * one
-    assert whole < estimate.whole < 3 * whole + disk_space.REPORT
+    assert whole < estimate.folder < 3 * whole + disk_space.REPORT
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(

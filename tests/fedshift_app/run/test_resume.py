@@ -427,6 +427,9 @@ def test_only_the_serverapps_process_is_killed(tmp_path: Path) -> None:
     os.kill(holder, signal.SIGKILL)
     _, err = process.communicate()
     assert process.returncode == 1
-    assert f"the ServerApp ended without a word\nwhat was computed is in {only(tmp_path / 'runs')}\ngo on with: " in err
+    assert (
+        f"the ServerApp ended without a word\nthe results so far are in {only(tmp_path / 'runs')}\ncontinue with: "
+        in err
+    )
     past = resuming.resolve({"resume": str(only(tmp_path / "runs"))}, hold=False)[1]
     assert past is not None and past.completed >= 2

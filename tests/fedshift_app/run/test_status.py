@@ -327,7 +327,7 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
     assert process.returncode == code
     assert "Traceback" not in err
     resume = f"fedshift run resume={folder}"
-    assert (f"interrupted; go on with: {resume}" in err) == (error is not None)
+    assert (f"interrupted; continue with: {resume}" in err) == (error is not None)
     rc, out, _ = ask(tmp_path, "--json", "--watch")
     told = json.loads(out)
     assert (rc, told["state"], told["error"], told["resume"]) == (3, "interrupted", error, resume)

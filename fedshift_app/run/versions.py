@@ -1,0 +1,34 @@
+"""The versions of the code that a run used: packages, extensions, the commit of a checkout."""
+
+import platform
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+
+from fedshift_app import __version__
+from fedshift_app.config import plugins
+from fedshift_app.config.sections import RunConfig
+
+VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
+
+
+def commit(checkout: Path) -> str:
+    """Return the commit of a checkout, with ``-dirty`` after changes; empty if the folder is no checkout."""
+    if not (checkout / ".git").exists():
+        return ""
+    try:
+        described = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:  # no git here
+        return ""
+    return described.stdout.strip()
+
+
+def versions(config: RunConfig) -> dict[str, str]:
+    """Return the versions of all packages and extensions that decide the numbers of a run."""
+    known = {"fedshift": __version__, "python": platform.python_version()}
+    return known | {name: version(name) for name in VERSIONS_OF} | plugins.brought(config)
