@@ -171,7 +171,7 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
         (["predict", model, pictures, "--adapt", "magic"], "--adapt: 'magic' is unknown; there is tent, eata, t3a"),
         (["save", tmp_path, "--format", "pickle"], "--format: 'pickle' is unknown; there are safetensors, torchscript"),
         (["save", tmp_path], "is not the folder of a run"),
-        (["save-node", tmp_path], "is no saved model"),
+        (["save-node", tmp_path], "is not a saved model"),
     ):
         code, _, err = fedshift(*arguments)
         assert code == 1

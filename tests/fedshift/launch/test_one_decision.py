@@ -195,7 +195,7 @@ def test_without_validation_they_stay_unused_and_prepare_says_so(
     assert prepare.prepare(str(path), [], as_json=False) == 0
     said = capsys.readouterr().out
     assert "train + validation + test" in said and "h1: train 16, validation 8, test 6" in said
-    assert "validation images of h1, h2: nobody trains or is tested on them" in said
+    assert "validation images of h1, h2: they are neither trained nor tested on" in said
 
 
 def test_fewer_validation_images_than_nodes_are_refused(tmp_path: Path, split_sites: Path) -> None:

@@ -332,7 +332,7 @@ def test_other_versions_are_told(interrupted: Path, capsys: Any) -> None:
 
 def test_the_command_looks_before_anything_starts(interrupted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock = Lock(only(interrupted) / "lock")
-    with pytest.raises(ConfigError, match="still going on"):
+    with pytest.raises(ConfigError, match="still in progress"):
         resuming.resolve({"resume": str(only(interrupted))}, hold=False)
     lock.release()
     config, past = resuming.resolve({"resume": str(only(interrupted))}, hold=False)

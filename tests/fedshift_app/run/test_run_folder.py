@@ -19,16 +19,10 @@ from safetensors.numpy import load_file
 from support import node
 
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run.folder import (
-    CONFIG_FILE,
-    METRICS_FILE,
-    RESULTS_FILE,
-    RunFolder,
-    commit,
-    weights_hash,
-)
+from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, RunFolder, weights_hash
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite, summary
+from fedshift_app.run.versions import commit
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMIT
