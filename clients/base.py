@@ -33,8 +33,8 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
 from fedshift_core.wire.counts import Counts
-from fedshift_core.wire.messages import DomainScore
 from fedshift_core.wire.names import SERVER_ROUND
+from fedshift_core.wire.scores import DomainScore
 
 __all__ = ["ClientSetup", "DomainClient", "Phase", "RoundInputs", "Scores"]
 

@@ -98,7 +98,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
     called = open_client(msg, context)
     client, request = called.client, called.request
     sent = decode(request.weights)
-    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), dict(request.options))
+    weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
@@ -117,7 +117,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
 def _evaluate(msg: Message, context: Context) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context)
-    client, options = called.client, dict(called.request.options)
+    client, options = called.client, called.request.for_client
     parameters = setup.in_order(decode(called.request.weights), client, "the server's")
     numbers: Metrics = {}
     answer = client.features.answer(client, parameters, options)

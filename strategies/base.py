@@ -19,8 +19,9 @@ from flwr.serverapp import Grid
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.params import P
-from fedshift_core.wire.messages import RunHeader, WorkRequest, parts_to_options
+from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS
+from fedshift_core.wire.scores import parts_to_options
 from strategies.contributions import check_contribution
 from strategies.features.base import Session, Training
 from strategies.federation import announced, checks, phases, untrained

@@ -13,7 +13,6 @@ from clients.training.arrays import view
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest
-from fedshift_core.wire.messages import DomainScore
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -36,6 +35,7 @@ from fedshift_core.wire.names import (
     TAKE_STATISTICS,
     VALIDATION,
 )
+from fedshift_core.wire.scores import DomainScore
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
 _OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, FIGURES, BN_WAYS))

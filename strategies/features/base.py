@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
-from fedshift_core.wire.messages import Part
+from fedshift_core.wire.scores import Part
 from strategies.federation.checks import Known
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Answer, Evaluation

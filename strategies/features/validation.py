@@ -5,8 +5,8 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedshift_core.wire.messages import Part
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
+from fedshift_core.wire.scores import Part
 from strategies.features.base import ServerFeature
 from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known, Range, right_of

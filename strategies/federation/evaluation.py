@@ -9,8 +9,8 @@ from typing import Any, Protocol
 from flwr.app import Message, RecordDict
 
 from fedshift_core.limits import Refused
-from fedshift_core.wire.messages import DomainScore, Part
 from fedshift_core.wire.names import METRICS, NUM_EXAMPLES, STARTED_ANEW
+from fedshift_core.wire.scores import DomainScore, Part
 from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known
 from strategies.federation.roster import Node

@@ -26,7 +26,6 @@ from clients.training.batches import Batch
 from datasets import catalog
 from fedshift.engine import inline
 from fedshift.launch import runner
-from fedshift_app import client_app
 from fedshift_app.config import files, registry, resolving, validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -35,6 +34,7 @@ from fedshift_app.run import build as run_build
 from fedshift_core.extensions import OURS
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import Method
+from fedshift_core.wire.messages import WorkRequest
 from strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}
@@ -419,5 +419,5 @@ def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = Mapp
     client = setup.make_client(config, where, index)
     knowledge = {name: array.numpy() for name, array in message.content.array_records["knowledge"].items()}
     kept = {name: array.numpy() for name, array in memory.items()}
-    client.prepare(RoundInputs(knowledge, client_app.told(sent), kept))
+    client.prepare(RoundInputs(knowledge, WorkRequest.from_record(message.content).scalars, kept))
     return client

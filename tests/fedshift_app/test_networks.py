@@ -29,7 +29,8 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.wire.names import START, START_DIGEST
+from fedshift_core.wire.messages import RunHeader
+from fedshift_core.wire.names import START
 from fedshift_core.wire.records import encode
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"
@@ -135,11 +136,9 @@ def frozen_client(config: Any) -> Any:
 
 
 def begin(client: Any, arrays: Arrays, *, sent: bool, told: dict[str, Any] | None = None) -> None:
-    from flwr.app import RecordDict
-
-    content = RecordDict({START: encode(arrays)} if sent else {})
     own = state_store.Shelf(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
-    node_payload.begin(client, content, {START_DIGEST: digest(arrays)} | (told or {}), own)
+    header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (told or {}))
+    node_payload.begin(client, header, encode(arrays) if sent else None, own)
 
 
 @pytest.fixture
@@ -197,9 +196,9 @@ def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> Non
     with pytest.raises(FedShiftError, match="does not match its model: encoder"):
         begin(client, {key: array for key, array in arrays.items() if key != name}, sent=True)
     with pytest.raises(FedShiftError, match="not what it says that it is"):
-        begin(client, arrays, sent=True, told={START_DIGEST: "0" * 64})
+        begin(client, arrays, sent=True, told={"start_digest": "0" * 64})
     with pytest.raises(FedShiftError, match="expected 64 hexadecimal digits"):
-        begin(client, arrays, sent=False, told={START_DIGEST: "../../../etc/passwd"})
+        begin(client, arrays, sent=False, told={"start_digest": "../../../etc/passwd"})
     assert client.begun == ""
 
 

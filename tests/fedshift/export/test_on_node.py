@@ -19,6 +19,7 @@ from fedshift_app.node import state_store
 from fedshift_app.node.data import Place
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire.messages import RunHeader
 
 RUN = "0123456789abcdef" * 2
 
@@ -48,8 +49,8 @@ def shared_model(config: RunConfig, arrays: Arrays, folder: Path, of: Origin) ->
 def remember(memory: Arrays, server_round: int, number: int = 0, run: str = RUN, resumes: tuple[int, ...] = ()) -> None:
     """Keep something as a SuperNode does in a round."""
     where = Place("scan", number, -1, Source(Path("/data/scan")), False, 0)
-    told = {"run-id": run, "resumed-after": list(resumes), "memory-round": 0}
-    state_store.shelf(told, where).remember(server_round, memory)
+    header = RunHeader("deployment", "{}", run_id=run, resumed_after=resumes)
+    state_store.shelf(header, where).remember(server_round, memory)
 
 
 @pytest.fixture

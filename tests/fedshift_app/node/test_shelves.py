@@ -21,7 +21,7 @@ from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import Shelf
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.wire.names import RESUMED_AFTER, RUN_ID
+from fedshift_core.wire.messages import RunHeader
 from strategies.fedcode import FedCodeStrategy
 from strategies.federation.updates import Update
 
@@ -42,7 +42,7 @@ MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "mo
 
 
 def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
-    return state_store.shelf({RUN_ID: run} | more, where or place())
+    return state_store.shelf(RunHeader("deployment", "{}", run_id=run, **more), where or place())
 
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
@@ -161,7 +161,7 @@ def test_a_real_node_takes_no_part_in_a_simulation() -> None:
 
 def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
     def after(*resumed_after: int) -> Shelf:
-        return shelf(**{RESUMED_AFTER: list(resumed_after)})
+        return shelf(resumed_after=tuple(resumed_after))
 
     def memory(value: float) -> dict[str, Any]:
         return {"x": np.array([value])}

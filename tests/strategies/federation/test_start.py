@@ -4,10 +4,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, RecordDict
 
 from fedshift_core.arrays import digest
-from fedshift_core.wire.names import ARRAYS, CONFIG, START, START_DIGEST
+from fedshift_core.wire.messages import RunHeader, WorkRequest
+from fedshift_core.wire.names import CONFIG, START, START_DIGEST
 from fedshift_core.wire.records import decode, encode
 from strategies.federation.one_time_payload import Start
 from strategies.federation.updates import num_bytes
@@ -18,8 +19,12 @@ MOVING = {"classifier.w": np.ones(3, np.float32)}
 
 def asked(start: Start, node_id: int) -> RecordDict:
     """Return what a node is sent."""
-    content = RecordDict({ARRAYS: encode(MOVING), CONFIG: ConfigRecord()})
-    start.put(content, node_id)
+    digest, record = start.for_node(node_id)
+    request = WorkRequest(
+        RunHeader("simulation", "{}", start_digest=digest), 1, 0, encode(MOVING), ArrayRecord(), start=record
+    )
+    content = request.to_record()
+    assert WorkRequest.from_record(content) == request
     return content
 
 
@@ -31,14 +36,14 @@ def answer(node_id: int, *, error: bool = False) -> Any:
 def test_each_node_gets_it_until_it_has_answered() -> None:
     start = Start(FROZEN, frozenset(FROZEN))
     first, other = asked(start, 7), asked(start, 8)
-    assert first[CONFIG] == {START_DIGEST: digest(FROZEN)}
+    assert first.config_records[CONFIG][START_DIGEST] == digest(FROZEN)
     assert first[START] is other[START]  # written once
     found = decode(first.array_records[START])
     assert all(np.array_equal(found[name], array) for name, array in FROZEN.items())
     start.heard([answer(7)])
     assert START not in asked(start, 7)
     assert START in asked(start, 8)
-    assert asked(start, 7)[CONFIG] == {START_DIGEST: digest(FROZEN)}  # it must say which one still
+    assert asked(start, 7).config_records[CONFIG][START_DIGEST] == digest(FROZEN)  # it must say which one still
 
 
 def test_an_error_has_it_sent_again() -> None:
@@ -80,7 +85,7 @@ def test_a_run_without_any_says_and_copies_nothing() -> None:
     assert start.whole(record) is record
     sent = asked(start, 7)
     assert START not in sent
-    assert sent[CONFIG] == {}
+    assert START_DIGEST not in sent.config_records[CONFIG]
 
 
 def test_a_digest_goes_by_names_types_shapes_and_numbers() -> None:
