@@ -19,57 +19,12 @@ from fedshift_core.limits import shown
 #: Name of a real node's copy of the public set in its folder, in place of a domain.
 PUBLIC = "public"
 
-_D = digits
-_DIGIT5 = f"{_D.TITLE}; MNIST-M among them"
-_CIFAR_TESTS = frozenset({"cifar10.1"})
+_OURS = (
+    handwritten.DATASET, digits.DATASET, digits.DIGIT5, pacs.DATASET, office.DATASET, vlcs.DATASET, domainnet.DATASET,
+    domainnet.DATASET10, cifar.DATASET, camelyon.DATASET, isic.DATASET, folders.DATASET,
+)  # fmt: skip
 
-_OURS = {
-    d.name: d
-    for d in (
-        Dataset("handwritten", handwritten.TITLE, handwritten.DOMAINS, handwritten.CLASSES, 32, handwritten.find),
-        Dataset("digits", _D.TITLE, _D.DOMAINS, _D.CLASSES, 32, _D.find, _D.COUNTS),
-        Dataset("digit5", _DIGIT5, _D.DOMAINS, _D.CLASSES, 32, _D.find, _D.COUNTS),
-        Dataset(pacs.NAME, pacs.TITLE, pacs.DOMAINS, pacs.CLASSES, 128, pacs.find, pacs.COUNTS),
-        Dataset(office.NAME, office.TITLE, office.DOMAINS, office.CLASSES, 32, office.find, office.COUNTS),
-        Dataset(vlcs.NAME, vlcs.TITLE, vlcs.DOMAINS, vlcs.CLASSES, 32, vlcs.find, vlcs.COUNTS),
-        Dataset(
-            domainnet.NAME, domainnet.TITLE, domainnet.DOMAINS, domainnet.CLASSES, 64, domainnet.find, domainnet.COUNTS
-        ),
-        Dataset(
-            domainnet.NAME10,
-            domainnet.TITLE10,
-            domainnet.DOMAINS,
-            domainnet.CLASSES10,
-            64,
-            domainnet.find10,
-            domainnet.COUNTS10,
-        ),
-        Dataset(cifar.NAME, cifar.TITLE, cifar.DOMAINS, cifar.CLASSES, 32, cifar.find, cifar.COUNTS, _CIFAR_TESTS),
-        Dataset(
-            camelyon.NAME,
-            camelyon.TITLE,
-            camelyon.DOMAINS,
-            camelyon.CLASSES,
-            camelyon.SIZE,
-            camelyon.find,
-            test_only=camelyon.TEST_ONLY,
-        ),
-        Dataset(isic.NAME, isic.TITLE, isic.DOMAINS, isic.CLASSES, isic.SIZE, isic.find, isic.COUNTS),
-        Dataset(
-            folders.NAME,
-            folders.TITLE,
-            (),
-            (),
-            folders.SIZE,
-            folders.find,
-            own=folders.names,
-            find_own=folders.find_own,
-            validates=True,
-        ),
-    )
-}
-
-DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, _OURS)
+DATASETS: Registry[Dataset] = Registry("dataset", "fedshift.datasets", lambda: Dataset, {d.name: d for d in _OURS})
 
 
 def get(name: str) -> Dataset:

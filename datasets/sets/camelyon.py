@@ -18,7 +18,7 @@ Layout; the folder `camelyon17_v1.0/` may be left out:
 
 from collections.abc import Mapping
 
-from datasets.base import Split
+from datasets.base import Dataset, Split
 from datasets.io import table
 from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
@@ -27,7 +27,6 @@ NAME = "camelyon17"
 TITLE = "Camelyon17 of WILDS: patches of lymph nodes from five hospitals, with tumour or without"
 DOMAINS = tuple(f"hospital{center}" for center in range(5))
 CLASSES = ("normal", "tumor")
-SIZE = 96
 #: Hospitals that the official split does not train on: WILDS' validation and test.
 TEST_ONLY = frozenset({"hospital1", "hospital2"})
 
@@ -57,4 +56,4 @@ TREE = TableTree(
     columns=("patient", "node", "x_coord", "y_coord", "tumor", "center", "split"),
     row=_row,
 )
-find = TREE.find
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 96, TREE.find, test_only=TEST_ONLY)

@@ -29,7 +29,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import ImageSet, Source, Split
+from datasets.base import Dataset, ImageSet, Source, Split
 from datasets.io import files, trees
 from datasets.listing import Arrays
 from fedshift_core.errors import DataError
@@ -232,3 +232,6 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Any]] = {code[0]: pickle._Unpickler.dispatch[code[0]] for code in _OPERATIONS} | {
         pickle.BUILD[0]: load_build
     }
+
+
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 32, find, COUNTS, test_only=frozenset({"cifar10.1"}))

@@ -28,13 +28,14 @@ five rows.
 import bz2
 import gzip
 import math
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from datasets.io import files, layout, mat, trees
 from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
@@ -256,3 +257,7 @@ def _missing(domain: str, split: Split, root: Path) -> DataError:
         f"{domain} {split} not found in {shown(root.absolute())}; looked for {_layouts(domain, split)}\n"
         f"Domains of digits there: {', '.join(there) or 'none'}"
     )
+
+
+DATASET = Dataset("digits", TITLE, DOMAINS, CLASSES, 32, find, COUNTS)
+DIGIT5 = replace(DATASET, name="digit5", title=f"{TITLE}; MNIST-M among them")

@@ -29,7 +29,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.base import Source, Split
+from datasets.base import Dataset, Source, Split
 from datasets.io import files, trees
 from datasets.listing import Item, Listing
 from fedshift_core.errors import DataError
@@ -196,3 +196,6 @@ def _check_there(path: Path, folder: Path, wanted: list[tuple[str, str]]) -> Non
 
 
 _KNOWN = frozenset(CLASSES)
+
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 64, find, COUNTS)
+DATASET10 = Dataset(NAME10, TITLE10, DOMAINS, CLASSES10, 64, find10, COUNTS10)

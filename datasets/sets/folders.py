@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datasets.base import SPLITS, Names, Source, Split
+from datasets.base import SPLITS, Dataset, Names, Source, Split
 from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles, Item, Listing
@@ -307,3 +307,6 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> 
                 check(name)
             except ValueError as problem:
                 raise DataError(f"{shown(root)}: {kind} {problem}") from None
+
+
+DATASET = Dataset(NAME, TITLE, (), (), SIZE, find, own=names, find_own=find_own, validates=True)

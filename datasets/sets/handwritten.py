@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.base import SPLITS, Dataset, ImageSet, Source, Split
 from datasets.io.trees import find_plain
 from datasets.listing import Arrays, ImageFiles
-from datasets.sets.handwritten_styles import RENDERERS, Floats, upsample
+from datasets.sets.handwritten_styles import RENDERERS, SIZE, Floats, upsample
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -111,3 +111,6 @@ def find(domain: str, split: Split, source: Source) -> ImageFiles:
     if source.data_dir is None:
         return Arrays((), partial(draw, domain, split, source.seed))
     return find_plain(source.data_dir, domain, split, CLASSES)
+
+
+DATASET = Dataset("handwritten", TITLE, DOMAINS, CLASSES, SIZE, find)

@@ -19,7 +19,7 @@ Layout:
 
 from collections.abc import Mapping
 
-from datasets.base import SPLITS
+from datasets.base import SPLITS, Dataset
 from datasets.io import table
 from datasets.io.described import TableTree
 from fedshift_core.limits import as_found
@@ -29,7 +29,6 @@ TITLE = "Fed-ISIC2019 of FLamby: skin lesions from six sources, 8 classes"
 DOMAINS = ("bcn", "vidir_molemax", "vidir_modern", "rosendahl", "msk", "vienna_dias")
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
 COUNTS = dict(zip(DOMAINS, (12413, 3954, 3363, 2259, 819, 439), strict=True))
-SIZE = 224
 
 
 def _row(line: int, cells: Mapping[str, str]) -> table.Row:
@@ -54,4 +53,4 @@ TREE = TableTree(
     row=_row,
     images=("ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input"),
 )
-find = TREE.find
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 224, TREE.find, COUNTS)

@@ -23,6 +23,7 @@ Class folders are called as in Office-31, or as in Caltech-256 and Office-Caltec
 FedBN's own split of the same images (test 225, 192, 59, 32) comes as pickles, which are never read.
 """  # noqa: E501
 
+from datasets.base import Dataset
 from datasets.io import trees
 from datasets.io.described import FolderTree
 
@@ -94,4 +95,4 @@ TREE = FolderTree(
     others=OTHERS,
     divide=trees.split_by_tens,
 )
-find = TREE.find
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 32, TREE.find, COUNTS)

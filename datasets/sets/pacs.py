@@ -17,6 +17,7 @@ Layouts, the first that is there; `PACS/` and `kfold/` may be left out, letter c
 | `[PACS/][kfold/]<domain>.tar` | uncompressed, members `<domain>/<class>/<file>` |
 """  # noqa: E501
 
+from datasets.base import Dataset
 from datasets.io import trees
 from datasets.io.described import FolderTree
 
@@ -42,4 +43,4 @@ TREE = FolderTree(
     archives=(".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"),  # the compressed ones to say that they are
     divide=trees.split_by_tens,
 )
-find = TREE.find
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 128, TREE.find, COUNTS)

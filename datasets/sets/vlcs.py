@@ -24,7 +24,7 @@ by class and file name, so that every class is in both parts.
 
 import numpy as np
 
-from datasets.base import Split
+from datasets.base import Dataset, Split
 from datasets.io.described import FolderTree
 from datasets.listing import Listing
 
@@ -65,4 +65,4 @@ TREE = FolderTree(
     whole="full",
     divide=split_70_30,
 )
-find = TREE.find
+DATASET = Dataset(NAME, TITLE, DOMAINS, CLASSES, 32, TREE.find, COUNTS)

@@ -33,23 +33,25 @@ def wilds(tmp_path: Path) -> Path:
 
 def test_camelyon17_has_the_official_split(wilds: Path) -> None:
     found = {
-        (domain, split): camelyon.find(domain, split, Source(wilds))
+        (domain, split): camelyon.TREE.find(domain, split, Source(wilds))
         for domain, split in (("hospital0", "train"), ("hospital0", "test"), ("hospital4", "train"))
     }
     assert [one.labels.tolist() for one in found.values()] == [[1], [0], [0]]
     assert found["hospital0", "train"].items[0].path.name == "patch_patient_004_node_4_x_3328_y_21792.png"
     # WILDS puts all of centre 1 into its validation, all of centre 2 into its test, whatever the column says.
     for domain, label in (("hospital1", 0), ("hospital2", 1)):
-        assert camelyon.find(domain, "test", Source(wilds)).labels.tolist() == [label]
-        assert f"no train images of {domain}" in refusal(camelyon.find, wilds, domain)
+        assert camelyon.TREE.find(domain, "test", Source(wilds)).labels.tolist() == [label]
+        assert f"no train images of {domain}" in refusal(camelyon.TREE.find, wilds, domain)
 
 
 def test_a_patch_that_is_missing_and_a_row_that_is_wrong_are_named(wilds: Path) -> None:
     next((wilds / "camelyon17_v1.0" / "patches" / "patient_081_node_4").iterdir()).unlink()
-    assert "metadata.csv line 6: no file " in refusal(camelyon.find, wilds, "hospital4")
+    assert "metadata.csv line 6: no file " in refusal(camelyon.TREE.find, wilds, "hospital4")
     table = wilds / "camelyon17_v1.0" / "metadata.csv"
     table.write_text(table.read_text() + "5,1,1,1,1,0,0,7,0\n")
-    assert "line 7: center '7', tumor '0', split '0'; allowed are 0 to 4" in refusal(camelyon.find, wilds, "hospital4")
+    assert "line 7: center '7', tumor '0', split '0'; allowed are 0 to 4" in refusal(
+        camelyon.TREE.find, wilds, "hospital4"
+    )
 
 
 @pytest.mark.parametrize("folder", ["ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input", ""])
@@ -64,14 +66,14 @@ def test_fed_isic2019_has_flambys_split(tmp_path: Path, folder: str) -> None:
         lines.append(f"{image},{'0.0,' * 9}{target},{center},{fold},{fold}_{center}")
         write(tmp_path / folder / f"{image}.jpg")
     write(tmp_path / "train_test_split", "\n".join(lines) + "\n")
-    found = [isic.find("bcn", split, Source(tmp_path)) for split in SPLITS]
+    found = [isic.TREE.find("bcn", split, Source(tmp_path)) for split in SPLITS]
     assert [one.items[0].path.stem for one in found] == ["ISIC_0065613", "ISIC_0063710"]
     assert [isic.CLASSES[one.labels[0]] for one in found] == ["NV", "BCC"]
-    assert len(isic.find("msk", "train", Source(tmp_path))) == 1
-    assert "no train images of rosendahl" in refusal(isic.find, tmp_path, "rosendahl")
+    assert len(isic.TREE.find("msk", "train", Source(tmp_path))) == 1
+    assert "no train images of rosendahl" in refusal(isic.TREE.find, tmp_path, "rosendahl")
 
 
 def test_the_usual_refusals(tmp_path: Path) -> None:
     for number, one in enumerate((camelyon, isic)):
         (empty := tmp_path / str(number)).mkdir()
-        check_usual_refusals(one.find, empty, one.DOMAINS)
+        check_usual_refusals(one.TREE.find, empty, one.DOMAINS)

@@ -30,14 +30,14 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("domain", [*office.DOMAINS, "Amazon"])
 def test_folders(tmp_path: Path, base: str, inside: str, domain: str) -> None:
     fill(tmp_path / base / domain / inside, SMALL)
-    found = check_split(office.find, tmp_path, domain.lower(), train=16, test=4)
+    found = check_split(office.TREE.find, tmp_path, domain.lower(), train=16, test=4)
     assert found["test"].labels.tolist() == [4, 4, 9, 9]
 
 
 @pytest.mark.parametrize("spelling", [CALTECH, CALTECH_256, SHORT, SHORT.upper()])
 def test_every_spelling_gives_the_same_labels(tmp_path: Path, spelling: str) -> None:
     fill(tmp_path / "caltech", dict.fromkeys(spelling.split(), 2))
-    found = check_split(office.find, tmp_path, "caltech", train=16, test=4)
+    found = check_split(office.TREE.find, tmp_path, "caltech", train=16, test=4)
     assert found["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 6, 6, 7, 7, 8, 8]
     assert found["train"].items[2].path.parent.name == spelling.split()[1]
 
@@ -45,21 +45,21 @@ def test_every_spelling_gives_the_same_labels(tmp_path: Path, spelling: str) -> 
 def test_published_counts_give_the_published_split(tmp_path: Path) -> None:
     fill(tmp_path / "dslr", office.CLASS_COUNTS["dslr"])
     fill(tmp_path / "webcam", office.CLASS_COUNTS["webcam"])
-    check_split(office.find, tmp_path, "dslr", train=127, test=30)
-    check_split(office.find, tmp_path, "webcam", train=237, test=58)
+    check_split(office.TREE.find, tmp_path, "dslr", train=127, test=30)
+    check_split(office.TREE.find, tmp_path, "webcam", train=237, test=58)
 
 
 def test_classes_of_office_31_alone_are_passed_over(tmp_path: Path) -> None:
     fill(tmp_path / "amazon" / "images", SMALL | dict.fromkeys(office.OTHERS, 1))
-    check_split(office.find, tmp_path, "amazon", train=16, test=4)
+    check_split(office.TREE.find, tmp_path, "amazon", train=16, test=4)
 
 
 def test_refusals(tmp_path: Path) -> None:
-    check_usual_refusals(office.find, tmp_path, office.DOMAINS)
+    check_usual_refusals(office.TREE.find, tmp_path, office.DOMAINS)
     fill(tmp_path / "webcam", SMALL | {"mug": 0})
-    assert refusal(office.find, tmp_path, "dslr").endswith("\nDomains of office-caltech10 there: webcam")
-    assert "images of 9 classes, expected 10; none of mug" in refusal(office.find, tmp_path, "webcam")
+    assert refusal(office.TREE.find, tmp_path, "dslr").endswith("\nDomains of office-caltech10 there: webcam")
+    assert "images of 9 classes, expected 10; none of mug" in refusal(office.TREE.find, tmp_path, "webcam")
     fill(tmp_path / "webcam", {"mug": 1, "coffee-mug": 1})
-    assert "folders coffee-mug and mug both name the class mug" in refusal(office.find, tmp_path, "webcam")
+    assert "folders coffee-mug and mug both name the class mug" in refusal(office.TREE.find, tmp_path, "webcam")
     fill(tmp_path / "dslr", SMALL | {"unicycle": 1})
-    assert "/dslr/unicycle: no class of that name" in refusal(office.find, tmp_path, "dslr")
+    assert "/dslr/unicycle: no class of that name" in refusal(office.TREE.find, tmp_path, "dslr")

@@ -25,7 +25,7 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("domain", pacs.DOMAINS)
 def test_folders(tmp_path: Path, base: str, domain: str) -> None:
     fill(tmp_path / base / domain, SMALL)
-    found = check_split(pacs.find, tmp_path, domain, train=17, test=4)
+    found = check_split(pacs.TREE.find, tmp_path, domain, train=17, test=4)
     assert found["test"].labels.tolist() == [2, 3, 6, 6]
     assert found["test"].items[0].path == tmp_path / base / domain / "giraffe" / "0002.jpg"
 
@@ -34,7 +34,7 @@ def test_folders(tmp_path: Path, base: str, domain: str) -> None:
 def test_tars(tmp_path: Path, base: str) -> None:
     path = tmp_path / base / "photo.tar"
     write_tar(path, reversed(members("photo")))
-    found = check_split(pacs.find, tmp_path, "photo", train=17, test=4)
+    found = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
     assert [item.name for item in found["test"].items] == [members("photo")[i] for i in (8, 9, 18, 19)]
     assert {item.path for item in found["train"].items} == {path}
 
@@ -43,7 +43,7 @@ def test_folders_and_tars_give_the_same_split(tmp_path: Path) -> None:
     fill(tmp_path / "a" / "photo", SMALL)
     write_tar(tmp_path / "b" / "photo.tar", members("photo"))
     for split in SPLITS:
-        folders, tar = (pacs.find("photo", split, Source(tmp_path / name)) for name in "ab")
+        folders, tar = (pacs.TREE.find("photo", split, Source(tmp_path / name)) for name in "ab")
         assert [str(item.path.relative_to(tmp_path / "a")) for item in folders.items] == [i.name for i in tar.items]
         assert folders.labels.tolist() == tar.labels.tolist()
 
@@ -51,26 +51,26 @@ def test_folders_and_tars_give_the_same_split(tmp_path: Path) -> None:
 def test_folder_wins_over_tar(tmp_path: Path) -> None:
     fill(tmp_path / "kfold" / "photo", SMALL)
     write_tar(tmp_path / "photo.tar", members("photo"))
-    assert pacs.find("photo", "test", Source(tmp_path)).items[0].length == -1
+    assert pacs.TREE.find("photo", "test", Source(tmp_path)).items[0].length == -1
 
 
 def test_refusals(tmp_path: Path) -> None:
-    check_usual_refusals(pacs.find, tmp_path, pacs.DOMAINS)
+    check_usual_refusals(pacs.TREE.find, tmp_path, pacs.DOMAINS)
     fill(tmp_path / "PACS" / "photo", SMALL | {"house": 0})
     write_tar(tmp_path / "sketch.tar", [*members("sketch"), "sketch/cat/1.jpg"])
-    assert refusal(pacs.find, tmp_path, "cartoon").endswith("\nDomains of pacs there: photo, sketch")
+    assert refusal(pacs.TREE.find, tmp_path, "cartoon").endswith("\nDomains of pacs there: photo, sketch")
     assert f"{tmp_path}/PACS/photo: images of 6 classes, expected 7; none of house" in refusal(
-        pacs.find, tmp_path, "photo"
+        pacs.TREE.find, tmp_path, "photo"
     )
-    assert "member sketch/cat/1.jpg is of no class" in refusal(pacs.find, tmp_path, "sketch")
+    assert "member sketch/cat/1.jpg is of no class" in refusal(pacs.TREE.find, tmp_path, "sketch")
     fill(tmp_path / "PACS" / "photo", {"cat": 1, "house": 1})
-    assert "/photo/cat: no class of that name" in refusal(pacs.find, tmp_path, "photo")
+    assert "/photo/cat: no class of that name" in refusal(pacs.TREE.find, tmp_path, "photo")
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [(".tar.gz", "w:gz"), (".tgz", "w:gz"), (".tar.xz", "w:xz")])
 def test_compressed_tar_is_named(tmp_path: Path, suffix: str, mode: str) -> None:
     write_tar(tmp_path / f"photo{suffix}", members("photo"), mode=mode)
-    assert refusal(pacs.find, tmp_path, "photo").startswith(f"{tmp_path}/photo{suffix}: compressed with ")
+    assert refusal(pacs.TREE.find, tmp_path, "photo").startswith(f"{tmp_path}/photo{suffix}: compressed with ")
 
 
 # --- the real tars
@@ -85,7 +85,7 @@ def real() -> Path:
 
 @pytest.mark.parametrize(("domain", "test"), list(zip(pacs.DOMAINS, (334, 408, 468, 785), strict=True)))
 def test_real_tars_have_the_published_counts(real: Path, domain: str, test: int) -> None:
-    found = check_split(pacs.find, real, domain, train=pacs.COUNTS[domain] - test, test=test)
+    found = check_split(pacs.TREE.find, real, domain, train=pacs.COUNTS[domain] - test, test=test)
     totals = [trees.class_counts(found[split].labels, pacs.CLASSES) for split in SPLITS]
     counts = {name: totals[0][name] + totals[1][name] for name in pacs.CLASSES}
     assert trees.compare_counts(counts, pacs.CLASS_COUNTS[domain]) is None

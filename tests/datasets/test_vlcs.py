@@ -46,7 +46,7 @@ def test_split_70_30_is_even_and_complete(count: int) -> None:
 @pytest.mark.parametrize("inside", ["", "full"])
 def test_domain_class_folders(tmp_path: Path, base: str, domain: str, folder: str, inside: str) -> None:
     fill(tmp_path / base / folder / inside, NUMBERS if inside else SMALL)
-    found = check_split(vlcs.find, tmp_path, domain, train=14, test=6)
+    found = check_split(vlcs.TREE.find, tmp_path, domain, train=14, test=6)
     assert set(found["test"].labels.tolist()) == {0, 1, 2, 3, 4}
 
 
@@ -56,7 +56,7 @@ def test_official_split_folders(tmp_path: Path) -> None:
     fill(folder / "crossval", {"0": 1, "4": 2}, first=4)
     fill(folder / "test", dict.fromkeys("01234", 2))
     fill(folder / "full", dict.fromkeys("01234", 9))
-    found = check_split(vlcs.find, tmp_path, "sun", train=23, test=10)
+    found = check_split(vlcs.TREE.find, tmp_path, "sun", train=23, test=10)
     assert found["test"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert found["train"].labels.tolist() == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 6
     assert found["train"].items[4].path == folder / "crossval" / "0" / "0004.jpg"
@@ -65,14 +65,14 @@ def test_official_split_folders(tmp_path: Path) -> None:
 def test_official_split_without_crossval(tmp_path: Path) -> None:
     for split in ("train", "test"):
         fill(tmp_path / "SUN" / split, SMALL)
-    assert len(vlcs.find("sun", "train", Source(tmp_path))) == 20
+    assert len(vlcs.TREE.find("sun", "train", Source(tmp_path))) == 20
 
 
 def test_refusals(tmp_path: Path) -> None:
-    check_usual_refusals(vlcs.find, tmp_path, vlcs.DOMAINS)
+    check_usual_refusals(vlcs.TREE.find, tmp_path, vlcs.DOMAINS)
     fill(tmp_path / "VOC2007", SMALL | {"chair": 0})
-    assert refusal(vlcs.find, tmp_path, "sun").endswith("\nDomains of vlcs there: pascal")
-    assert "images of 4 classes, expected 5; none of chair" in refusal(vlcs.find, tmp_path, "pascal")
+    assert refusal(vlcs.TREE.find, tmp_path, "sun").endswith("\nDomains of vlcs there: pascal")
+    assert "images of 4 classes, expected 5; none of chair" in refusal(vlcs.TREE.find, tmp_path, "pascal")
     fill(tmp_path / "SUN09" / "train", {"5": 1})
-    assert f"{tmp_path}/SUN09: no folder test, only train" in refusal(vlcs.find, tmp_path, "sun", "test")
-    assert "/train/5: no class of that name" in refusal(vlcs.find, tmp_path, "sun")
+    assert f"{tmp_path}/SUN09: no folder test, only train" in refusal(vlcs.TREE.find, tmp_path, "sun", "test")
+    assert "/train/5: no class of that name" in refusal(vlcs.TREE.find, tmp_path, "sun")
