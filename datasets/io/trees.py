@@ -158,7 +158,7 @@ def list_folders(
 def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:
     """List the members ``<domain>/<class>/<file>`` of an uncompressed tar, by class, then by file name.
 
-    Only the headers are read. Members of other suffixes are told of in a warning. Where a member is there twice, the
+    Only the headers are read. A warning names members of other suffixes. Where a member is there twice, the
     later one counts, as in unpacking.
 
     Args:

@@ -87,7 +87,7 @@ def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: SimpleNamespace(free=free["of"], total=10**12))
     assert told(diagnostics.folders()) == ""
     free["of"] = 300_000_000
-    assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE to a folder" in told(
+    assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE to your own folder" in told(
         diagnostics.folders()
     )
     monkeypatch.setattr(diagnostics.os, "access", lambda path, how: path != tmp_path)

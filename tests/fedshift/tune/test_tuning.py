@@ -77,7 +77,7 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
         ([], "budget is missing"),
         (["budget=0"], "budget: .*greater than or equal to 1.*'0'"),
         (["budget=3", "pruning=maybe"], "pruning: .*'maybe'"),
-        (["budget=3", "train.lr=0.1,0.2"], "train.lr: a search has one value of it"),
+        (["budget=3", "train.lr=0.1,0.2"], "train.lr: a search has one value of this key"),
         (["budget=3", "tuned={train.lr: 1}"], "tuned: a search sets this key itself"),
         (["budget=3", "method=fedprox", "method.taw=1"], "method.taw: no method of the search has this"),
         (["budget=3", "search.method.tau=[0,1]"], "search.method.tau: no method of the search has this"),

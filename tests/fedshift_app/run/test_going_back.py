@@ -168,7 +168,7 @@ def test_a_round_without_a_folder(arguments: list[str], monkeypatch: pytest.Monk
     with pytest.raises(SystemExit, match="1"):
         cli.main()
     assert "needs resume=FOLDER; the number of a run's rounds is rounds=N" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="belongs to resume=FOLDER"):
+    with pytest.raises(ConfigError, match="needs resume=FOLDER"):
         configuration.resolve({"round": 4})
     with pytest.raises(ConfigError, match="round: expected at least 1, found 0"):
         parse_arguments(["round=0"])
