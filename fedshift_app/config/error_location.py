@@ -47,7 +47,8 @@ def placed(
     for i, key in enumerate(error.keys[: len(lines)]):
         dotted = ".".join(map(str, key))
         said = stands_for.get(dotted)
-        if any(one == name or one.startswith(f"{name}.") for one in (dotted, said) if one for name in typed):
+        read = (one.replace("-", "_") for one in (dotted, said) if one)  # as typed keys are
+        if any(one == name or one.startswith(f"{name}.") for one in read for name in typed):
             continue
         exact: list[Key] = [key] if said is None else [tuple(said.split(".")), key]
         candidates = [*exact, key[:-1]] if len(key) > 2 else exact  # at last the list or mapping that it is in
