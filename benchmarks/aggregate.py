@@ -87,7 +87,7 @@ def make_nodes(model: Arrays, number: int) -> Nodes:
             CLASS_COUNTS: [_examples(_place(context))] + [0] * (CLASSES - 1), NUM_TEST: 1, SHARED_TEST: 1,
             PARTITION_ID: _place(context), NUM_PARTITIONS: number,
         })  # fmt: skip
-        return Message(RecordDict({CONFIG: ConfigRecord({DOMAIN: "a"}), METRICS: told}), reply_to=msg)
+        return Message(RecordDict({CONFIG: ConfigRecord({DOMAIN: "scan"}), METRICS: told}), reply_to=msg)
 
     @app.train()
     def train(msg: Message, context: Context) -> Message:

@@ -54,7 +54,9 @@ def values(key: str) -> tuple[str, ...]:
     }  # fmt: skip
     if key in named:
         return tuple(named[key])
-    model_field = model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "adapt.")) else None
+    model_field = (
+        model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "features.", "adapt.")) else None
+    )
     if model_field is None:
         return ()
     model, name = model_field

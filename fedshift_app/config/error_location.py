@@ -47,9 +47,8 @@ def placed(
     for i, key in enumerate(error.keys[: len(lines)]):
         dotted = ".".join(map(str, key))
         parameter = stands_for.get(dotted)
-        if any(
-            given == name or given.startswith(f"{name}.") for given in (dotted, parameter) if given for name in typed
-        ):
+        given_keys = [key.replace("-", "_") for key in (dotted, parameter) if key]  # as typed keys are
+        if any(given == name or given.startswith(f"{name}.") for given in given_keys for name in typed):
             continue
         exact: list[Key] = [key] if parameter is None else [tuple(parameter.split(".")), key]
         candidates = [*exact, key[:-1]] if len(key) > 2 else exact  # as a last resort the enclosing list or mapping

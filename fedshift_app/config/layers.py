@@ -149,6 +149,8 @@ def _set_named(
         return {name: entries.get(name, {}) | params for name, params in modules_by_name(value, section).items()}
     if len(keys) == 1 and len(entries) == 1:
         keys = [*entries, *keys]
+    typed = {name.replace("-", "_"): name for name in entries}  # as keys are read
+    keys = [typed.get(keys[0], keys[0]), *keys[1:]]
     if len(keys) != 2 or keys[0] not in entries:
         known = ", ".join(entries) or "none"
         raise ConfigError(

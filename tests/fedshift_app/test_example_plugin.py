@@ -1,15 +1,24 @@
-"""A package outside our folders, installed into an environment of its own: one method, one data set, one network."""
+"""A package outside our folders, in an environment of its own: a method, a data set, a network, a feature."""
 
+import json
 import os
 import shutil
 import site
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support import ROOT
+from safetensors.numpy import load_file
+from support import ROOT, InlineRun, refusal_of
+
+from fedshift.launch import runner
+from fedshift_app.config import plugins as plugins_module
+from fedshift_app.config.resolving import from_json, resolve
+from fedshift_core import extensions
+from fedshift_core.errors import ConfigError, FederationError
 
 PACKAGE = ROOT / "tests" / "example_plugin"
 
@@ -55,7 +64,7 @@ def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
 
 
 @pytest.mark.long
-def test_all_three_in_one_run_pass_the_contract(python: Path) -> None:
+def test_all_in_one_run_pass_the_contract(python: Path) -> None:
     """The contract of all methods holds for the package's method, on its data set and its network."""
     command = [
         "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/fedshift_app/test_contract.py",
@@ -81,6 +90,40 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     assert "equal-domains on stripes, tiny" in ran.stdout
     (config,) = tmp_path.glob("*/config.yaml")
     assert "fedshift-example: '1.0'" in config.read_text()
+    assert "name: weight-norms" in config.read_text() and "begins: encoder." in config.read_text()
+    events = [json.loads(line) for line in config.with_name("log.jsonl").read_text().splitlines()]
+    told = [event["message"] for event in events if event.get("event") == "weight_norms"]
+    assert [line.partition(" of ")[0] for line in told] == ["round 1: weights", "round 2: weights"]
+    kept = load_file(config.parent / "checkpoint" / "moments-00002.safetensors")["weight-norms/medians"]
+    assert [f"{median:.3f}" for median in kept] == [line.rpartition(" ")[2] for line in told]
+    assert (kept > 1).all() and (kept < 100).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ("features=[weight-norm]", "features: unknown feature 'weight-norm'; there are profile, "),
+        ("features.weight-norms.starts=x", "unknown key features.weight-norms.starts; there are begins"),
+        ("features.weight-norms.begins=3", "features.weight-norms.begins: Input should be a valid string, found 3"),
+        (
+            "privacy.name=local-dp model.bn=local",
+            "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the "
+            "node has trained, without noise",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_told_before_anything_starts(
+    given: str, error: str, python: Path, tmp_path: Path
+) -> None:
+    ran = ask(
+        python, "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg",
+        f"output-dir={tmp_path}", *given.split(),
+    )  # fmt: skip
+    assert ran.returncode == 1
+    assert ran.stderr.startswith(f"error: {error}") and len(ran.stderr.splitlines()) == 1, ran.stderr
+    if "unknown feature" in error:
+        assert "did you mean weight-norms?" in ran.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
@@ -88,3 +131,107 @@ def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert ran.stderr.startswith("error: unknown method 'equal-domains'; there are fedavg")
     assert "Traceback" not in ran.stderr
+
+
+# --- a feature of a user's own file ------------------------------------------------------------------
+
+FILE = '''
+"""The server says a word, and each node how long it is."""
+
+import numpy as np
+from pydantic import Field
+
+from clients.features.base import NodeFeature
+from fedshift_core.features import Feature, Key
+from fedshift_core.params import Params
+from strategies.features.base import ServerFeature
+from strategies.federation.checks import Range
+
+
+class EchoParams(Params):
+    word: str = Field("echo", description="What is said.")
+
+
+class Echo(ServerFeature):
+    prefixes = ("echo/",)
+
+    def train_options(self, node, training):
+        return {"word": self.params.word}
+
+    def train_bounds(self, node, training):
+        return {"letters": Range(0, 99)}
+
+    def after_training(self, updates, training, result, leave_out):
+        letters = [update.metrics["letters"] for update in updates]
+        self.state = {"echo/letters": np.array([*self.state.get("echo/letters", []), sum(letters)])}
+
+
+class EchoOnNode(NodeFeature):
+    def refuse(self, request, key, value):
+        return "" if value == self.params.word else f"this run has features.echo.word={self.params.word}"
+
+    def after_training(self, client, request):
+        return {"letters": len(request["word"])}
+
+
+FEATURE = Feature(
+    "echo", "A word and its length", "features", Echo, EchoOnNode, EchoParams,
+    train=(Key("word", "text", "any word"),), train_reply=(Key("letters", "int", "how long it is"),),
+)
+'''
+EXPERIMENT = """
+plugins: [echo.py]
+dataset: {name: handwritten}
+model: {name: cnn}
+train: {epochs: 1, batch_size: 12, lr: 0.02}
+allocation: {counts: any, share: 0.06}
+rounds: 1
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Write the experiment and its file into a folder of their own; other tests know nothing of the feature."""
+    monkeypatch.setenv(plugins_module.ALLOWED, "")
+    (tmp_path / "echo.py").write_text(FILE)
+    file = tmp_path / "own.yaml"
+    file.write_text(EXPERIMENT)
+    extensions.forget()
+    yield file
+    extensions.forget()
+
+
+def test_a_feature_of_a_file_asks_and_is_answered_and_keeps_its_state_over_a_resume(
+    experiment: Path, run_inline: InlineRun
+) -> None:
+    plain = run_inline(str(experiment))
+    first = run_inline(str(experiment), set="features=[echo] features.echo.word=hello")
+    assert first.results["weights_sha256"] == plain.results["weights_sha256"]
+    assert first.rounds[0]["losses"] == plain.rounds[0]["losses"]  # its numbers are no losses
+    runner.run_inline({"resume": str(first.folder), "rounds": 2, "output-dir": str(first.folder.parent)}, 4)
+    kept = load_file(first.folder / "checkpoint" / "moments-00002.safetensors")
+    assert {name: array.tolist() for name, array in kept.items()} == {"echo/letters": [4 * 5, 4 * 5]}
+    config = (first.folder / "config.yaml").read_text()
+    assert "plugin echo.py" in config and "word: hello" in config
+
+
+def test_its_section_is_written_in_every_form_and_read_back(experiment: Path) -> None:
+    for given in ("features=[echo]", "features=echo", "features=[{name: echo}]", "features={echo: {}}"):
+        config = resolve({"experiment": str(experiment), "set": f"'{given}' features.echo.word=hi"})
+        assert [dict(entry) for entry in config.features] == [{"name": "echo", "word": "hi"}]
+        assert from_json(config.model_dump_json()) == config
+    assert resolve({"experiment": str(experiment)}).features == ()
+    for given, told in (
+        ("features=[3]", "features: expected a list such as [NAME] or [{name: NAME, KEY: VALUE}], found 3"),
+        ("features=[echo,echo]", "features: 'echo' comes twice"),
+        ("features.echo.word=hi", "expected features.NAME.KEY with a name of the run's features (none)"),
+        ("features=[profile]", "features: profile is a feature of every run; its key is profile=true"),
+    ):
+        assert told in refusal_of(ConfigError, resolve, {"experiment": str(experiment), "set": given})
+
+
+def test_a_node_refuses_another_word_than_the_runs(experiment: Path, run_inline: InlineRun) -> None:
+    text = (experiment.parent / "echo.py").read_text()
+    (experiment.parent / "echo.py").write_text(text.replace('{"word": self.params.word}', '{"word": "secret"}'))
+    with pytest.raises(FederationError, match=r"sends word='secret', but this run has features\.echo\.word=echo"):
+        run_inline(str(experiment), set="features=[echo]")

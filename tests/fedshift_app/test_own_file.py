@@ -18,6 +18,7 @@ from fedshift.engine import inline
 from fedshift.launch import runner
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
+from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
@@ -168,7 +169,7 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
     extensions.forget()
     with pytest.raises(ConfigError, match=r"my_method\.py is not run here"):
         from_json(config)
-    assert "momentum" not in list(extensions._REGISTRIES[0])
+    assert "momentum" not in list(registry.METHODS)
     grid = inline.InlineGrid(client_app.app, 4)
     told = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
     content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": told})

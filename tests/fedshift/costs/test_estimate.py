@@ -86,7 +86,9 @@ def test_each_way_of_batchnorm_costs_its_passes() -> None:
     said = " ".join(summary(exact).split())
     assert "beyond one scoring 3 x 360 test images and 60 training images, forward only, " in said
     assert f"forward only, {100 * exact.bn_share:.2g} % of a round's training" in said
-    one = replace(exact, federation=replace(exact.federation, bn_ways=("averaged",)))
+    evaluate = exact.config.evaluate.model_copy(update={"bn": ("averaged",)})
+    config = exact.config.model_copy(update={"evaluate": evaluate})
+    one = replace(exact, federation=replace(exact.federation, config=config))
     assert one.bn_share == 0 and "  ways " not in summary(one)
     assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
 
