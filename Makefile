@@ -40,8 +40,8 @@ style: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
-types: install
-	$(BIN)/mypy
+types: install  # what mypy knows of torch and the rest is kept with them, for other checkouts too
+	$(BIN)/mypy --cache-dir $(VENV)/.mypy_cache
 
 tests: install
 	$(PYTEST) $(if $(marked),-m "$(marked)")
