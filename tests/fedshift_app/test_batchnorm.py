@@ -36,9 +36,9 @@ def kept(run: Run) -> checkpoints.Checkpoint:
     return checkpoints.load(folder, checkpoints.rounds(folder)[0])
 
 
-def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: InlineRun) -> None:
-    plain = run_inline(rounds=2, set=QUICK)
-    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+def test_further_ways_are_told_beside_the_first_and_change_nothing(finished_run: InlineRun) -> None:
+    plain = finished_run(rounds=2, set=QUICK)
+    run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
     assert run.results["weights_sha256"] == plain.results["weights_sha256"]
     for one, other in zip(plain.rounds, run.rounds, strict=True):
         assert (one["accuracy"], one["test_loss"]) == (other["accuracy"], other["test_loss"])
@@ -54,23 +54,23 @@ def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: I
 
 
 @pytest.mark.long
-def test_each_way_can_be_the_first(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+def test_each_way_can_be_the_first(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
     for way in WAYS:
         name = way.removeprefix("bn=")
-        alone = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[{name}]")
+        alone = finished_run(rounds=2, set=f"{QUICK} evaluate.bn=[{name}]")
         assert alone.results["scored_with"] == name
         assert alone.results["domains"] == run.results["others"][way]
         assert alone.results["weights_sha256"] == run.results["weights_sha256"]
 
 
-def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: InlineRun) -> None:
+def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: InlineRun) -> None:
     """Slow and obvious: one node a domain, PyTorch's own running mean over one batch, its own training mode.
 
     PyTorch's running variance is that of a sample, n / (n - 1) times ours, of n values a channel: 3600 in the last
     layer. With that taken out both count the same images right.
     """
-    run = run_inline(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256 train.precision=float32")
+    run = finished_run(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256 train.precision=float32")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
@@ -124,8 +124,8 @@ def test_of_one_node_retaken_is_its_own() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, client.model.state_dict().values(), strict=True))
 
 
-def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(run_inline: InlineRun) -> None:
-    run = run_inline(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
+def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(finished_run: InlineRun) -> None:
+    run = finished_run(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
     assert run.results["others"]["bn=own"]["sketch"] is None
     assert all(run.results["others"][way]["sketch"] is not None for way in ("bn=retaken", "bn=batch"))
 
@@ -173,9 +173,11 @@ def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
 KEEP = "evaluate.bn=[averaged,retaken] model.bn_keep=retaken"
 
 
-def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(run_inline: InlineRun) -> None:
-    plain = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
-    run = run_inline(rounds=2, set=f"{QUICK} {KEEP}")
+def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(
+    finished_run: InlineRun,
+) -> None:
+    plain = finished_run(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
+    run = finished_run(rounds=2, set=f"{QUICK} {KEEP}")
     assert run.results["domains"] == plain.results["domains"]
     assert run.results["others"] == plain.results["others"]
     found, before = kept(run), kept(plain)
@@ -186,8 +188,8 @@ def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the
     assert not list((plain.folder / "checkpoint").glob("averaged-*"))
 
 
-def test_a_kept_model_scores_as_the_run_said(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=1, set=f"{QUICK} {KEEP}")
+def test_a_kept_model_scores_as_the_run_said(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=1, set=f"{QUICK} {KEEP}")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
@@ -313,16 +315,16 @@ def test_what_a_batchnorm_does_after_normalising_stays() -> None:
 
 
 @pytest.mark.long
-def test_a_run_with_group_norm_learns(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=3, set="model.name=cnn_bn model.bn=group")
+def test_a_run_with_group_norm_learns(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=3, set="model.name=cnn_bn model.bn=group")
     assert min(run.results["final"].values()) > 25  # of ten classes
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
 
 
-def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
-    runs = [run_inline(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
+def test_compare_shows_a_way_or_all_of_them(finished_run: InlineRun) -> None:
+    runs = [finished_run(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
     folders = [run.folder for run in runs]
     own = json.loads(compare(folders, score="bn=own").json())
     assert own["title"].endswith("BatchNorm's statistics of each node's own training images, last round")
@@ -342,7 +344,7 @@ def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
         "left out, cannot be scored bn=retaken: fedbn (with fedbn and model.bn=local BatchNorm stays on the nodes)"
         in (retaken.notes)
     )
-    only_first = run_inline(rounds=1, seed=1, set=QUICK)
+    only_first = finished_run(rounds=1, seed=1, set=QUICK)
     assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
-    other_first = run_inline(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
+    other_first = finished_run(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
     assert "evaluate.bn is averaged" in refusal_of(ConfigError, compare, [folders[0], other_first.folder])
