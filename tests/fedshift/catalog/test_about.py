@@ -53,27 +53,26 @@ def test_the_list_is_in_the_groups_of_the_readme() -> None:
     assert headings == [title for group, title in registry.GROUP_TITLES.items() if group != "other"]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_method_tells_its_parameters_with_defaults_that_it_takes(name: str, plain: Path) -> None:
+def test_each_method_tells_its_parameters_with_defaults_that_it_takes(plain: Path) -> None:
     """Whatever is printed as a default can be typed, and is what a run without it has."""
-    method = registry.get(name)
-    told = {one.key: one for one in methods.parameters(method)}
-    assert list(told) == method.known_keys()
-    assert all(one.allowed not in ("", "anything") for one in told.values())
-    run = resolve({"experiment": str(plain), "method": name, "set": method.short}).method
-    own = [key for key in told if key in run and f"method.{key}=" not in method.short]
-    assert {key: yaml.safe_load(told[key].default) for key in own} == {
-        key: list(run[key]) if isinstance(run[key], tuple) else run[key] for key in own
-    }
+    for method in map(registry.get, OURS):
+        told = {one.key: one for one in methods.parameters(method)}
+        assert list(told) == method.known_keys()
+        assert all(one.allowed not in ("", "anything") for one in told.values()), method.name
+        run = resolve({"experiment": str(plain), "method": method.name, "set": method.short}).method
+        own = [key for key in told if key in run and f"method.{key}=" not in method.short]
+        assert {key: yaml.safe_load(told[key].default) for key in own} == {
+            key: list(run[key]) if isinstance(run[key], tuple) else run[key] for key in own
+        }, method.name
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_method_has_a_page_with_its_equations(name: str) -> None:
-    path, _, part = methods.page(name).partition("#")
-    page = Path(path).read_text(encoding="utf-8")
-    assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
-    assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations")
-    assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
+def test_each_method_has_a_page_with_its_equations() -> None:
+    for name in OURS:
+        path, _, part = methods.page(name).partition("#")
+        page = Path(path).read_text(encoding="utf-8")
+        assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
+        assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations"), name
+        assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
 
 
 @pytest.mark.parametrize(
@@ -101,12 +100,12 @@ def test_values_of_papers_are_those_of_their_experiments() -> None:
     assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_parameter_of_our_methods_is_described(name: str) -> None:
-    page = shown("methods", name)
-    for one in methods.parameters(registry.get(name)):
-        assert re.fullmatch(r"[A-Z].*\.", one.description), one.key
-        assert one.description[:60] in page
+def test_each_parameter_of_our_methods_is_described() -> None:
+    for name in OURS:
+        page = shown("methods", name)
+        for one in methods.parameters(registry.get(name)):
+            assert re.fullmatch(r"[A-Z].*\.", one.description), (name, one.key)
+            assert one.description[:60] in page, (name, one.key)
 
 
 def test_each_key_is_described_in_a_sentence() -> None:

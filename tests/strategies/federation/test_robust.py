@@ -76,13 +76,13 @@ def test_trimmed_mean_is_fedtrimmedavgs(nodes: int, trim: float) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "malicious"), [(5, 1), (7, 2), (9, 3), (12, 1)])
-@pytest.mark.parametrize("seed", range(3))
-def test_krum_chooses_whom_flowers_chooses(seed: int, nodes: int, malicious: int) -> None:
-    models = [model(100 * seed + i, 1 + (i % 3)) for i in range(nodes)]
-    contents = [RecordDict({"arrays": encode(arrays)}) for arrays in models]
-    (chosen,) = select_multikrum(contents, malicious, 1)
-    assert isinstance(chosen["arrays"], ArrayRecord)
-    check_same(merged("krum", models, malicious=malicious), decode(chosen["arrays"]))
+def test_krum_chooses_whom_flowers_chooses(nodes: int, malicious: int) -> None:
+    for seed in range(3):
+        models = [model(100 * seed + i, 1 + (i % 3)) for i in range(nodes)]
+        contents = [RecordDict({"arrays": encode(arrays)}) for arrays in models]
+        (chosen,) = select_multikrum(contents, malicious, 1)
+        assert isinstance(chosen["arrays"], ArrayRecord)
+        check_same(merged("krum", models, malicious=malicious), decode(chosen["arrays"]))
 
 
 @pytest.mark.parametrize("clip_norm", [0.3, 5.0, 100.0])
