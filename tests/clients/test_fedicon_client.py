@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import (
     INDEX,
     ROUND,
@@ -15,7 +14,6 @@ from support import (
     N,
     barred_images,
     changed,
-    check_alike,
     fit,
     new_client,
     normalised,
@@ -347,33 +345,7 @@ def test_batchnorm_stays_private_with_and_without_a_local_classifier() -> None:
         assert FedICONClient.personal(made.model, made.setup.model, FedICONParams(lie=False))
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"tau": 0.0},
-        {"personal_epochs": 0},
-        {"classifier_epochs": 0},
-        {"projection": "linear"},
-        {"classifier_training": "x"},
-        {"projection": "mlp", "lie": False},
-        {"unknown": 1},
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(params: Settings) -> None:
-    with pytest.raises(ValidationError):
-        FedICONParams(**params)
-
-
 # --- the way back to FedAvg, determinism, edges ----------------------------------------------------
-
-
-@pytest.mark.parametrize("more", [{}, {"classifier_training": "local"}, {"supervised": False}, {"tau": 1.0}])
-def test_switched_off_it_is_fedavg_bit_for_bit(more: Settings) -> None:
-    mine, plain = client({"lie": False} | more, images=PLAIN), fedavg(PLAIN)
-    for server_round in (1, 2):
-        check_alike(mine, plain, [server_round])
-        asked = {SERVER_ROUND: server_round, "domains": ["a"]}
-        assert mine.evaluate(shared(mine), asked) == plain.evaluate(shared(plain), asked)
 
 
 def test_without_lie_one_view_is_taken_of_two() -> None:

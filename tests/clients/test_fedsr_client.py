@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from support import (
     C,
     D,
@@ -144,17 +143,3 @@ def test_a_width_of_its_own_needs_a_linear_head() -> None:
     told = refusal_of(ConfigError, FedSRClient.check_run, FedSRParams(z_dim=8), head, setup.train, setup.images)
     assert "model.head=linear" in told
     FedSRClient.check_run(FedSRParams(), head, setup.train, setup.images)
-
-
-def test_two_rounds_in_bfloat16_are_finite() -> None:
-    made = client(precision="bf16")
-    fit(made, 1)
-    assert np.isfinite(list(fit(made, 2)[1].values())).all()
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"alpha_l2r": -1}, {"alpha_cmi": -1}, {"z_dim": 0}, {"test": "mode"}, {"test_samples": 0}]
-)
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FedSRParams(**wrong)

@@ -125,9 +125,3 @@ def test_a_node_tells_two_numbers_where_it_is_asked_and_only_there() -> None:
     ):
         with pytest.raises(Refused, match=why.replace("+", r"\+")):
             checks.trained(told, 3, (), {}, gap=gap)
-
-
-@pytest.mark.parametrize("wrong", [{"gap_step": -1}, {"gap": "auc"}, {"gap_on": "test"}, {"gap_step": float("nan")}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="gap"):
-        AggregationConfig(**wrong)
