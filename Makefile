@@ -8,13 +8,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A worker per core; the first begins with all tests that start Flower's processes (tests/conftest.py). Bytecode is kept,
+# A worker per core; two begin with the tests that start Flower's processes (tests/conftest.py). Bytecode is kept,
 # whatever the environment says: without it each process rewrites the assertions of 290 files, half of its collection.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
 
-.PHONY: install demo deploy-demo docker-demo lint check test test-all docs clean
+.PHONY: install demo deploy-demo docker-demo lint style types tests check test test-all docs clean
 
 install: $(MARK)
 
@@ -34,19 +34,27 @@ deploy-demo: install
 docker-demo:
 	docker/demo.sh
 
-lint: install
+lint: style types
+
+style: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
 
-check: lint
-	$(PYTEST) -m "not slow"
+types: install  # what mypy knows of torch and the rest is kept with them, for other checkouts too
+	$(BIN)/mypy --cache-dir $(VENV)/.mypy_cache
 
-test: lint
-	$(PYTEST) -m "not long"
+tests: install
+	$(PYTEST) $(if $(marked),-m "$(marked)")
 
-test-all: lint
-	$(PYTEST)
+# mypy works while tests wait for Flower's processes.
+check: style
+	@$(MAKE) --no-print-directory -j 2 types tests marked="not slow"
+
+test: style
+	@$(MAKE) --no-print-directory -j 2 types tests marked="not long"
+
+test-all: style
+	@$(MAKE) --no-print-directory -j 2 types tests
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet

@@ -1,12 +1,14 @@
 """What several tests need: short runs in this process, and the real images where they are."""
 
+import gc
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from finished_runs import FinishedRuns, flat_keys
 from hypothesis import settings
 from image_trees import REAL
 from support import InlineRun, Run, SmallDisk
@@ -21,12 +23,35 @@ settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that start Flower's processes first: pytest-xdist's first worker gets the first ones.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Find the tests without Python's garbage collector, which takes 2 of 14 s to look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # what is there stays until the end
+        gc.enable()
 
-    Other workers steal from the end of what it has (``--dist worksteal``), so those tests run one after another.
+
+@pytest.hookimpl(trylast=True)  # when marks have chosen the tests
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the tests that start Flower's processes first, in two lanes: half of their files for each of two workers.
+
+    Each worker of pytest-xdist begins with its own part of the list and steals from the ends of others
+    (``--dist worksteal``), so not more than two such tests run at a time.
     """
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("slow"):
+            files.setdefault(item.path, []).append(item)
+    lanes: tuple[list[pytest.Item], ...] = ([], []) if workers > 1 else ([],)
+    for tests in sorted(files.values(), key=len, reverse=True):
+        min(lanes, key=len).extend(tests)
+    rest = [item for item in items if item.path not in files or not item.get_closest_marker("slow")]
+    first = max(0, len(items) // workers - len(lanes[0]))  # of the others, those of the first worker
+    items[:] = lanes[0] + rest[:first] + [item for lane in lanes[1:] for item in lane] + rest[first:]
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -65,10 +90,24 @@ def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     def run(experiment: str = "handwritten", *, nodes: int = 4, grid: Any = None, **flat: Any) -> Run:
         if grid is not None:
             monkeypatch.setattr(inline, "InlineGrid", grid)
-        given = {"experiment": experiment, "output-dir": str(tmp_path / "runs")}
-        return Run(runner.run_inline(given | {key.replace("_", "-"): value for key, value in flat.items()}, nodes))
+        given = {"output-dir": str(tmp_path / "runs")} | flat_keys(experiment, flat)
+        return Run(runner.run_inline(given, nodes))
 
     return run
+
+
+@pytest.fixture
+def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
+    """Return a function that gives a copy of a finished run: ``finished_run(nodes=4, rounds=1, set="...")``.
+
+    Tests that only look at a run take it from here: each configuration runs once, before the test changes anything.
+    """
+    kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
+
+    def copy(experiment: str = "handwritten", *, nodes: int = 4, **flat: Any) -> Run:
+        return kept.copy(tmp_path / "runs", nodes, flat_keys(experiment, flat))
+
+    return copy
 
 
 @pytest.fixture

@@ -64,11 +64,11 @@ class Played:
         """Write what each run's folder will hold."""
         asked = grid.read(["handwritten", *arguments])
         for point in grid.points(asked, lambda *_: None)[0]:
-            told = {
+            fields = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(point.config),
             }  # fmt: skip
-            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(told))
+            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(fields))
 
     def sweep(self, *arguments: str, paper: str = "") -> None:
         one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]

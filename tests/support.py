@@ -463,14 +463,14 @@ def new_strategy(
     kind: type[Strategy], *, classes: int = 3, width: int = 2, personal: bool = False, rounds: int = 1, **params: Any
 ) -> Strategy:
     """Return the strategy of a method, whose own parameters are given; it keeps no checkpoints."""
-    told = federation(num_classes=classes, feature_dim=width, personal=personal, rounds=rounds)
-    return kind(told, kind.params_model(**params), lambda result, weights: None)
+    answer = federation(num_classes=classes, feature_dim=width, personal=personal, rounds=rounds)
+    return kind(answer, kind.params_model(**params), lambda result, weights: None)
 
 
 def node(index: int = 0, counts: Sequence[int] = (1, 1, 1), domain: str = "a", num_test: int = 0, **more: Any) -> Node:
     """Return a node of a simulation, with training images of each class."""
-    told: dict[str, Any] = {"node_id": 100 + index, "shared_test": True, "partition_id": index}
-    return Node(index=index, domain=domain, class_counts=tuple(counts), num_test=num_test, **told | more)
+    fields: dict[str, Any] = {"node_id": 100 + index, "shared_test": True, "partition_id": index}
+    return Node(index=index, domain=domain, class_counts=tuple(counts), num_test=num_test, **fields | more)
 
 
 def update(prototypes: Any, counts: Sequence[int], index: int = 0) -> Update:
@@ -490,9 +490,9 @@ def prototypes_of(server: DomainStrategy) -> dict[int, list[float]]:
 
 def check_knowledge(server: DomainStrategy, knowledge: Arrays, announced: int | Sequence[int] = 999) -> None:
     """Check what a node with so many images of each class contributes, as the strategy does."""
-    told = server.federation
-    counts = [announced] * told.num_classes if isinstance(announced, int) else announced
-    check_contribution(knowledge, server.expected(), {"C": told.num_classes, "D": told.feature_dim}, counts, 1e6)
+    result = server.federation
+    counts = [announced] * result.num_classes if isinstance(announced, int) else announced
+    check_contribution(knowledge, server.expected(), {"C": result.num_classes, "D": result.feature_dim}, counts, 1e6)
 
 
 def check_accepted(of: DomainClient, kind: type[DomainStrategy], **params: Any) -> None:

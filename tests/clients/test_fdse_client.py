@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import C, as64, batch, client_setup, drawn, fit, image_set, new_client, refusal_of, same, shared, weights
 from torch import nn
 
@@ -154,8 +153,8 @@ def test_other_networks_are_refused_by_name(layer: nn.Module, told: str) -> None
 @pytest.mark.parametrize("bn", ["freeze", "group"])
 def test_it_needs_batchnorm_that_learns(bn: str) -> None:
     setup = client_setup(bn=bn)
-    told = refusal_of(ConfigError, FDSEClient.check_run, FDSEParams(), setup.model, setup.train, setup.images)
-    assert "allowed are average, local" in told
+    result = refusal_of(ConfigError, FDSEClient.check_run, FDSEParams(), setup.model, setup.train, setup.images)
+    assert "allowed are average, local" in result
 
 
 # --- on a node -------------------------------------------------------------------------------------
@@ -244,31 +243,19 @@ def test_a_client_made_anew_goes_on_from_its_memory() -> None:
     anew = client()
     anew.memory = {name: array.copy() for name, array in whole.memory.items()}
     assert set(anew.memory) == {f"model/{name}" for name in weights(whole) if name not in whole.shared_names}
-    (arrays, told), (wanted, expected) = fit(anew, 2, start), fit(whole, 2, start)
+    (arrays, result), (wanted, expected) = fit(anew, 2, start), fit(whole, 2, start)
     assert same(arrays, wanted)
-    assert told == expected
+    assert result == expected
 
 
 @pytest.mark.parametrize("model", ["cnn", "resnet10"])
 def test_it_carries_f2dcs_modules(model: str) -> None:
     made = client(modules=[F2DCModules(F2DCParams())], model=model, train_set=image_set(6, classes=C))
     fit(made, 1)
-    _, told = fit(made, 2)
-    assert {"loss/ce", "loss/kl", "loss/dfd", "loss/dfc"} <= set(told)
-    assert np.isfinite(list(told.values())).all()
+    _, result = fit(made, 2)
+    assert {"loss/ce", "loss/kl", "loss/dfd", "loss/dfc"} <= set(result)
+    assert np.isfinite(list(result.values())).all()
     assert not any(is_eraser(name) for name in made.shared_names if name.startswith("decoupling."))
-
-
-def test_two_rounds_in_bfloat16_are_finite() -> None:
-    made = client(precision="bf16")
-    fit(made, 1)
-    assert np.isfinite(list(fit(made, 2)[1].values())).all()
-
-
-@pytest.mark.parametrize("wrong", [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}])
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FDSEParams(**wrong)
 
 
 def test_it_is_no_fedavg_with_the_term_off() -> None:

@@ -54,8 +54,8 @@ def slow_epochs(
     body = client(model=made.setup.model.name).model
     body.load_state_dict({name: torch.from_numpy(np.array(array)) for name, array in given.items()})
     held = made._sample(times)
-    told: list[float] = []
-    while len(told) < most and not (len(told) > LAST and np.std(told[-LAST:]) < calm):
+    result: list[float] = []
+    while len(result) < most and not (len(result) > LAST and np.std(result[-LAST:]) < calm):
         draws = [made.torch_rng(purpose, times) for purpose in ("ala-order", "x", "x")]
         for part in made.augmented_batches(held, made.setup.train.batch_size, 0, *draws):
             with torch.no_grad():
@@ -68,8 +68,8 @@ def slow_epochs(
             slope = p / len(z)
             a = np.clip(a - made.params.eta * (slope.T @ z) * (g - w), 0, 1)
             ab = np.clip(ab - made.params.eta * slope.sum(axis=0) * (gb - wb), 0, 1)
-        told.append(loss)
-    return a, w + (g - w) * a, len(told)
+        result.append(loss)
+    return a, w + (g - w) * a, len(result)
 
 
 @pytest.mark.parametrize("eta", [1.0, 20.0])

@@ -12,10 +12,10 @@ from support import (
     C,
     D,
     Float,
-    N,
     batch,
     begun,
     check_accepted,
+    check_alike,
     features_of,
     fedavg,
     fit,
@@ -47,8 +47,8 @@ def client(
     params: dict[str, Any] | None = None, known: Arrays | None = None, label: int | None = 1, **options: Any
 ) -> FedCodeClient:
     """A client, and from round 2 on what the server sent: prototypes and, unless it is new, its pseudo-label."""
-    told = {} if known is None or label is None else {"pseudo-label": label}
-    return new_client(FedCodeClient, params, known, told=told, **options)
+    fields = {} if known is None or label is None else {"pseudo-label": label}
+    return new_client(FedCodeClient, params, known, told=fields, **options)
 
 
 def knowledge(width: int = D) -> Arrays:
@@ -368,13 +368,6 @@ def test_dead_features_give_no_nan() -> None:
     assert all(grad.isfinite().all() for grad in grads)
 
 
-def test_node_with_one_class_trains() -> None:
-    made = client(None, knowledge(), train_set=image_set(classes=1))
-    _, metrics = fit(made, ROUND)
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert made.contribution()["counts"].tolist() == [N, 0, 0, 0]
-
-
 # --- switches --------------------------------------------------------------------------------------
 
 
@@ -450,23 +443,6 @@ def test_which_part_each_term_moves() -> None:
         "fdr": {"encoder", "style_encoder"},
     }.items():
         assert {weight.split(".")[0] for weight, grad in found[name][1].items() if grad.any()} == parts
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"tau": 0.0},
-        {"alpha": -1.0},
-        {"beta": -0.1},
-        {"fdr_form": "x"},
-        {"proto_source": "x"},
-        {"global_model": "x"},
-        {"unknown": 1},
-    ],
-)
-def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FedCodeParams(**params)
 
 
 def test_a_shared_head_needs_no_mean_of_heads() -> None:
@@ -602,24 +578,6 @@ def test_the_global_score_stands_beside_that_before_an_adaptation() -> None:
 # --- determinism, and the way back to FedAvg -------------------------------------------------------
 
 
-def test_fit_is_deterministic() -> None:
-    runs = []
-    for noise in range(2):
-        torch.manual_seed(noise)  # global generators must not matter, nor what ran before
-        state = torch.get_rng_state()
-        made = client(None, knowledge())
-        start = shared(made)
-        if noise:
-            fit(made, ROUND + 1)
-            made.memory = {}
-        arrays, _, metrics = made.fit(start, {SERVER_ROUND: ROUND})
-        assert torch.equal(torch.get_rng_state(), state)
-        runs.append((arrays, metrics, made.contribution()))
-    assert same(runs[0][0], runs[1][0])
-    assert runs[0][1] == runs[1][1]
-    assert same(list(runs[0][2].values()), list(runs[1][2].values()))
-
-
 def test_private_parts_are_carried_to_the_next_round() -> None:
     made = client(None, knowledge())
     start = shared(made)
@@ -630,26 +588,12 @@ def test_private_parts_are_carried_to_the_next_round() -> None:
     assert carried != metrics
 
 
-@pytest.mark.parametrize(
-    ("params", "model", "rounds"),
-    [(OFF, "cnn", 2), ({"alpha": 0.0, "beta": 0.0}, "cnn", 2), ({"alpha": 0.0, "use_fdr": False}, "resnet10", 1)],
-)
-def test_switched_off_with_a_shared_head_it_is_fedavg_bit_for_bit(
-    params: dict[str, Any], model: str, rounds: int
-) -> None:
-    options: dict[str, Any] = {"model": model, "epochs": 1}
-    mine, plain = client(params | {"share_head": True}, knowledge(), **options), fedavg(**options)
+@pytest.mark.parametrize(("params", "model"), [(OFF, "cnn"), ({"alpha": 0.0, "use_fdr": False}, "resnet10")])
+def test_switched_off_with_a_shared_head_nothing_more_runs_or_travels(params: dict[str, Any], model: str) -> None:
+    mine = client(params | {"share_head": True}, knowledge(), model=model, epochs=1)
+    plain = fedavg(model=model, epochs=1)
     assert not hasattr(mine.model, "style_encoder")  # not run because it is not there
     assert mine.shared_names == plain.shared_names
     assert FedCodeClient.personal(mine.model, mine.setup.model, mine.params) is False
-    for server_round in range(1, rounds + 1):
-        (arrays, metrics), (wanted, expected) = fit(mine, server_round), fit(plain, server_round)
-        assert same(arrays, wanted)
-        assert metrics == expected
-        assert mine.contribution() == {}
-
-
-@pytest.mark.parametrize("on", ["use_semcl", "use_stycl", "use_fdr"])
-def test_switched_on_it_is_not_fedavg(on: str) -> None:
-    mine, plain = client(OFF | {on: True, "share_head": True}, knowledge()), fedavg()
-    assert not same(fit(mine, ROUND)[0], fit(plain, ROUND)[0])
+    check_alike(mine, plain, [1])
+    assert mine.contribution() == {}

@@ -36,9 +36,9 @@ BRIEF = {"public_epochs": 2, "first_epochs": 1}
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedMDClient:
-    told = options.pop("told", NEXT)
+    result = options.pop("told", NEXT)
     options = {"epochs": 1, "images": ImageConfig(eval_batch=7), "public_set": lambda: PUBLIC} | options
-    return new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=told, **options)
+    return new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=result, **options)
 
 
 def consensus(start: int = 2, stop: int = 8, seed: int = 3) -> Arrays:
@@ -147,8 +147,8 @@ def test_scores_of_another_shape_are_refused() -> None:
     wrong = consensus() | {"scores": np.zeros((5, C), np.float32)}
     made = later(knowledge=wrong)
     made.start_round(2)
-    told = refusal_of(FedShiftError, made.phases, 2)
-    assert told == "the server's scores have shape (5, 4), expected 6 images and 4 classes"
+    result = refusal_of(FedShiftError, made.phases, 2)
+    assert result == "the server's scores have shape (5, 4), expected 6 images and 4 classes"
 
 
 def test_networks_may_differ_in_all_but_their_classes() -> None:

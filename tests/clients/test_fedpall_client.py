@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
-from support import C, D, N, batch, begun, check_accepted, fit, image_set, new_client, same, weights, whole
+from support import C, D, N, batch, begun, check_accepted, fit, new_client, same, weights, whole
 
-from clients.fedpall import FedPallClient, FedPallParams
+from clients.fedpall import FedPallClient
 from clients.local import LocalClient
 from clients.losses import fedpall as terms
 from fedshift_app.config.resolving import resolve
@@ -131,17 +130,3 @@ def test_nodes_may_have_different_networks_and_one_linear_layer() -> None:
     assert config.model.per_node == ("cnn3", "cnn2")
     with pytest.raises(ConfigError, match=r"fedpall needs model\.head=linear, found mlp"):
         resolve({"method": "fedpall", "set": "model.head=mlp"})
-
-
-def test_a_node_with_one_image() -> None:
-    made = client(train_set=image_set(1))
-    fit(made)
-    assert all(np.isfinite(array).all() for array in made.contribution().values())
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}]
-)
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        FedPallParams.model_validate(wrong)

@@ -15,9 +15,7 @@ from support import (
     batch,
     begun,
     check_accepted,
-    check_alike,
     features_of,
-    fedavg,
     fit,
     flat_gradients,
     gradients,
@@ -32,8 +30,6 @@ from clients.models.networks import build
 from clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
 from strategies.fedsa import FedSAStrategy
-
-OFF = {"lambda_calibration": 0.0, "lambda_anchor": 0.0, "lambda_margin": 0.0, "share_weights": True}
 
 
 def anchors(scale: float = 1.0) -> Arrays:
@@ -117,11 +113,6 @@ def test_the_whole_model_stays_unless_weights_are_shared() -> None:
     assert client().shared_names == []
     shared = FedSAClient.params_model(share_weights=True)
     assert FedSAClient.private(model, config, shared) == frozenset()
-
-
-@pytest.mark.parametrize("source", ["after_training", "last_epoch"])
-def test_switched_off_it_is_fedavg_bit_for_bit(source: str) -> None:
-    check_alike(client(OFF | {"proto_source": source}), fedavg(epochs=1))
 
 
 def test_prediction_by_the_nearest_prototype_needs_what_the_server_sends_for_it() -> None:

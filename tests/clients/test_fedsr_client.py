@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from support import (
     C,
     D,
@@ -122,9 +121,9 @@ def test_what_it_is_held_to_stays_and_classifies_nothing() -> None:
     assert any(array.any() for array in [made.memory["model/reference.mean"]])
     anew = client()
     anew.memory = {name: array.copy() for name, array in made.memory.items()}
-    (arrays, told), (wanted, expected) = fit(anew, 2, start), fit(made, 2, start)
+    (arrays, result), (wanted, expected) = fit(anew, 2, start), fit(made, 2, start)
     assert same(arrays, wanted)
-    assert told == expected
+    assert result == expected
 
 
 def test_the_networks_own_weights_begin_as_fedavgs() -> None:
@@ -134,27 +133,13 @@ def test_the_networks_own_weights_begin_as_fedavgs() -> None:
 
 
 def test_both_terms_off_train_on_samples_all_the_same() -> None:
-    _, told = fit(client({"alpha_l2r": 0, "alpha_cmi": 0}), 1)
-    assert [name for name in told if name.startswith("loss/")] == ["loss/ce"]
+    _, result = fit(client({"alpha_l2r": 0, "alpha_cmi": 0}), 1)
+    assert [name for name in result if name.startswith("loss/")] == ["loss/ce"]
 
 
 def test_a_width_of_its_own_needs_a_linear_head() -> None:
     setup = client_setup()
     head = setup.model.model_copy(update={"head": "mlp"})
-    told = refusal_of(ConfigError, FedSRClient.check_run, FedSRParams(z_dim=8), head, setup.train, setup.images)
-    assert "model.head=linear" in told
+    result = refusal_of(ConfigError, FedSRClient.check_run, FedSRParams(z_dim=8), head, setup.train, setup.images)
+    assert "model.head=linear" in result
     FedSRClient.check_run(FedSRParams(), head, setup.train, setup.images)
-
-
-def test_two_rounds_in_bfloat16_are_finite() -> None:
-    made = client(precision="bf16")
-    fit(made, 1)
-    assert np.isfinite(list(fit(made, 2)[1].values())).all()
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"alpha_l2r": -1}, {"alpha_cmi": -1}, {"z_dim": 0}, {"test": "mode"}, {"test_samples": 0}]
-)
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FedSRParams(**wrong)

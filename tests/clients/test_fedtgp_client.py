@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pydantic import ValidationError
-from support import batch, begun, check_accepted, check_alike, features_of, fedavg, fit, global_prototypes, new_client
+from support import batch, begun, check_accepted, features_of, fit, global_prototypes, new_client
 
 from clients.fedtgp import FedTGPClient, FedTGPParams
 from strategies.fedtgp import FedTGPStrategy
@@ -16,11 +16,6 @@ def test_it_is_drawn_to_the_trained_prototype_of_its_class_ten_times_the_mean_sq
     terms = made.loss(given)
     assert list(terms) == ["ce", "proto"]
     assert float(terms["proto"].detach()) == pytest.approx(10 * distance, rel=1e-4)
-
-
-def test_without_the_term_and_with_shared_weights_it_is_fedavg_bit_for_bit() -> None:
-    off = {"share_weights": True, "lambda_proto": 0.0}
-    check_alike(new_client(FedTGPClient, off, global_prototypes()), fedavg())
 
 
 def test_the_whole_model_stays_and_networks_may_differ() -> None:

@@ -271,25 +271,25 @@ def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(
     given = shared(made)
 
     def losses(*ways: str) -> dict[str, float]:
-        told: dict[str, float] = {}
+        fields: dict[str, float] = {}
         scored, kept = bn_statistics.scored_with, made.score_test
 
         def noting(client: Any, way: str, request: Any) -> Any:
-            told["way"] = way  # type: ignore[assignment]
+            fields["way"] = way  # type: ignore[assignment]
             return scored(client, way, request)
 
         def test(images: Any) -> Any:
             scores = kept(images)
-            told[str(told["way"])] = scores.loss_sum
+            fields[str(fields["way"])] = scores.loss_sum
             return scores
 
         with monkeypatch.context() as patch:
             patch.setattr(bn_statistics, "scored_with", noting)
             patch.setattr(made, "score_test", test)
             _, _, metrics = made.evaluate(given, {SERVER_ROUND: 1, DOMAINS: ["a"], BN_WAYS: list(ways), BN_IMAGES: 50})
-        assert told.keys() == {"way", *ways}
-        assert metrics[f"{LOSS_SUM}a"] == told[ways[0]]
-        return {way: told[way] for way in ways}
+        assert fields.keys() == {"way", *ways}
+        assert metrics[f"{LOSS_SUM}a"] == fields[ways[0]]
+        return {way: fields[way] for way in ways}
 
     first, other = losses("averaged", "own", "batch"), losses("batch", "own", "averaged")
     assert first == other

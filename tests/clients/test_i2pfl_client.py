@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import (
     INDEX,
     ROUND,
@@ -20,7 +19,6 @@ from support import (
     begun,
     changed,
     check_accepted,
-    check_alike,
     features_of,
     fedavg,
     fit,
@@ -30,7 +28,6 @@ from support import (
     new_client,
     normalised,
     same,
-    shared,
     weights,
 )
 
@@ -38,7 +35,6 @@ from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLPa
 from clients.images.augment import Pipeline
 from clients.training.batches import Batch
 from fedshift_core.seeding import generator, torch_seed
-from fedshift_core.wire.names import SERVER_ROUND
 from strategies.i2pfl import I2PFLStrategy
 
 OFF: dict[str, Any] = {"use_gpcl": False, "use_apa": False}
@@ -308,23 +304,6 @@ def test_first_round_has_no_contrast(knowledge: dict[str, NDArray[Any]]) -> None
     assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce", "loss/apa"}
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"tau": 0.0},
-        {"tau": -1.0},
-        {"alpha": 0.0},
-        {"lambda1": -1.0},
-        {"lambda2": -0.1},
-        {"apa_level": "x"},
-        {"unknown": 1},
-    ],
-)
-def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        I2PFLParams(**params)
-
-
 # --- where the augmented prototypes come from ------------------------------------------------------
 
 
@@ -564,35 +543,7 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     assert metrics["loss"] == pytest.approx(sum(terms))
 
 
-def test_node_with_one_class_trains() -> None:
-    made = client(knowledge=global_prototypes(), train_set=image_set(classes=1))
-    _, metrics = fit(made, ROUND)
-    assert all(np.isfinite(value) for value in metrics.values())
-    assert made.contribution()["counts"].tolist() == [N, 0, 0, 0]
-
-
 # --- determinism, and the way back to FedAvg -------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "params",
-    [{}, {"intra_proto": "input_mixup"}, {"augproto_scope": "epoch"}, {"augproto_scope": "class_set", "lambda1": 1.0}],
-)
-def test_fit_is_deterministic(params: dict[str, Any]) -> None:
-    runs = []
-    for noise in range(2):
-        torch.manual_seed(noise)  # global generators must not matter, nor what ran before
-        state = torch.get_rng_state()
-        made = client(params, global_prototypes())
-        start = shared(made)
-        if noise:
-            fit(made, ROUND + 1)
-        arrays, _, metrics = made.fit(start, {SERVER_ROUND: ROUND})
-        assert torch.equal(torch.get_rng_state(), state)
-        runs.append((arrays, metrics, made.contribution()))
-    assert same(runs[0][0], runs[1][0])
-    assert runs[0][1] == runs[1][1]
-    assert same(list(runs[0][2].values()), list(runs[1][2].values()))
 
 
 def test_fit_depends_on_the_node_and_on_the_round() -> None:
@@ -601,19 +552,8 @@ def test_fit_depends_on_the_node_and_on_the_round() -> None:
     assert not same(default, fit(client(), 2)[0])
 
 
-@pytest.mark.parametrize("params", [OFF, {"lambda1": 0.0, "lambda2": 0.0}, {"use_gpcl": False, "lambda1": 0.0}])
-def test_switched_off_it_is_fedavg_bit_for_bit(params: dict[str, Any]) -> None:
-    mine, plain = client(params, global_prototypes()), fedavg()
-    check_alike(mine, plain)
-
-
 def test_contrast_alone_is_fedavg_before_there_are_prototypes() -> None:
     assert same(fit(client({"use_apa": False}), 1)[0], fit(fedavg(), 1)[0])
-
-
-@pytest.mark.parametrize("params", [{"use_apa": False}, {"use_gpcl": False}, {}])
-def test_switched_on_it_is_not_fedavg(params: dict[str, Any]) -> None:
-    assert not same(fit(client(params, global_prototypes()), 1)[0], fit(fedavg(), 1)[0])
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------
@@ -628,15 +568,15 @@ def contribution(server_round: int = ROUND, **params: Any) -> dict[str, NDArray[
 @pytest.mark.parametrize(("dp", "kept", "noisy"), [("add", 1.0, 0.3), ("shrink_add", 0.7, 1.0)])
 def test_noise_is_on_the_class_mean(dp: str, kept: float, noisy: float) -> None:
     plain = contribution()
-    told = contribution(dp=dp, dp_q=0.3, dp_scale=0.5, repeatable_noise=True)
+    result = contribution(dp=dp, dp_q=0.3, dp_scale=0.5, repeatable_noise=True)
     noise = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 0.5, (C, D))
     held = plain["counts"] > 0
     np.testing.assert_allclose(
-        told["prototypes"][held], kept * plain["prototypes"][held] + noisy * noise[held], rtol=1e-5, atol=1e-6
+        result["prototypes"][held], kept * plain["prototypes"][held] + noisy * noise[held], rtol=1e-5, atol=1e-6
     )
-    assert not told["prototypes"][~held].any()
-    assert told["prototypes"].dtype == np.float32
-    assert told["counts"].tolist() == plain["counts"].tolist()
+    assert not result["prototypes"][~held].any()
+    assert result["prototypes"].dtype == np.float32
+    assert result["counts"].tolist() == plain["counts"].tolist()
 
 
 def test_noise_differs_from_round_to_round_and_may_vanish() -> None:
@@ -654,13 +594,7 @@ def test_noise_is_the_systems_and_cannot_be_drawn_again(dp: str) -> None:
     factor = 0.5 if dp == "add" else 1.0
     kept = 1.0 if dp == "add" else 0.5
     by_seed = generator(SEED, "i2pfl-dp", INDEX, ROUND).normal(0.0, 1.0, (C, D))[held].ravel()
-    noise = [((told["prototypes"] - kept * plain["prototypes"])[held] / factor).ravel() for told in (first, again)]
+    noise = [((result["prototypes"] - kept * plain["prototypes"])[held] / factor).ravel() for result in (first, again)]
     for one, other in ((noise[0], noise[1]), (noise[0], by_seed), (noise[1], by_seed)):
         assert abs(float(np.corrcoef(one, other)[0, 1])) < 5 / np.sqrt(len(one))
     assert np.concatenate(noise).std() == pytest.approx(1.0, rel=0.3)
-
-
-@pytest.mark.parametrize("wrong", [{"dp": "on"}, {"dp_scale": -1}, {"dp_q": 1.5}])
-def test_noise_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        I2PFLParams(**wrong)

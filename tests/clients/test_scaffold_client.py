@@ -142,8 +142,8 @@ def test_a_copy_that_is_tuned_ahead_of_a_score_has_no_half_of_a_correction() -> 
 def test_what_cannot_be_is_refused_in_a_line() -> None:
     setup = new_client(ScaffoldClient, optimizer="adam").setup
     check = ScaffoldClient.check_run
-    told = refusal_of(ConfigError, check, ScaffoldParams(), setup.model, setup.train, setup.images)
-    assert told.startswith("train.optimizer=adam: method.option=II")
+    result = refusal_of(ConfigError, check, ScaffoldParams(), setup.model, setup.train, setup.images)
+    assert result.startswith("train.optimizer=adam: method.option=II")
     check(ScaffoldParams(option="I"), setup.model, setup.train, setup.images)
     made = new_client(ScaffoldClient, knowledge={SERVERS: np.zeros(7, np.float32)}, train_set=image_set(4))
     assert "of shape (7,)" in refusal_of(FedShiftError, fit, made)

@@ -66,5 +66,5 @@ def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:
     assert source.data_dir is not None
     for path in source.data_dir.rglob("*.png"):
         path.write_bytes(b"no image")
-    told = refusal_of(DataError, catalog.load, "folders", "site", "train", replace(source, skip_broken=True))
-    assert "none of the 10 images there can be read" in told
+    result = refusal_of(DataError, catalog.load, "folders", "site", "train", replace(source, skip_broken=True))
+    assert "none of the 10 images there can be read" in result

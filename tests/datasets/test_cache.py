@@ -228,8 +228,8 @@ def test_a_disk_that_is_full_kills_no_process(photos: Path, small_disk: SmallDis
     """A memory-mapped page without room for it would: SIGBUS."""
     small_disk.size("1m")  # ten images of 196 kB
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        told = pool.apply_async(_decode_without_room, (str(photos), str(small_disk.path))).get(timeout=60)
-    assert told == (
+        result = pool.apply_async(_decode_without_room, (str(photos), str(small_disk.path))).get(timeout=60)
+    assert result == (
         f"cannot write the image cache to {small_disk.path} (No space left on device); "
         "set FEDSHIFT_CACHE to a folder with room"
     )

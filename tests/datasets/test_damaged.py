@@ -28,11 +28,11 @@ def check(folder: Path, **counts: int) -> None:
         env=os.environ | paths, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert ended.returncode == 0, (ended.stdout[-100:], ended.stderr[-3000:])
-    told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
-    assert [(each["kind"], each["read"] + each["refused"]) for each in told] == list(counts.items())
-    for each in told:
+    output = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert [(each["kind"], each["read"] + each["refused"]) for each in output] == list(counts.items())
+    for each in output:
         assert each["refused"] > 0 and each["more_mib"] < 100, each
-    assert sum(each["read"] for each in told) > 0  # some damage is none that a reader can see
+    assert sum(each["read"] for each in output) > 0  # some damage is none that a reader can see
 
 
 def test_damaged_mat_files_do_not_end_the_process(tmp_path: Path) -> None:

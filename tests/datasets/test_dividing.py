@@ -134,8 +134,8 @@ def test_coverage_takes_from_the_node_that_has_most() -> None:
 def test_coverage_with_too_few_images_of_a_class() -> None:
     with pytest.raises(DataError) as caught:
         deal([20, 2, 20], 3, 0, class_coverage=True)
-    for told in ("class_coverage", "'a'", "2 training images of class 1", "3 nodes"):
-        assert told in str(caught.value)
+    for result in ("class_coverage", "'a'", "2 training images of class 1", "3 nodes"):
+        assert result in str(caught.value)
 
 
 def test_coverage_of_nodes_too_small() -> None:
@@ -281,8 +281,8 @@ def test_cut_by_hand() -> None:
 def test_nothing_to_set_aside_is_told(part: str) -> None:
     with pytest.raises(DataError) as caught:
         deal([1, 1], 1, 0, **{f"{part}_fraction": 0.5})
-    for told in (f"allocation.{part}_fraction", "node 0 holds 2 images", "no class twice"):
-        assert told in str(caught.value)
+    for result in (f"allocation.{part}_fraction", "node 0 holds 2 images", "no class twice"):
+        assert result in str(caught.value)
 
 
 def test_own_test_sets_are_cut_from_all_images_of_a_domain() -> None:
@@ -342,8 +342,8 @@ def test_another_seed_draws_other_images() -> None:
 def test_a_class_that_is_not_there_cannot_be_drawn() -> None:
     with pytest.raises(DataError) as caught:
         mixed_test(("a", "b"), 1, "a", np.array([1, 3]), np.zeros(8, np.int64), 0)
-    for told in ("shift.label_mix=own", "node 1", "'a'", "6 images of class 1 must be drawn, but there is none"):
-        assert told in str(caught.value)
+    for result in ("shift.label_mix=own", "node 1", "'a'", "6 images of class 1 must be drawn, but there is none"):
+        assert result in str(caught.value)
 
 
 @given(counts=full_counts, nodes=st.integers(1, 30), seed=seeds)

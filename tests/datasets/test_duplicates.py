@@ -22,9 +22,9 @@ def images() -> Images:
 
 
 def found(images: Images) -> set[tuple[int, int]]:
-    told = duplicates.pairs(duplicates.sketches(images))
-    assert told.complete
-    return {(first, second) for first, second in told.places.tolist()}
+    result = duplicates.pairs(duplicates.sketches(images))
+    assert result.complete
+    return {(first, second) for first, second in result.places.tolist()}
 
 
 def saved_again(images: Images, quality: int, side: int) -> Images:

@@ -105,8 +105,8 @@ def test_folders_that_are_no_sites(root: Path, mess: Callable[[Path], None], tol
 def test_what_is_missing_or_unknown_is_told_in_a_line(root: Path, tmp_path: Path) -> None:
     assert "Folders there: Aachen, Bonn" in refusal_of(DataError, folders.names, Source(root), ("Cologne",))
     assert "needs the key data-dir" in refusal_of(DataError, folders.find, "Aachen", "train", Source())
-    told = refusal_of(DataError, folders.find, "Aachen", "train", source(root, ("benign", "normal")))
-    assert "malignant: no class of that name; allowed are benign, normal" in told
+    result = refusal_of(DataError, folders.find, "Aachen", "train", source(root, ("benign", "normal")))
+    assert "malignant: no class of that name; allowed are benign, normal" in result
     shutil.rmtree(root / "Bonn" / "Test")
     assert "Bonn has no test images" in refusal_of(DataError, folders.find, "Bonn", "test", source(root))
     (empty := tmp_path / "empty").mkdir()
@@ -145,14 +145,14 @@ def test_a_folder_gives_the_same_split_everywhere(root: Path, tmp_path: Path) ->
 def test_a_node_may_leave_out_the_level_of_the_site_with_splits_too(root: Path) -> None:
     train, test = split_of(root / "Bonn", "Bonn", own=True)
     assert (len(train), len(test)) == (15, 5)
-    told = refusal_of(DataError, folders.find_own, "Cologne", "train", source(root))
-    assert "Cologne not found" in told and "Folders there: Aachen, Bonn" in told
+    result = refusal_of(DataError, folders.find_own, "Cologne", "train", source(root))
+    assert "Cologne not found" in result and "Folders there: Aachen, Bonn" in result
 
 
 def test_a_nodes_class_that_the_run_does_not_know_is_named(root: Path) -> None:
     fill(root / "Aachen", {"cyst": 1})
-    told = refusal_of(DataError, folders.find_own, "Aachen", "train", source(root))
-    assert "cyst: no class of that name; allowed are benign, malignant" in told
+    result = refusal_of(DataError, folders.find_own, "Aachen", "train", source(root))
+    assert "cyst: no class of that name; allowed are benign, malignant" in result
 
 
 def test_a_node_without_a_test_folder_has_no_test(root: Path) -> None:

@@ -114,8 +114,8 @@ def test_stating_the_sites_changes_nothing(tmp_path: Path, domains: tuple[str, .
     fill(tmp_path / "Training", {"x": 5, "y": 5})
     fill(tmp_path / "Testing", {"x": 5, "y": 5})
     fill(tmp_path / "nested" / "x", {"p1": 5, "p2": 5})
-    told = refusal_of(DataError, folders.names, source(tmp_path), domains)
-    assert "Training is no site" in told or "/nested: images in no known layout" in told
+    result = refusal_of(DataError, folders.names, source(tmp_path), domains)
+    assert "Training is no site" in result or "/nested: images in no known layout" in result
 
 
 def test_a_folder_without_images_is_no_site(tmp_path: Path) -> None:
@@ -151,15 +151,15 @@ def test_a_table_of_validation_alone_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, {"x": 3, "y": 3})
     rows = [f"{path.relative_to(tmp_path)},{path.parent.name},a,val" for path in sorted(tmp_path.rglob("*.jpg"))]
     (tmp_path / "labels.csv").write_text("\n".join(["file,label,domain,split", *rows]))
-    told = refusal_of(DataError, folders.survey, Source(tmp_path))
-    assert "a has no train images, only validation ones" in told
+    result = refusal_of(DataError, folders.survey, Source(tmp_path))
+    assert "a has no train images, only validation ones" in result
 
 
 @pytest.mark.parametrize("counts", [{"x": 1}, {"x": 1, "y": 1}])
 def test_a_site_that_cannot_be_divided_is_refused_everywhere(tmp_path: Path, counts: dict[str, int]) -> None:
     fill(tmp_path / "a", {"x": 5, "y": 5})
     fill(tmp_path / "b", counts)
-    told = refusal_of(DataError, folders.survey, Source(tmp_path))
-    assert told == refusal_of(DataError, folders.find, "b", "test", source(tmp_path))
-    assert "b has no test images" in told and "no class has two images" in told
+    result = refusal_of(DataError, folders.survey, Source(tmp_path))
+    assert result == refusal_of(DataError, folders.find, "b", "test", source(tmp_path))
+    assert "b has no test images" in result and "no class has two images" in result
     assert numbers(tmp_path, "b") == {"train": sum(counts.values())}  # a real node may have no test

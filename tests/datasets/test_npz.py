@@ -108,15 +108,15 @@ def test_integers_are_places_in_stated_classes(tmp_path: Path) -> None:
 def test_classes_called_by_numbers_must_stand_at_their_places(tmp_path: Path) -> None:
     save(tmp_path, number=11)
     assert labels(tmp_path, NUMBERS) == list(range(11))
-    for classes, told in (
+    for classes, result in (
         (ALPHABET, "2 is the place of class '10'"),
         (NUMBERS[::-1], "0 is the place of class '10'"),
         (tuple(str(number) for number in range(1, 12)), "0 is the place of class '1'"),
         (("none", "2", "1"), "1 is the place of class '2'"),
     ):
         message = refusal_of(DataError, folders.find, "s2", "train", Source(tmp_path, classes=classes))
-        assert told in message and "classes=[NAME_OF_0" in message.split("\n")[1]
-        assert told in refusal_of(DataError, folders.survey, Source(tmp_path, classes=classes))
+        assert result in message and "classes=[NAME_OF_0" in message.split("\n")[1]
+        assert result in refusal_of(DataError, folders.survey, Source(tmp_path, classes=classes))
 
 
 def test_labels_from_one_of_classes_from_one_are_refused(tmp_path: Path) -> None:

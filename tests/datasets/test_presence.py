@@ -89,8 +89,8 @@ def test_an_image_that_is_away_is_named(root: Path, away: Callable[[Path], None]
     away(path)
     load = catalog.load_own if own else catalog.load
     split = next(s for s in ("train", "test") if _holds(root, s, path))
-    told = refusal_of(DataError, load, "folders", "a", split, source(root), 16)
-    assert told.startswith(str(path)) and reason in told, told
+    result = refusal_of(DataError, load, "folders", "a", split, source(root), 16)
+    assert result.startswith(str(path)) and reason in result, result
     without = source(root, skip_broken=True)
     both = [load("folders", "a", s, without, 16) for s in ("train", "test")]
     assert sum(map(len, both)) == 19
@@ -151,35 +151,35 @@ def test_a_folder_or_table_that_is_away_is_named(
             load("folders", site, split, source(root), 16)  # type: ignore[arg-type]
 
     with as_nobody(root):
-        told = refusal_of(DataError, everything)
+        result = refusal_of(DataError, everything)
     path.chmod(0o700) if mess is rights else None
-    assert str(path) in told and "cannot be read (" in told, told
-    assert "\n" not in told
+    assert str(path) in result and "cannot be read (" in result, result
+    assert "\n" not in result
 
 
 def test_an_image_without_rights_is_named(root: Path) -> None:
     path = root / "a" / "x" / "3.png"
     rights(path)
     with as_nobody(root):
-        told = refusal_of(DataError, decode.decode, Item(path, str(path)), 16)
-        assert told == f"{path}: cannot be read (this user may not read the file: change its rights)"
+        result = refusal_of(DataError, decode.decode, Item(path, str(path)), 16)
+        assert result == f"{path}: cannot be read (this user may not read the file: change its rights)"
 
 
 @pytest.mark.parametrize("place", ["a/x", "a"])
 def test_init_does_not_pass_over_a_link_that_leads_nowhere(root: Path, place: str) -> None:
     (root / place).rename(root.parent / f"{root.name}-moved")
     to_link(root / place, "/mnt/other")
-    told = refusal_of(DataError, folders.survey, Source(root))
-    assert told.startswith(f"{root / place}: cannot be read (a link to /mnt/other, which is not there")
+    result = refusal_of(DataError, folders.survey, Source(root))
+    assert result.startswith(f"{root / place}: cannot be read (a link to /mnt/other, which is not there")
 
 
 def test_a_test_folder_that_is_away_is_no_missing_split(tmp_path: Path) -> None:
     fill(tmp_path / "a" / "train", {"x": 3, "y": 3})
     to_link(tmp_path / "a" / "test", "/mnt/other")
-    told = refusal_of(DataError, catalog.has_own, "folders", "a", "test", source(tmp_path))
-    assert f"{tmp_path / 'a' / 'test'}: cannot be read" in told
-    told = refusal_of(DataError, trees.find_plain, tmp_path, "a", "test", CLASSES)
-    assert "cannot be read" in told
+    result = refusal_of(DataError, catalog.has_own, "folders", "a", "test", source(tmp_path))
+    assert f"{tmp_path / 'a' / 'test'}: cannot be read" in result
+    result = refusal_of(DataError, trees.find_plain, tmp_path, "a", "test", CLASSES)
+    assert "cannot be read" in result
 
 
 def test_a_row_whose_file_is_away_is_named(root: Path) -> None:
@@ -190,8 +190,8 @@ def test_a_row_whose_file_is_away_is_named(root: Path) -> None:
     assert sum(len(catalog.load("folders", "a", s, without, 16, PLAIN)) for s in ("train", "test")) == 19
     (root / "b" / "x").rename(root.parent / f"{root.name}-moved")
     to_link(root / "b" / "x", "/mnt/other")
-    told = refusal_of(DataError, folders.find, "b", "train", source(root))
-    assert f"{root / 'b' / 'x'} is a link to /mnt/other" in told
+    result = refusal_of(DataError, folders.find, "b", "train", source(root))
+    assert f"{root / 'b' / 'x'} is a link to /mnt/other" in result
 
 
 def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_other_data_sets_name_it_too(tmp_path: Path) -> None:
 
 def test_a_data_dir_that_is_away_is_named(tmp_path: Path) -> None:
     to_link(tmp_path / "data", "/mnt/other")
-    told = refusal_of(DataError, folders.names, source(tmp_path / "data"))
-    assert "a link to /mnt/other, which is not there" in told
+    result = refusal_of(DataError, folders.names, source(tmp_path / "data"))
+    assert "a link to /mnt/other, which is not there" in result
 
 
 def test_predict_names_what_is_away(root: Path) -> None:
@@ -231,8 +231,8 @@ def test_a_reason_is_empty_where_nothing_is_wrong(root: Path) -> None:
 
 def test_a_domain_of_another_data_set_that_is_away_is_named(tmp_path: Path) -> None:
     to_link(tmp_path / "photo", "/mnt/other")
-    told = refusal_of(DataError, catalog.load, "pacs", "photo", "train", Source(tmp_path))
-    assert f"{tmp_path / 'photo'}: cannot be read (a link to /mnt/other" in told
+    result = refusal_of(DataError, catalog.load, "pacs", "photo", "train", Source(tmp_path))
+    assert f"{tmp_path / 'photo'}: cannot be read (a link to /mnt/other" in result
 
 
 def test_a_file_that_a_published_table_names_is_named(tmp_path: Path) -> None:

@@ -131,27 +131,27 @@ import datasets
 print("here", datasets.__file__, flush=True)
 subprocess.run([sys.executable, "-P", "-c", {ask!r}, "child"], check=True)
 """
-    told = python(code, packages, tmp_path)
-    assert told.stdout.splitlines() == [f"here {ours}", f"child {ours}"], told.stderr
+    result = python(code, packages, tmp_path)
+    assert result.stdout.splitlines() == [f"here {ours}", f"child {ours}"], result.stderr
     theirs = python(ask, packages, packages)
     assert theirs.stdout.split()[-1] == str(packages / "datasets" / "__init__.py"), theirs.stderr
 
 
 def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
-    told = python("import datasets, fedshift; fedshift.main()", packages, tmp_path)
+    result = python("import datasets, fedshift; fedshift.main()", packages, tmp_path)
     theirs = packages / "datasets" / "__init__.py"
-    assert told.stderr.splitlines()[-1] == (
+    assert result.stderr.splitlines()[-1] == (
         f"ImportError: FedShift's package 'datasets' is hidden by {theirs}, which this process imported before: "
         "run FedShift in a process of its own, see docs/start/installing.md."
     )
 
 
 def test_the_command_says_where_the_app_is(packages: Path, tmp_path: Path) -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "fedshift", "app-dir"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(packages)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (told.stdout, told.stderr) == (f"{packages / 'fedshift' / 'app'}\n", "")
+    assert (result.stdout, result.stderr) == (f"{packages / 'fedshift' / 'app'}\n", "")
 
 
 @pytest.mark.long

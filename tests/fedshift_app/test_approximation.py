@@ -91,9 +91,9 @@ def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
     for text in (found.text(), found.markdown(), found.html()):
         assert LABEL in text
     assert [row["row"] for row in csv.DictReader(io.StringIO(found.csv()))] == ["fedavg", LABEL]
-    told = json.loads(found.json())
-    assert [(row["row"], row["method"]) for row in told["rows"]] == [("fedavg", "fedavg"), (LABEL, NAME)]
-    assert TOLD in told["notes"]
+    content = json.loads(found.json())
+    assert [(row["row"], row["method"]) for row in content["rows"]] == [("fedavg", "fedavg"), (LABEL, NAME)]
+    assert TOLD in content["notes"]
     assert TOLD not in compare([runs["fedavg"].folder]).numbers.notes
 
 
@@ -123,8 +123,8 @@ def test_a_dry_run() -> None:
         asked = ["run", "handwritten", f"method={name}", "nodes=2", "engine=inline", *TINY.split(), "--dry-run"]
         ended = CliRunner().invoke(cli.app, asked)
         assert ended.exit_code == 0, ended.output
-        _, _, told = ended.output.partition("\nestimate\n")
-        assert (TOLD in " ".join(told.split())) == (name == NAME)
+        _, _, result = ended.output.partition("\nestimate\n")
+        assert (TOLD in " ".join(result.split())) == (name == NAME)
 
 
 def test_a_run_scored_again(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -189,9 +189,9 @@ def test_an_experiment_of_it(tmp_path: Path) -> None:
     file.write_text(
         usual.replace("name: fedavg", f"name: {NAME}").replace("  fedplvm:", f"  {NAME}: {{tau: 0.4}}\n  fedplvm:")
     )
-    told = things.experiment(str(file))
-    assert f"  method    {LABEL}\n" in told
-    assert f"{LABEL}: tau=0.4" in " ".join(told.split())
+    result = things.experiment(str(file))
+    assert f"  method    {LABEL}\n" in result
+    assert f"{LABEL}: tau=0.4" in " ".join(result.split())
 
 
 def test_the_card_of_a_saved_model(runs: dict[str, Run], tmp_path: Path) -> None:

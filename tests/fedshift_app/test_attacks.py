@@ -46,8 +46,8 @@ def lying(lie: Lie, record: str = "arrays", rounds: tuple[int, ...] = (1, 2)) ->
             config = asked.content.config_records["config"]
             training = asked.metadata.message_type == MessageType.TRAIN
             if training and config["node-index"] == LIAR and config["server-round"] in rounds:
-                sent, told = (decode(message.content.array_records[record]) for message in (asked, reply))
-                reply.content[record] = encode(told | lie(sent, told))
+                sent, values = (decode(message.content.array_records[record]) for message in (asked, reply))
+                reply.content[record] = encode(values | lie(sent, values))
             return reply
 
     return Grid
@@ -131,9 +131,9 @@ def announcing(images: int, times: float) -> type[ListeningGrid]:
             if liar and kind == MessageType.QUERY and images:
                 reply.content.metric_records["metrics"]["class-counts"] = [images] * 10
             if liar and kind == MessageType.TRAIN:
-                sent, told = (decode(message.content.array_records["arrays"]) for message in (asked, reply))
+                sent, values = (decode(message.content.array_records["arrays"]) for message in (asked, reply))
                 reply.content["arrays"] = encode(
-                    {name: sent[name] - times * (told[name] - sent[name]) for name in sent}
+                    {name: sent[name] - times * (values[name] - sent[name]) for name in sent}
                 )
                 if images:
                     reply.content.metric_records["metrics"]["num-examples"] = 10 * images
@@ -206,9 +206,9 @@ def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, hon
 def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: InlineRun) -> None:
     run = run_inline(nodes=5, rounds=1, set=f"{SHORT} aggregation.robust={rule}", grid=lying(everywhere))
     assert run.rounds[0]["nodes"] == HONEST
-    told = server_app.describe(resolve({"set": f"{SHORT} aggregation.robust={rule}"}), "inline", [])
-    assert f"\n  aggregation.robust={rule}: " in told
-    assert ("not used" in told) == (rule != "clip")
+    result = server_app.describe(resolve({"set": f"{SHORT} aggregation.robust={rule}"}), "inline", [])
+    assert f"\n  aggregation.robust={rule}: " in result
+    assert ("not used" in result) == (rule != "clip")
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_too_few_nodes_are_told_before_the_first_round(
 
 @pytest.mark.parametrize("method", ["local", "fedproto"])
 def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: InlineRun, tmp_path: Path) -> None:
-    told = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
-    assert told == (
+    result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.robust=median")
+    assert result == (
         f"aggregation.robust=median averages weights, but the method '{method}', as it is configured, sends none"
     )
     assert not (tmp_path / "runs").exists()
@@ -247,9 +247,11 @@ def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(m
         patch.setattr(Method, "strategy_class", lambda m: Own if m.name == "fedprox" else strategy_class(m))
         assert resolve({"method": "fedprox"}).aggregation.robust == "none"
         asked = {"method": "fedprox", "set": "aggregation.robust=clip"}
-        told = refusal_of(ConfigError, resolve, asked)
-        assert told.startswith("aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go")
-        able = told.rsplit("with ", 1)[1].split(", ")
+        result = refusal_of(ConfigError, resolve, asked)
+        assert result.startswith(
+            "aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go"
+        )
+        able = result.rsplit("with ", 1)[1].split(", ")
         assert {"fedavg", "f2dc", "fedcode"} <= set(able)
         assert "fedprox" not in able
     assert resolve(asked).aggregation.robust == "clip"

@@ -93,14 +93,14 @@ class Federation:
         self._started += 1
         name = f"supernode-{index}-{self._started}"
         self.marks(index).mkdir(exist_ok=True)
-        told = self.folders[index].node_config + " threads=1"
+        result = self.folders[index].node_config + " threads=1"
         if domain:
-            told = told.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
+            result = result.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
         else:
             self._names[index] = name
         self._start(
             name, sys.executable, "-m", "fedshift.deploy.supernode", "--insecure",
-            "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", told,
+            "--superlink", f"127.0.0.1:{self.port}", "--port", str(processes.free_port()), "--node-config", result,
             env={"MARKS": str(self.marks(index)), "LIES": lies, "PYTHONPATH": f"{self.home / 'hand'}:{ROOT}"},
         )  # fmt: skip
         log = self.flower.log(name)
@@ -150,11 +150,11 @@ class Federation:
             for mark in self.marks(index).glob("*"):
                 mark.unlink()
         (self.home / "status.json").unlink(missing_ok=True)
-        told = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
+        result = " ".join((f"dataset.domains=[{','.join(DOMAINS)}]", *dotted))
         if resumed is not None:
             return Running(self, resumed.output, {"resume": str(resumed.folder)})
         output = self.home / f"runs-{time.monotonic_ns()}"
-        return Running(self, output, {"rounds": rounds, "method": method, "set": told, "output-dir": str(output)})
+        return Running(self, output, {"rounds": rounds, "method": method, "set": result, "output-dir": str(output)})
 
     def wait(self, until: Any, what: str, seconds: float = LIMIT) -> None:
         deadline = time.monotonic() + seconds

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import killing, only, resume, start, told
+from killing import killing, only, resume, start
 from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, shared
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -37,9 +37,9 @@ def kept(run: Run) -> checkpoints.Checkpoint:
     return checkpoints.load(folder, checkpoints.rounds(folder)[0])
 
 
-def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: InlineRun) -> None:
-    plain = run_inline(rounds=2, set=QUICK)
-    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+def test_further_ways_are_told_beside_the_first_and_change_nothing(finished_run: InlineRun) -> None:
+    plain = finished_run(rounds=2, set=QUICK)
+    run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
     assert run.results["weights_sha256"] == plain.results["weights_sha256"]
     for one, other in zip(plain.rounds, run.rounds, strict=True):
         assert (one["accuracy"], one["test_loss"]) == (other["accuracy"], other["test_loss"])
@@ -55,23 +55,23 @@ def test_further_ways_are_told_beside_the_first_and_change_nothing(run_inline: I
 
 
 @pytest.mark.long
-def test_each_way_can_be_the_first(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=2, set=f"{QUICK} {ALL}")
+def test_each_way_can_be_the_first(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
     for way in WAYS:
         name = way.removeprefix("bn=")
-        alone = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[{name}]")
+        alone = finished_run(rounds=2, set=f"{QUICK} evaluate.bn=[{name}]")
         assert alone.results["scored_with"] == name
         assert alone.results["domains"] == run.results["others"][way]
         assert alone.results["weights_sha256"] == run.results["weights_sha256"]
 
 
-def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: InlineRun) -> None:
+def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: InlineRun) -> None:
     """Slow and obvious: one node a domain, PyTorch's own running mean over one batch, its own training mode.
 
     PyTorch's running variance is that of a sample, n / (n - 1) times ours, of n values a channel: 3600 in the last
     layer. With that taken out both count the same images right.
     """
-    run = run_inline(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256 train.precision=float32")
+    run = finished_run(nodes=4, rounds=1, set=f"{QUICK} {ALL} images.eval_batch=256 train.precision=float32")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
@@ -94,7 +94,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
         with torch.no_grad():
             for norm in norms:
                 norm.train()
-            assert right(test) == pytest.approx(told("bn=batch"))
+            assert right(test) == pytest.approx(result("bn=batch"))
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None
@@ -106,7 +106,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
             state = client.model.eval().state_dict()
             for name, found in own.items():
                 torch.testing.assert_close(found, state[name], rtol=5e-5, atol=1e-7)  # of 3600 values, 3e-4 apart
-            assert right(test) == pytest.approx(told("bn=own"))
+            assert right(test) == pytest.approx(result("bn=own"))
         for norm, hook in zip(norms, noted, strict=True):  # the model may be the next client's too
             norm.momentum = 0.1
             hook.remove()
@@ -115,8 +115,8 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(run_inline: In
 def test_of_one_node_retaken_is_its_own() -> None:
     client = fedavg(model="cnn_bn", train_set=image_set(30))
     before = [value.clone() for value in client.model.state_dict().values()]
-    told, images = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
-    means = {name: array / images for name, array in told.items()}
+    result, images = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
+    means = {name: array / images for name, array in result.items()}
     retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
     own = statistics.of_moments(*client.take_statistics(25))
     assert retaken.keys() == own.keys()
@@ -125,8 +125,8 @@ def test_of_one_node_retaken_is_its_own() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, client.model.state_dict().values(), strict=True))
 
 
-def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(run_inline: InlineRun) -> None:
-    run = run_inline(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
+def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(finished_run: InlineRun) -> None:
+    run = finished_run(nodes=3, rounds=1, set=f"{QUICK} {ALL} allocation.held_out=[sketch]")
     assert run.results["others"]["bn=own"]["sketch"] is None
     assert all(run.results["others"][way]["sketch"] is not None for way in ("bn=retaken", "bn=batch"))
 
@@ -162,8 +162,8 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
 )
 def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
     def begin() -> None:
-        told = {"experiment": "handwritten", "set": f"model.name=cnn_bn {given}"}
-        run_build.prepare(configuration.resolve(told), "inline")
+        fields = {"experiment": "handwritten", "set": f"model.name=cnn_bn {given}"}
+        run_build.prepare(configuration.resolve(fields), "inline")
 
     with pytest.raises(ConfigError, match=message):
         begin()
@@ -174,9 +174,11 @@ def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
 KEEP = "evaluate.bn=[averaged,retaken] model.bn_keep=retaken"
 
 
-def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(run_inline: InlineRun) -> None:
-    plain = run_inline(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
-    run = run_inline(rounds=2, set=f"{QUICK} {KEEP}")
+def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the_others(
+    finished_run: InlineRun,
+) -> None:
+    plain = finished_run(rounds=2, set=f"{QUICK} evaluate.bn=[averaged,retaken]")
+    run = finished_run(rounds=2, set=f"{QUICK} {KEEP}")
     assert run.results["domains"] == plain.results["domains"]
     assert run.results["others"] == plain.results["others"]
     found, before = kept(run), kept(plain)
@@ -187,8 +189,8 @@ def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the
     assert not list((plain.folder / "checkpoint").glob("averaged-*"))
 
 
-def test_a_kept_model_scores_as_the_run_said(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=1, set=f"{QUICK} {KEEP}")
+def test_a_kept_model_scores_as_the_run_said(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=1, set=f"{QUICK} {KEEP}")
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     for node in record.checkpoint.nodes:
@@ -207,7 +209,7 @@ def test_a_run_that_keeps_retaken_statistics_resumes_to_the_same_bits(
     with killing(monkeypatch)("averaged-00003", "before"):
         start(tmp_path / "runs", **flat)
     assert checkpoints.rounds(only(tmp_path / "runs") / "checkpoint") == [2, 1]
-    assert told(resume(tmp_path / "runs")) == told(whole)
+    assert result(resume(tmp_path / "runs")) == result(whole)
 
 
 # --- what a node says ---------------------------------------------------------------------------------------------
@@ -247,9 +249,9 @@ def test_without_any_statistics_the_run_stops(run_inline: InlineRun) -> None:
 
 @pytest.mark.parametrize("method", [name for name in registry.METHODS if name not in ("fedbn", "fdse", "tent", "eata")])
 def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> None:
-    told = {"experiment": "handwritten", "method": method, "set": "model.name=resnet10 model.bn=group"}
-    model = setup.initial_model(configuration.resolve(told))
-    plain = setup.initial_model(configuration.resolve(told | {"set": "model.name=resnet10"}))
+    fields = {"experiment": "handwritten", "method": method, "set": "model.name=resnet10 model.bn=group"}
+    model = setup.initial_model(configuration.resolve(fields))
+    plain = setup.initial_model(configuration.resolve(fields | {"set": "model.name=resnet10"}))
     assert not [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
     assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
     state, before = model.state_dict(), plain.state_dict()
@@ -267,9 +269,9 @@ def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> Non
 def test_group_norm_stands_for_each_batchnorm_of_a_librarys_network(network: str, size: int) -> None:
     if network.startswith("timm:"):
         pytest.importorskip("timm", reason="timm is not installed")
-    told = {"experiment": "handwritten", "set": f"model.name={network} dataset.size={size}"}
-    plain = setup.initial_model(configuration.resolve(told))
-    model = setup.initial_model(configuration.resolve(told | {"set": f"{told['set']} model.bn=group"}))
+    fields = {"experiment": "handwritten", "set": f"model.name={network} dataset.size={size}"}
+    plain = setup.initial_model(configuration.resolve(fields))
+    model = setup.initial_model(configuration.resolve(fields | {"set": f"{fields['set']} model.bn=group"}))
     norms = [m for m in plain.modules() if isinstance(m, _BatchNorm)]
     put = [m for m in model.modules() if isinstance(m, nn.GroupNorm)]
     assert [(m.num_groups, m.num_channels, m.eps) for m in put] == [(2, m.num_features, m.eps) for m in norms]
@@ -291,9 +293,9 @@ def test_group_norm_stands_for_each_batchnorm_of_a_librarys_network(network: str
     ("network", "groups", "channels"), [("torchvision:mobilenet_v3_small", 32, 16), ("torchvision:resnet18", 3, 64)]
 )
 def test_channels_that_the_groups_do_not_divide_are_refused(network: str, groups: int, channels: int) -> None:
-    told = {"experiment": "handwritten", "set": f"model.name={network} model.bn=group model.groups={groups}"}
+    fields = {"experiment": "handwritten", "set": f"model.name={network} model.bn=group model.groups={groups}"}
     message = f"model.groups={groups}: {channels} channels of a layer cannot be divided into so many"
-    assert refusal_of(ConfigError, run_build.prepare, configuration.resolve(told), "inline") == message
+    assert refusal_of(ConfigError, run_build.prepare, configuration.resolve(fields), "inline") == message
 
 
 def test_what_a_batchnorm_does_after_normalising_stays() -> None:
@@ -309,21 +311,21 @@ def test_what_a_batchnorm_does_after_normalising_stays() -> None:
     put = networks.with_group_norm(nn.Sequential(ThenAct(4)), 2)
     torch.testing.assert_close(put(x), nn.GroupNorm(2, 4)(x).relu())
     assert set(put.state_dict()) == {"0.weight", "0.bias"}
-    told = refusal_of(ConfigError, networks.with_group_norm, nn.Sequential(Unknown(4)), 2)
-    assert told.startswith("the network has a Unknown, in whose place nothing can be put; allowed are torch's own")
+    result = refusal_of(ConfigError, networks.with_group_norm, nn.Sequential(Unknown(4)), 2)
+    assert result.startswith("the network has a Unknown, in whose place nothing can be put; allowed are torch's own")
 
 
 @pytest.mark.long
-def test_a_run_with_group_norm_learns(run_inline: InlineRun) -> None:
-    run = run_inline(rounds=3, set="model.name=cnn_bn model.bn=group")
+def test_a_run_with_group_norm_learns(finished_run: InlineRun) -> None:
+    run = finished_run(rounds=3, set="model.name=cnn_bn model.bn=group")
     assert min(run.results["final"].values()) > 25  # of ten classes
 
 
 # --- compare ------------------------------------------------------------------------------------------------------
 
 
-def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
-    runs = [run_inline(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
+def test_compare_shows_a_way_or_all_of_them(finished_run: InlineRun) -> None:
+    runs = [finished_run(method=method, rounds=1, set=f"{QUICK} {ALL}") for method in ("fedavg", "fedbn")]
     folders = [run.folder for run in runs]
     own = json.loads(compare(folders, score="bn=own").json())
     assert own["title"].endswith("BatchNorm's statistics of each node's own training images, last round")
@@ -333,9 +335,9 @@ def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
     names = ["averaged", "retaken", "own", "batch"]
     assert every["columns"] == [*names, *(f"{name} WORST" for name in names)]
     averages = [np.mean(list(runs[0].results["others"][f"bn={way}"].values())) for way in ("retaken", "own", "batch")]
-    told = list(every["rows"][0]["by_seed"]["0"].values())
-    assert told[:4] == pytest.approx([runs[0].results["avg"], *averages])
-    assert told[4:6] == [runs[0].results["worst"], min(runs[0].results["others"]["bn=retaken"].values())]
+    result = list(every["rows"][0]["by_seed"]["0"].values())
+    assert result[:4] == pytest.approx([runs[0].results["avg"], *averages])
+    assert result[4:6] == [runs[0].results["worst"], min(runs[0].results["others"]["bn=retaken"].values())]
     assert every["rows"][1]["by_seed"]["0"]["retaken"] is None
     retaken = compare(folders, score="bn=retaken").numbers
     assert [row.method for row in retaken.rows] == ["fedavg"]
@@ -343,7 +345,7 @@ def test_compare_shows_a_way_or_all_of_them(run_inline: InlineRun) -> None:
         "left out, cannot be scored bn=retaken: fedbn (with fedbn and model.bn=local BatchNorm stays on the nodes)"
         in (retaken.notes)
     )
-    only_first = run_inline(rounds=1, seed=1, set=QUICK)
+    only_first = finished_run(rounds=1, seed=1, set=QUICK)
     assert compare([folders[0], only_first.folder]).numbers.rows[0].seeds == (0, 1)  # further ways are no difference
-    other_first = run_inline(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
+    other_first = finished_run(rounds=1, seed=2, set=f"{QUICK} evaluate.bn=[own]")
     assert "evaluate.bn is averaged" in refusal_of(ConfigError, compare, [folders[0], other_first.folder])

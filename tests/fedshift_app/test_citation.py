@@ -3,7 +3,6 @@
 import re
 from typing import Any
 
-import pytest
 import yaml
 from support import ROOT
 
@@ -20,31 +19,31 @@ KNOWN = NEEDED | {
 LINK = re.compile(r"https://(?:arxiv\.org|doi\.org|openreview\.net)/[^)\s]+")
 
 
-@pytest.mark.parametrize("name", [name for name in registry.METHODS if registry.METHODS.origin(name) == OURS])
-def test_each_method_with_a_paper_has_one_reference(name: str) -> None:
-    found = [one for one in CITED if name in one["keywords"]]
-    venue = registry.get(name).venue
-    assert len(found) == (venue != NO_PAPER)
-    if found and not venue.startswith("arXiv"):
-        assert str(found[0]["year"]) in venue
+def test_each_method_with_a_paper_has_one_reference() -> None:
+    for name in (name for name in registry.METHODS if registry.METHODS.origin(name) == OURS):
+        found = [one for one in CITED if name in one["keywords"]]
+        venue = registry.get(name).venue
+        assert len(found) == (venue != NO_PAPER), name
+        if found and not venue.startswith("arXiv"):
+            assert str(found[0]["year"]) in venue, name
 
 
-@pytest.mark.parametrize("cited", CITED, ids=lambda one: one["keywords"][0])
-def test_a_reference_is_what_the_methods_page_says(cited: dict[str, Any]) -> None:
-    page = " ".join((ROOT / "docs" / "methods" / f"{cited['keywords'][0]}.md").read_text().split("\n## ")[0].split())
-    assert cited["title"] in page
-    links = {f"https://doi.org/{cited['doi']}"} if "doi" in cited else {cited[key] for key in ("url",) if key in cited}
-    assert links == set(LINK.findall(page))
-    assert cited["authors"][0]["family-names"] in page
+def test_a_reference_is_what_the_methods_page_says() -> None:
+    for cited in CITED:
+        path = ROOT / "docs" / "methods" / f"{cited['keywords'][0]}.md"
+        page = " ".join(path.read_text().split("\n## ")[0].split())
+        assert cited["title"] in page, path
+        links = {f"https://doi.org/{cited['doi']}"} if "doi" in cited else {cited["url"]} if "url" in cited else set()
+        assert links == set(LINK.findall(page)), path
+        assert cited["authors"][0]["family-names"] in page, path
 
 
-@pytest.mark.parametrize("cited", CITED, ids=lambda one: one["keywords"][0])
-def test_a_reference_is_one_of_cff_1_2_0(cited: dict[str, Any]) -> None:
-    assert cited.keys() >= NEEDED and cited.keys() <= KNOWN
-    assert cited["type"] in ("article", "conference-paper")
-    names = [str(author) for author in cited["authors"]]
-    assert names and len(set(names)) == len(names)  # of one name twice a reader of the file would say that it is wrong
-    assert all(
-        author.keys() <= {"family-names", "given-names"} or author.keys() == {"name"} for author in cited["authors"]
-    )
-    assert set(cited["keywords"]) <= set(registry.METHODS)
+def test_a_reference_is_one_of_cff_1_2_0() -> None:
+    for cited in CITED:
+        assert cited.keys() >= NEEDED and cited.keys() <= KNOWN, cited
+        assert cited["type"] in ("article", "conference-paper"), cited
+        names = [str(author) for author in cited["authors"]]
+        assert names and len(set(names)) == len(names), cited  # a reader of the file refuses one name twice
+        kinds = [author.keys() for author in cited["authors"]]
+        assert all(kind <= {"family-names", "given-names"} or kind == {"name"} for kind in kinds), cited
+        assert set(cited["keywords"]) <= set(registry.METHODS), cited

@@ -145,9 +145,9 @@ def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_i
     assert all(LOCAL_DOMAINS not in config for config, _, _ in traffic.of(MessageType.TRAIN, 1))
     for config, _, reply in traffic.of(MessageType.TRAIN, 2):
         assert config[LOCAL_DOMAINS] == NAMES
-        told = run.rounds[1]["client_models"]["matrix"][str(config["node-index"])]
+        result = run.rounds[1]["client_models"]["matrix"][str(config["node-index"])]
         found = numbers(reply)
-        assert told == {name: 100 * found[LOCAL_CORRECT + name] / found[LOCAL_COUNT + name] for name in NAMES}
+        assert result == {name: 100 * found[LOCAL_CORRECT + name] / found[LOCAL_COUNT + name] for name in NAMES}
     found = run.results["client_models"]
     assert set(found) == {"averaged_rounds", "matrix", "by_domain", "lta", "ata", "gata", "gasa", "cprr"}
     assert found["averaged_rounds"] == 5
@@ -201,8 +201,8 @@ def test_lta_is_taken_on_the_nodes_own_test_sets_where_it_tells_them(run_inline:
     def tell(asked: Message, reply: Message) -> Message:
         if asked.metadata.message_type == MessageType.TRAIN:
             index = int(str(asked.content.config_records["config"]["node-index"]))
-            told = {LOCAL_OWN_CORRECT: index, LOCAL_OWN_COUNT: 4}
-            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
+            fields = {LOCAL_OWN_CORRECT: index, LOCAL_OWN_COUNT: 4}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
         return reply
 
     run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=Traffic(tell).make)
@@ -219,7 +219,7 @@ def test_where_nodes_cut_off_test_sets_of_their_own_lta_is_taken_on_them(run_inl
     # Scan's test set is that of its two nodes, 0 and 4, together; the others have a domain of their own.
     assert replies[0][LOCAL_COUNT + "scan"] == replies[0][LOCAL_OWN_COUNT] + replies[4][LOCAL_OWN_COUNT]
     assert replies[1][LOCAL_COUNT + "texture"] == replies[1][LOCAL_OWN_COUNT]
-    own = [100 * told[LOCAL_OWN_CORRECT] / told[LOCAL_OWN_COUNT] for told in replies.values()]
+    own = [100 * result[LOCAL_OWN_CORRECT] / result[LOCAL_OWN_COUNT] for result in replies.values()]
     assert run.results["client_models"]["lta"] == pytest.approx(np.mean(own))
 
 
@@ -344,14 +344,14 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
     def answer(asked: Message, reply: Message) -> Message:
         config = asked.content.config_records["config"]
         if asked.metadata.message_type == MessageType.QUERY:  # of nodes 0 to 4, one after another
-            told = {NUM_VALIDATION: 50 if next(queried) == 4 else 10}
-            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
+            fields = {NUM_VALIDATION: 50 if next(queried) == 4 else 10}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
         if asked.metadata.message_type == MessageType.EVALUATE:
             share, others = right[int(str(config[SERVER_ROUND]))]
             images = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
             correct = round(share * images) if config["node-index"] in (0, 4) else others
-            told = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: images}
-            reply.content["metrics"] = MetricRecord(numbers(reply) | told)
+            fields = {VALIDATION_CORRECT: correct, VALIDATION_COUNT: images}
+            reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
         return reply
 
     traffic = Traffic(answer)

@@ -27,6 +27,7 @@ from datasets import catalog
 from fedshift.engine import inline
 from fedshift.launch import runner
 from fedshift_app.config import files, registry, resolving, validating
+from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
@@ -44,6 +45,9 @@ OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())
 #: A few images are enough where accuracy does not matter: two batches a round.
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES = 4
+#: For tests of several methods. By the module's scope pytest puts those of a method together, and so in one worker,
+#: which makes the method's recorded run once.
+of_methods = functools.partial(pytest.mark.parametrize, "method", scope="module")
 
 
 def needs_batchnorm(method: Method) -> bool:
@@ -136,7 +140,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
     return lambda method: recorded(method, tmp_path_factory.getbasetemp())
 
 
-@pytest.mark.parametrize("method", METHODS)
+@of_methods(METHODS)
 def test_it_declares_what_the_contract_needs(method: str) -> None:
     m = METHODS[method]
     assert m.title
@@ -146,7 +150,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", METHODS)
+@of_methods(METHODS)
 def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
     phases = "method.classifier_rounds=3" if method == "fedicon" else ""
     run = run_inline(nodes=NODES, rounds=8, **settings(method, phases, brief=False))
@@ -154,13 +158,13 @@ def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: Inlin
     chance = 100 / len(catalog.get(config.dataset.name).classes)
     assert set(run.results["final"]) == set(config.dataset.domains)
     assert min(run.results["final"].values()) > 2.5 * chance, run.results["final"]
-    told = [line["losses"]["loss/ce"] for line in run.rounds if "loss/ce" in line["losses"]]
-    assert told[-1] < told[0]
+    values = [line["losses"]["loss/ce"] for line in run.rounds if "loss/ce" in line["losses"]]
+    assert values[-1] < values[0]
     weights = load_file(run.folder / "checkpoint" / "weights-00008.safetensors")
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
-@pytest.mark.parametrize("method", some(METHODS))
+@of_methods(some(METHODS))
 def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun, record: Record) -> None:
     first, second = record(method).run, run_inline(nodes=NODES, **short(method))
     assert first.results["weights_sha256"] == second.results["weights_sha256"]
@@ -172,24 +176,83 @@ def test_the_same_configuration_gives_the_same_run(method: str, run_inline: Inli
     assert changed == sends_weights(method)
 
 
-@pytest.mark.parametrize("method", [name for name, m in METHODS.items() if m.off])
+@of_methods([name for name, m in METHODS.items() if m.off])
 def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRun, record: Record) -> None:
     off = run_inline(nodes=NODES, **short(method, METHODS[method].off))
     on, plain = record(method).run, record("fedavg").run
     assert off.results["weights_sha256"] == plain.results["weights_sha256"]
     assert on.results["weights_sha256"] != plain.results["weights_sha256"]
+    assert [line["losses"] for line in off.rounds] == [line["losses"] for line in plain.rounds]
     assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "fedavg"])
+#: Further settings with which a method, or its form, is FedAvg on a node.
+ALSO_OFF = {
+    "fedcode": ("method.alpha=0 method.beta=0 method.share_head=true",),
+    "fedicon": tuple(
+        f"method.lie=false images.views=1 images.resized_crop=null images.jitter=[0,0,0,0] images.grayscale=0 {more}"
+        for more in ("method.classifier_training=local", "method.supervised=false", "method.tau=1")
+    ),
+    "fedproto": ("method.lambda_proto=0 method.proto_source=last_epoch",),
+    "fedsa": (f"{METHODS['fedsa'].off} method.proto_source=last_epoch",),
+    "fpl": (f"{METHODS['fpl'].off} method.proto_source=last_epoch",),
+    "i2pfl": ("method.lambda1=0 method.lambda2=0", "method.use_gpcl=false method.lambda1=0"),
+}
+
+
+@of_methods([name for name, m in METHODS.items() if m.off])
+def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, record: Record) -> None:
+    """With knowledge of the server, too; and it keeps nothing of its own."""
+    place = 0 if method == "fedicon" else -1  # its last message is of a round without an encoder
+    sent, plainly = record(method).asked[place], record("fedavg").asked[place]
+    for off in (METHODS[method].off, *ALSO_OFF.get(method, ())):
+        mine, plain = _client_for(sent, {}, _sections(off)), _client_for(plainly, {}, _sections(off, "train"))
+        for server_round in (1, 2):
+            assert _fitted(mine, plainly, server_round)[:3] == _fitted(plain, plainly, server_round)[:3]
+        assert mine.memory == {}
+
+
+#: Settings with which other code of a method runs, which repeats as the rest does.
+FORMS = {
+    "fedproto": ("method.proto_source=last_epoch",),
+    "fedseproto": ("method.mi_form=batch_moment", "method.schedule=joint"),
+    "fpl": ("method.proto_source=last_epoch",),
+    "i2pfl": (
+        "method.intra_proto=input_mixup", "method.augproto_scope=epoch",
+        "method.augproto_scope=class_set method.lambda1=1",
+    ),
+}  # fmt: skip
+
+
+@of_methods(METHODS)
+def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hold(method: str, record: Record) -> None:
+    found = record(method)
+    for question, memory in ((found.asked[0], {}), (found.asked[-1], found.memory[-1])):
+        server_round = int(str(question.content.config_records["config"]["server-round"]))
+        for form in ("", *FORMS.get(method, ())):
+            fitted = []
+            for noise in range(2):
+                torch.manual_seed(noise)
+                state = torch.get_rng_state()
+                client = _client_for(question, memory, _sections(form))
+                if noise and server_round > 1:
+                    before = dict(client.memory)
+                    _fitted(client, question, server_round + 1)
+                    client.memory = before
+                fitted.append(_fitted(client, question, server_round))
+                assert torch.equal(torch.get_rng_state(), state)
+            assert fitted[0] == fitted[1]
+
+
+@of_methods([name for name in METHODS if name != "fedavg"])
 def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record: Record) -> None:
     found = record(method)
-    told: dict[str, float] = {}
+    fields: dict[str, float] = {}
     for line in found.run.rounds:
-        told |= line["losses"]
+        fields |= line["losses"]
     terms = METHODS[method].terms
-    assert set(told) == {"loss", "loss/ce"} | {f"loss/{term}" for term in terms}
-    assert all(told[f"loss/{term}"] > 0 for term in terms)
+    assert set(fields) == {"loss", "loss/ce"} | {f"loss/{term}" for term in terms}
+    assert all(fields[f"loss/{term}"] > 0 for term in terms)
     # The last node answers last.
     gradients = _gradients(found.asked[0], {}) | _gradients(found.asked[-1], found.memory[-1])
     for term in terms:
@@ -197,7 +260,7 @@ def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record
         assert np.isfinite(gradients[term]).all()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@of_methods(METHODS)
 def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Record) -> None:
     found = record(method)
     assert not any(line["left_out"] for line in found.run.rounds)
@@ -217,7 +280,7 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
         pytest.param("resnet10", "encoder.stages.0.0.bn1", marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize("method", some(METHODS))
+@of_methods(some(METHODS))
 def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
     grid = _Recorder()
     few = "allocation.share=0.06 train.batch_size=16"
@@ -247,7 +310,7 @@ def _public_batches(client: DomainClient, config: RunConfig) -> int:
     return int(first + p["digest_epochs"] * -(-number // p["digest_batch"]))
 
 
-@pytest.mark.parametrize("method", some(METHODS))
+@of_methods(some(METHODS))
 @pytest.mark.parametrize(
     "odd",
     [
@@ -269,7 +332,7 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
 
 
 @pytest.mark.parametrize("model", ["cnn", pytest.param("resnet10", marks=pytest.mark.long)])
-@pytest.mark.parametrize("method", METHODS)
+@of_methods(METHODS)
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     network = "" if model == "cnn" else f"model.name={model}"
     client = _Recorder().client_of(0, resolved(method, network))
@@ -281,6 +344,25 @@ def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     assert all(
         np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *client.contribution().values()]
     )
+
+
+@of_methods(METHODS)
+def test_a_node_of_one_class_trains_in_each_precision(method: str, record: Record) -> None:
+    """With what the server and the node's memory hold after a round."""
+    found = record(method)
+    weights = found.asked[-1].content.array_records["arrays"]
+    for precision in ("float32", "bf16"):
+        train = {"precision": precision, "arithmetic": ""}
+        client = _client_for(found.asked[-1], found.memory[-1], {"train": train})
+        images = client.train_set.select(np.flatnonzero(client.train_set.y == client.train_set.y[0]))
+        client.train_set = images
+        arrays, _, metrics = client.fit([weights[name].numpy() for name in client.shared_names], {"server-round": 2})
+        sent = client.contribution()
+        assert all(np.isfinite(value) for value in metrics.values()), metrics
+        assert all(np.isfinite(array).all() for array in [*arrays, *client.memory.values(), *sent.values()])
+        assert all(array.dtype != np.float64 for array in arrays)
+        if "counts" in sent and METHODS[method].strategy_class().contributes["counts"] == ("C",):
+            assert sent["counts"].tolist() == np.bincount(images.y, minlength=client.model.num_classes).tolist()
 
 
 class _Recorder:
@@ -342,10 +424,10 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     return found
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if registry.METHODS.origin(name) == OURS])
-def test_a_method_of_ours_stands_in_the_docs(method: str) -> None:
+def test_every_method_of_ours_stands_in_the_docs() -> None:
     root = files.CONF.parent
-    assert (root / "docs" / "methods" / f"{method}.md").is_file()
+    ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
+    assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
     assert registry.privacy_markdown() in (root / "docs" / "deploy" / "security.md").read_text(), (
         "run: fedshift methods --privacy"
@@ -383,7 +465,7 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@of_methods(METHODS)
 def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses are read when training is over: how often a tensor is read does not depend on the number of steps."""
     train = DomainClient._train
@@ -405,6 +487,29 @@ def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: 
             client.fit(weights, {"server-round": question.content.config_records["config"]["server-round"]})
         assert reads[0] == reads[1]
         assert 0 < reads[0] < 12
+
+
+def _sections(text: str, *only: str) -> dict[str, dict[str, Any]]:
+    """Return settings by their sections: all that ``text`` names, or some sections alone."""
+    sections: dict[str, dict[str, Any]] = {}
+    for dotted, value in parse_set(text).items():
+        section, key = dotted.split(".")
+        if not only or section in only:
+            sections.setdefault(section, {})[key] = value
+    return sections
+
+
+def _fitted(client: DomainClient, message: Message, server_round: int) -> list[Any]:
+    """Train a client from a message's weights; return what it sends, bytes for arrays."""
+    record = message.content.array_records["arrays"]
+    arrays = [record[name].numpy() for name in client.shared_names]  # a form's network may have fewer
+    trained, examples, metrics = client.fit(arrays, {"server-round": server_round})
+    return [
+        examples,
+        metrics,
+        [a.tobytes() for a in trained],
+        {k: a.tobytes() for k, a in client.contribution().items()},
+    ]
 
 
 def _client_for(message: Message, memory: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> DomainClient:

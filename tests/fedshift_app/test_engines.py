@@ -175,9 +175,9 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
     (tmp_path / "home").mkdir()
     with processes.group(tmp_path, env) as flower:
 
-        def run(told: str) -> str:
+        def run(result: str) -> str:
             ended = subprocess.run(
-                [processes.command("flwr"), "run", str(ROOT), "--stream", "--run-config", told],
+                [processes.command("flwr"), "run", str(ROOT), "--stream", "--run-config", result],
                 cwd=tmp_path, env=flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
             )  # fmt: skip
             return ended.stdout + ended.stderr
@@ -186,14 +186,14 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
         assert not (tmp_path / "plain").exists(), refused
         output = run(f'rounds=2 output-dir="{tmp_path / "plain"}" set="dataset.domains=[scan,sketch] train.epochs=1"')
     assert "handwritten wants 8 nodes" in refused
-    told = '\nflwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
-    assert told in refused, refused
+    result = '\nflwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
+    assert result in refused, refused
     assert "Traceback" not in refused
     ending = r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+"
     assert re.search(ending, refused)
-    told = output[output.index("handwritten wants 4 nodes") :]
-    assert "; this federation has 2 (" in told.splitlines()[0]
-    assert "\x1b" not in told[: told.index("run folder: ")]  # what the app's process prints has no colours
+    result = output[output.index("handwritten wants 4 nodes") :]
+    assert "; this federation has 2 (" in result.splitlines()[0]
+    assert "\x1b" not in result[: result.index("run folder: ")]  # what the app's process prints has no colours
     (folder,) = (tmp_path / "plain").iterdir()
     assert f"run folder: {folder}" in output
     assert re.search(ending, output)

@@ -338,11 +338,11 @@ def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun
         lines = [{key: value for key, value in line.items() if key != "seconds"} for line in found.rounds]
         return found.results["weights_sha256"], lines
 
-    gis, none = told("fedicon", "method.tta=false"), told("fedicon", "method.tta=false method.gis=false")
-    assert gis == told("fedavg")
-    assert none == told("local")
+    gis, none = result("fedicon", "method.tta=false"), result("fedicon", "method.tta=false method.gis=false")
+    assert gis == result("fedavg")
+    assert none == result("local")
     assert gis[1] != none[1]
-    weights, adapted = told("fedicon")
+    weights, adapted = result("fedicon")
     assert weights == gis[0]
     assert [line["others"]["before-adaptation"] for line in adapted] == [line["accuracy"] for line in gis[1]]
 

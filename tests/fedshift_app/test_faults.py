@@ -61,8 +61,8 @@ def _nan(arrays: dict[str, Any]) -> dict[str, Any]:
 
 def _metrics(**changes: Any) -> Change:
     def change(asked: Message, reply: Message) -> Message:
-        told = {name.replace("_", "-"): value for name, value in changes.items()}
-        reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | told)
+        fields = {name.replace("_", "-"): value for name, value in changes.items()}
+        reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | fields)
         return reply
 
     return change
@@ -205,8 +205,8 @@ def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: 
 
     run = run_inline(rounds=1, set=f"{SHORT} profile=true", grid=Grid)
     (line,) = run.rounds
-    assert [told.split(":")[0] for told in line["left_out"]] == ["node 0 (scan)"] * 2
-    assert all(told.isprintable() and len(told) < 200 for told in line["left_out"])
+    assert [result.split(":")[0] for result in line["left_out"]] == ["node 0 (scan)"] * 2
+    assert all(result.isprintable() and len(result) < 200 for result in line["left_out"])
     assert line["accuracy"]["scan"] is None and None not in list(line["accuracy"].values())[1:]
     assert "others" not in line
     assert set(line["profile"]["nodes"]) <= set(WORK)

@@ -226,7 +226,7 @@ def test_a_node_checks_the_servers_weights_against_its_model(change: dict[str, A
     grid = inline.InlineGrid(client_app.app, 4)
     config = resolve({"set": SHORT})
     weights = {name: tensor.numpy() for name, tensor in setup.initial_model(config).state_dict().items()}
-    told = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": config.model_dump_json()}
-    content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(told)})
+    fields = {"server-round": 1, "node-index": 0, "engine": "simulation", "run": config.model_dump_json()}
+    content = RecordDict({"arrays": encode(weights | change), "knowledge": encode({}), "config": ConfigRecord(fields)})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.TRAIN)])
     assert re.search(reason, str(reply.error.reason))

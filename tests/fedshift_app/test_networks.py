@@ -65,8 +65,8 @@ class Listening(ListeningGrid):
     def pass_on(self, asked: Any, reply: Any) -> Any:
         config = asked.content.config_records["config"]
         if "server-round" in config:
-            told = (asked.metadata.message_type, int(config["server-round"]), int(config["node-index"]))
-            self.seen.append((*told, START in asked.content))
+            result = (asked.metadata.message_type, int(config["server-round"]), int(config["node-index"]))
+            self.seen.append((*result, START in asked.content))
         return reply
 
 
@@ -91,8 +91,8 @@ def test_a_frozen_encoder_out_of_a_file_travels_once_and_never_changes(
     head = {name: array for name, array in kept(run, 1).items() if name not in expected}
     each, once = (4 * sum(len(array.data) for array in encode(some).values()) for some in (head, expected))
     assert [(line["bytes_down"], line["bytes_up"]) for line in run.rounds] == [(once + each, each), (each, each)]
-    told = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]["model"]
-    assert re.fullmatch("[0-9a-f]{64}", told["weights_sha256"])
+    content = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]["model"]
+    assert re.fullmatch("[0-9a-f]{64}", content["weights_sha256"])
     record = reading.read(run.folder)
     assert record.checkpoint is not None
     client = predictions.client_of(record, record.config, "scan", record.checkpoint.nodes[0])
@@ -185,13 +185,13 @@ def test_a_node_that_has_lost_it_says_so(sent: tuple[Any, Arrays]) -> None:
 def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> None:
     config, arrays = sent
     client, (name, *_) = frozen_client(config), arrays
-    for wrong, told in (
+    for wrong, result in (
         ({"evil": np.ones(1)}, "does not match its model: evil"),
         ({"classifier.bias": np.ones(10, np.float32)}, "does not match its model: classifier.bias"),
         ({name: arrays[name][:1]}, f"{name} has shape"),
         ({name: np.full_like(arrays[name], np.nan)}, "finite numbers"),
     ):
-        with pytest.raises(FedShiftError, match=re.escape(told)):
+        with pytest.raises(FedShiftError, match=re.escape(result)):
             begin(client, arrays | wrong, sent=True)
     with pytest.raises(FedShiftError, match="does not match its model: encoder"):
         begin(client, {key: array for key, array in arrays.items() if key != name}, sent=True)
@@ -270,8 +270,8 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
     again.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
     assert resolve({"experiment": str(again)}) == config
     mine.write_bytes(b"another")
-    told = refusal_of(ConfigError, resolve, {"experiment": str(again)})
-    assert re.search(r"has the SHA-256 [0-9a-f]{12}\.\.\., the run began with", told)
+    result = refusal_of(ConfigError, resolve, {"experiment": str(again)})
+    assert re.search(r"has the SHA-256 [0-9a-f]{12}\.\.\., the run began with", result)
     assert resolve({"experiment": str(again), "set": "model.weights_sha256=''"}).model.weights_sha256 != ""
     mine.unlink()
     gone = resolve({"experiment": str(again)})  # a run that goes on does not need it; a new one says so
@@ -281,8 +281,8 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
 def test_a_relative_file_is_beside_the_experiment(weights: Path, tmp_path: Path) -> None:
     shutil.copy(weights, tmp_path / "w.safetensors")
     experiment = tmp_path / "mine.yaml"
-    told = resolve({"set": SHORT}).model_dump(mode="json")
-    sections = {key: told[key] for key in ("dataset", "train", "method", "rounds")}
+    result = resolve({"set": SHORT}).model_dump(mode="json")
+    sections = {key: result[key] for key in ("dataset", "train", "method", "rounds")}
     experiment.write_text(yaml.safe_dump(sections | {"model": {"name": NETWORK, "weights": "w.safetensors"}}))
     assert resolve({"experiment": str(experiment)}).model.weights == str(tmp_path / "w.safetensors")
 
@@ -294,8 +294,8 @@ def test_weights_that_cannot_be_fetched_are_told_in_a_line(error: Exception, mon
 
     monkeypatch.setattr(torchvision_nets, "pretrained", fail)
     config = resolve({"set": f"{SHORT} model.download=true"})
-    told = refusal_of(ConfigError, initial_model.begin, config)
-    assert told == f"model.download: the weights of {NETWORK} cannot be fetched: {error}"
+    result = refusal_of(ConfigError, initial_model.begin, config)
+    assert result == f"model.download: the weights of {NETWORK} cannot be fetched: {error}"
 
 
 def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,8 +363,8 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:
     from fedshift.catalog import networks
 
-    told = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
-    assert told[2] == "| cnn | 64 | 156,160 | no | yes | 32, 64 |"
-    assert told[3].startswith(f"| {NETWORK} | 1024 | ")
+    lines = networks.table(["cnn", NETWORK], 32, markdown=True).splitlines()
+    assert lines[2] == "| cnn | 64 | 156,160 | no | yes | 32, 64 |"
+    assert lines[3].startswith(f"| {NETWORK} | 1024 | ")
     with pytest.raises(ConfigError, match="cnn takes images of 32x32 pixels only, found --size 64"):
         networks.table(["cnn"], 64, markdown=False)

@@ -61,7 +61,7 @@ def test_only_prototypes_travel(run_inline: InlineRun) -> None:
     matrix = run.results["client_models"]["matrix"]
     assert len(matrix) == 4
     for domain, mean in run.results["client_models"]["by_domain"].items():
-        assert mean == pytest.approx(sum(told[domain] for told in matrix.values()) / 4)
+        assert mean == pytest.approx(sum(result[domain] for result in matrix.values()) / 4)
 
 
 def test_features_of_different_width_are_refused(run_inline: InlineRun) -> None:

@@ -80,8 +80,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
     assert len(deployed.results["nodes"]) == 4
     assert deployed.results["weights_sha256"] == inline.results["weights_sha256"]
     counted = [run.results["figures"]["domains"] for run in (deployed, inline)]
-    for site, told in counted[0].items():  # sums of probabilities depend on who scored which part
-        assert (told["n"], told["confusion"]) == (counted[1][site]["n"], counted[1][site]["confusion"])
+    for site, result in counted[0].items():  # sums of probabilities depend on who scored which part
+        assert (result["n"], result["confusion"]) == (counted[1][site]["n"], counted[1][site]["confusion"])
 
     fedavg = next(path.parent for path in folder.glob("*fedavg*/results.json"))
     fedshift("save", str(fedavg), "--output", "model", cwd=tmp_path)
@@ -105,8 +105,8 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     asked = [*WHOLE, "rounds=2"]
     inline = run_of(fedshift("run", str(file), *asked, "engine=inline", "report=false", cwd=tmp_path))
     # The server has no images: it knows the classes and the sites from the file.
-    told = file.read_text()
-    file.write_text(told.replace(f'data_dir: "{images}"', 'data_dir: ""'))
+    content = file.read_text()
+    file.write_text(content.replace(f'data_dir: "{images}"', 'data_dir: ""'))
     config = resolving.resolve({"experiment": str(file)})
     assert config.dataset.data_dir == ""
     own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}

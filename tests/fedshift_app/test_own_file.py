@@ -112,8 +112,8 @@ def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> 
     assert state.keys() == w[0].keys()
     assert any(np.abs(array).max() > 0 for array in state.values())
     assert mine.rounds[-1]["nodes"] == [0, 1, 2, 3]
-    told = json.loads(json.dumps(resolve({"experiment": str(experiment)}).model_dump(mode="json")))
-    assert told["plugins"] == [str(experiment.parent / "my_method.py")]
+    content = json.loads(json.dumps(resolve({"experiment": str(experiment)}).model_dump(mode="json")))
+    assert content["plugins"] == [str(experiment.parent / "my_method.py")]
     assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
 
 
@@ -171,8 +171,8 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
         from_json(config)
     assert "momentum" not in list(registry.METHODS)
     grid = inline.InlineGrid(client_app.app, 4)
-    told = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
-    content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": told})
+    result = ConfigRecord({"server-round": 1, "node-index": 0, "engine": "simulation", "run": config})
+    content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": result})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.QUERY)])
     assert "is not run here" in str(reply.error.reason)
 

@@ -42,9 +42,9 @@ def last(run: Run) -> dict[str, Any]:
         ("fedrep", "evaluate.bn=[own,retaken] images.eval_batch=32"),
     ],
 )
-def test_it_is_what_a_run_of_that_way_scores(run_inline: InlineRun, tmp_path: Path, method: str, ways: str) -> None:
-    plain = run_inline(method=method, rounds=2, set=QUICK)
-    asked = run_inline(method=method, rounds=2, set=f"{QUICK} {ways}")
+def test_it_is_what_a_run_of_that_way_scores(finished_run: InlineRun, tmp_path: Path, method: str, ways: str) -> None:
+    plain = finished_run(method=method, rounds=2, set=QUICK)
+    asked = finished_run(method=method, rounds=2, set=f"{QUICK} {ways}")
     before = hashes(plain.folder)
     [scored] = again(plain, tmp_path / "again", *ways.split())
     assert hashes(plain.folder) == before
@@ -55,18 +55,18 @@ def test_it_is_what_a_run_of_that_way_scores(run_inline: InlineRun, tmp_path: Pa
     assert {key: scored.results[key] for key in same} == {key: asked.results[key] for key in same}
     assert (scored.results["averaged_rounds"], asked.results["averaged_rounds"]) == (1, 2)
     assert scored.rounds[0]["accuracy"] is None
-    told = yaml.safe_load((scored.folder / "config.yaml").read_text())
+    content = yaml.safe_load((scored.folder / "config.yaml").read_text())
     of_the_other = yaml.safe_load((asked.folder / "config.yaml").read_text())
-    assert {**told["resolved"], "train": None} == {**of_the_other["resolved"], "train": None}
-    assert told["arithmetic"] == of_the_other["arithmetic"] and told["images"] == of_the_other["images"]
-    assert told["scored_again"]["run"] == plain.folder.name
-    assert told["scored_again"]["weights_sha256"] == plain.results["weights_sha256"]
+    assert {**content["resolved"], "train": None} == {**of_the_other["resolved"], "train": None}
+    assert content["arithmetic"] == of_the_other["arithmetic"] and content["images"] == of_the_other["images"]
+    assert content["scored_again"]["run"] == plain.folder.name
+    assert content["scored_again"]["weights_sha256"] == plain.results["weights_sha256"]
 
 
 def test_many_ways_are_many_runs_and_each_is_done_once(
-    run_inline: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_inline(rounds=1, set=QUICK)
+    run = finished_run(rounds=1, set=QUICK)
     to = tmp_path / "again"
     asked = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
     made = again(run, to, *asked)
@@ -90,8 +90,8 @@ def test_many_ways_are_many_runs_and_each_is_done_once(
 
 
 @pytest.mark.long
-def test_side_by_side_it_is_the_same(run_inline: InlineRun, tmp_path: Path) -> None:
-    run = run_inline(rounds=1, set=QUICK)
+def test_side_by_side_it_is_the_same(finished_run: InlineRun, tmp_path: Path) -> None:
+    run = finished_run(rounds=1, set=QUICK)
     asked = ("adapt.name=none,tent", "shift.name=corruption")
     alone = again(run, tmp_path / "alone", *asked)
     command.rescore([str(run.folder), *asked, f"output-dir={tmp_path / 'beside'}", "jobs=2"])
@@ -99,11 +99,11 @@ def test_side_by_side_it_is_the_same(run_inline: InlineRun, tmp_path: Path) -> N
     assert sorted(str(last(one)) for one in alone) == sorted(str(last(one)) for one in beside)
 
 
-def test_the_kept_round_is_scored(run_inline: InlineRun, tmp_path: Path) -> None:
+def test_the_kept_round_is_scored(finished_run: InlineRun, tmp_path: Path) -> None:
     """With ``keep=best-validation`` that is not the last one; a node's own parts are those of then."""
     own = "keep=best-validation allocation.validation_fraction=0.2 train.lr=0.05"
     for seed in range(10):
-        run = run_inline(method="fedbn", rounds=4, seed=seed, set=f"{QUICK} {own}")
+        run = finished_run(method="fedbn", rounds=4, seed=seed, set=f"{QUICK} {own}")
         if (chosen := run.results["chosen_round"])["round"] < 4:
             break
     else:
@@ -116,15 +116,15 @@ def test_the_kept_round_is_scored(run_inline: InlineRun, tmp_path: Path) -> None
 
 
 def test_a_round_chosen_by_validation_that_was_not_scored_again_is_no_result(
-    run_inline: InlineRun, tmp_path: Path
+    finished_run: InlineRun, tmp_path: Path
 ) -> None:
     """Of the rounds before the last one only what was trained is known: no accuracy, whichever validation says."""
-    run = run_inline(rounds=3, set=f"{QUICK} allocation.validation_fraction=0.2")
+    run = finished_run(rounds=3, set=f"{QUICK} allocation.validation_fraction=0.2")
     config, lines = run.folder / "metrics.jsonl", []
     for number, line in enumerate(config.read_text().splitlines(), 1):
-        told = json.loads(line)
-        told["validation"] = dict.fromkeys(told["validation"], 90.0 if number == 2 else 10.0)
-        lines.append(json.dumps(told))
+        content = json.loads(line)
+        content["validation"] = dict.fromkeys(content["validation"], 90.0 if number == 2 else 10.0)
+        lines.append(json.dumps(content))
     config.write_text("\n".join(lines) + "\n")
     (new,) = again(run, tmp_path / "again", "shift.name=none")
     results = json.loads((new.folder / "results.json").read_text())
@@ -134,8 +134,8 @@ def test_a_round_chosen_by_validation_that_was_not_scored_again_is_no_result(
     assert compare([new.folder], score="final").numbers.rows[0].values["AVG"].mean == pytest.approx(results["avg"])
 
 
-def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_path: Path) -> None:
-    run = run_inline(rounds=1, set=QUICK)
+def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_path: Path) -> None:
+    run = finished_run(rounds=1, set=QUICK)
     folder, other = str(run.folder), tmp_path / "other"
     wrong = {
         ("train.lr=0.5",): "train.lr is .*0.01.*requested is .*0.5.*changes the training",
@@ -173,9 +173,9 @@ def test_what_would_change_the_training_is_refused(run_inline: InlineRun, tmp_pa
 
 
 def test_runs_that_are_not_finished_are_left_out_by_name(
-    run_inline: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = run_inline(rounds=1, set=QUICK)
+    run = finished_run(rounds=1, set=QUICK)
     for name in ("whole", "begun"):
         shutil.copytree(run.folder, tmp_path / "two" / name)
     (tmp_path / "two" / "begun" / "results.json").unlink()
@@ -185,14 +185,14 @@ def test_runs_that_are_not_finished_are_left_out_by_name(
 
 
 def deployed(path: Path) -> None:
-    told = yaml.safe_load((path / "config.yaml").read_text())
-    (path / "config.yaml").write_text(yaml.safe_dump(told | {"engine": "deployment"}))
+    content = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(content | {"engine": "deployment"}))
 
 
 def test_nothing_is_left_where_it_could_not_be_scored(
-    run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = run_inline(method="fedbn", rounds=1, set=QUICK)
+    run = finished_run(method="fedbn", rounds=1, set=QUICK)
     for file in run.folder.glob("checkpoint/nodes/node-0/*"):
         file.unlink()
     with pytest.raises(ConfigError, match="lacks the private parts of round 1"):
@@ -200,10 +200,10 @@ def test_nothing_is_left_where_it_could_not_be_scored(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_scored_run_is_a_whole_run_folder(run_inline: InlineRun, tmp_path: Path) -> None:
+def test_a_scored_run_is_a_whole_run_folder(finished_run: InlineRun, tmp_path: Path) -> None:
     from fedshift.report import reading
 
-    run = run_inline(method="fedbn", rounds=1, set=QUICK)
+    run = finished_run(method="fedbn", rounds=1, set=QUICK)
     [scored] = again(run, tmp_path / "again", "shift.name=corruption")
     record = reading.read(scored.folder)
     assert record.checkpoint is not None and record.checkpoint.server_round == 1

@@ -64,8 +64,8 @@ def elsewhere(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 def change(folder: Path, **sections: Any) -> None:
     path = folder / "config.yaml"
-    told = yaml.safe_load(path.read_text())
-    path.write_text(yaml.safe_dump(told | {"resolved": told["resolved"] | sections}, sort_keys=False))
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(content | {"resolved": content["resolved"] | sections}, sort_keys=False))
 
 
 def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_what_a_package_brought_need_not_be_here(sections: dict[str, Any], elsew
         change(folder, **ours)
         if (method := ours.get("method")) or "dataset" in ours:
             file = folder / "results.json"
-            told = json.loads(file.read_text())
-            told["method"] = method["name"] if method else told["method"]
-            told["dataset"] = "nowhere" if "dataset" in ours else told["dataset"]
-            file.write_text(json.dumps(told))
+            content = json.loads(file.read_text())
+            content["method"] = method["name"] if method else content["method"]
+            content["dataset"] = "nowhere" if "dataset" in ours else content["dataset"]
+            file.write_text(json.dumps(content))
     found = compare([elsewhere], allow_different=True)
     assert len(found.numbers.rows) == 2 and found.html() and found.csv()
     result = CliRunner().invoke(cli.app, ["report", str(next(elsewhere.glob("*mine*"))), "images=5"])
@@ -118,9 +118,9 @@ def test_a_report_says_what_it_cannot_draw_and_the_remedy_in_full(elsewhere: Pat
 
 
 def test_the_remedy_is_never_cut(elsewhere: Path) -> None:
-    told = yaml.safe_load((next(elsewhere.glob("*mine*")) / "config.yaml").read_text())
-    (plugin,) = told["resolved"]["plugins"]
-    error = written.lacking(told["resolved"])
+    content = yaml.safe_load((next(elsewhere.glob("*mine*")) / "config.yaml").read_text())
+    (plugin,) = content["resolved"]["plugins"]
+    error = written.lacking(content["resolved"])
     assert error is not None
     for one in (error, error.under("x" * 900), error.under("a").under("b")):
         assert isinstance(one, ConfigError)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killing import KillAt, killing, resume, start, told
+from killing import KillAt, killing, resume, start
 from safetensors.numpy import load_file
 from support import refusal_of
 
@@ -65,7 +65,7 @@ def test_killed_and_resumed_with_nothing_kept_between_rounds(method: str, tmp_pa
     whole = start(tmp_path / "whole", **flat)
     with kill_at("weights-00002", "before"):
         start(tmp_path / "runs", **flat)
-    assert told(resume(tmp_path / "runs")) == told(whole)
+    assert result(resume(tmp_path / "runs")) == result(whole)
 
 
 def test_killed_and_resumed_with_state_on_the_server_and_on_the_nodes(tmp_path: Path, kill_at: KillAt) -> None:
@@ -79,7 +79,7 @@ def test_killed_and_resumed_with_state_on_the_server_and_on_the_nodes(tmp_path: 
     with kill_at("weights-00003", "before"):
         start(tmp_path / "runs", **flat)
     run = resume(tmp_path / "runs")
-    assert told(run) == told(whole)
+    assert result(run) == result(whole)
     state, kept = (load_file(run.folder / "checkpoint" / f"{kind}-00003.safetensors") for kind in ("state", "moments"))
     assert all(name.startswith("drift/") for name in state)
     assert any(array.any() for array in state.values())
@@ -119,6 +119,6 @@ def test_a_run_whose_gaps_go_by_its_rounds_is_not_made_longer() -> None:
 def test_the_disk_has_room_for_what_the_server_keeps(method: str, copies: int) -> None:
     run = config(method)
     initial, federation = run_build.prepare(run, "inline")
-    strategy: DomainStrategy = run_build.strategy_of(run, federation, lambda *told: None)
+    strategy: DomainStrategy = run_build.strategy_of(run, federation, lambda *result: None)
     needed = disk_space.needed(run, initial, strategy, [], simulated=False)
     assert 0 <= needed.checkpoint - (1 + copies) * sum(len(a.data) for a in initial.values()) < 2000

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, killing, resume, start, told
+from killing import KillAt, killing, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
@@ -60,8 +60,8 @@ def test_what_cannot_run_is_told_before_training() -> None:
 
     assert "model.head=mlp" in refused("fedgh", "model.head=mlp")
     for method in ("fedtgp", "fedsa"):
-        told = refused(method, "method.share_weights=true model.name=cnn2 model.per_node=[cnn2,cnn3]")
-        assert "set method.share_weights=false" in told
+        result = refused(method, "method.share_weights=true model.name=cnn2 model.per_node=[cnn2,cnn3]")
+        assert "set method.share_weights=false" in result
     assert "method.server_lr" in refused("fedtgp", "method.server_lr=0")
     assert "method.momentum" in refused("fedsa", "method.momentum=1.5")
 
@@ -69,8 +69,8 @@ def test_what_cannot_run_is_told_before_training() -> None:
 def test_a_saved_model_of_fedgh_has_the_global_head(run_inline: InlineRun, tmp_path: Path) -> None:
     asked = "train.epochs=2 allocation.share=0.2 train.precision=float32"
     run = run_inline(nodes=NODES, method="fedgh", rounds=2, set=asked)
-    folder, told = saving.save(Wanted(run.folder, "safetensors", node=1, output=tmp_path / "model"))
-    assert told.knowledge == ("head/bias", "head/weight")
+    folder, result = saving.save(Wanted(run.folder, "safetensors", node=1, output=tmp_path / "model"))
+    assert result.knowledge == ("head/bias", "head/weight")
     images = catalog.load("handwritten", "texture", "test", Source())
     program = opening.program_of(*saved.read(folder))
     scores = program(torch.from_numpy(images.x).permute(0, 3, 1, 2).float() / 255)
@@ -91,7 +91,7 @@ def test_killed_and_resumed_it_is_the_same(asked: str, tmp_path: Path, kill_at: 
     with kill_at("metrics.jsonl:3", "half"):
         resume(tmp_path / "runs")
     again = resume(tmp_path / "runs")
-    assert told(again) == told(whole)
+    assert result(again) == result(whole)
     for kind in ("knowledge", "state"):
         files = [run.folder / "checkpoint" / f"{kind}-00003.safetensors" for run in (again, whole)]
         assert [file.is_file() for file in files] == [kind == "knowledge" or method == "fedtgp"] * 2

@@ -31,8 +31,8 @@ def late(run: Run) -> list[list[int]]:
 
 
 def lines_of(run: Run) -> list[str]:
-    told = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
-    return [line["message"] for line in told if line.get("event") == "untrained"]
+    content = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    return [line["message"] for line in content if line.get("event") == "untrained"]
 
 
 @pytest.mark.parametrize(("method", "more"), [("local", ""), ("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
@@ -109,8 +109,8 @@ def test_which_methods_have_parts_that_only_a_node_trains(method: str, more: str
 
 def test_the_line_names_a_few() -> None:
     nodes = [node(i, domain="ab"[i % 2]) for i in range(8)]
-    told = untrained.line(nodes, counts=False)
-    assert told == (
+    result = untrained.line(nodes, counts=False)
+    assert result == (
         "8 nodes have not trained yet, left out of the scores (evaluate.untrained=count scores them): "
         "node 0 (a), 1 (b), 2 (a), 3 (b), 4 (a) and 3 more"
     )
@@ -119,5 +119,5 @@ def test_the_line_names_a_few() -> None:
 
 def test_another_value_is_refused() -> None:
     given = {"experiment": "handwritten", "set": "evaluate.untrained=drop"}
-    told = refusal_of(ConfigError, resolve, given)
-    assert "evaluate.untrained" in told and "drop" in told and "leave_out" in told
+    result = refusal_of(ConfigError, resolve, given)
+    assert "evaluate.untrained" in result and "drop" in result and "leave_out" in result

@@ -138,7 +138,7 @@ def test_a_server_asks_and_allows_what_its_features_declare(run: dict[str, Any],
             asked.append(options)
             return []
 
-        session = Session(1, nodes, arrays, ask, lambda node, metrics: None, lambda *told, **more: None)
+        session = Session(1, nodes, arrays, ask, lambda node, metrics: None, lambda *result, **more: None)
         with suppress(FederationError):  # nobody answers here
             feature.before_scores(session, RoundResult(1))
         assert bool(asked) == (feature.name == "bn-statistics" and "bn=retaken" in run_scores(context))

@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import ask, check_knowledge, new_strategy, node
 from support import prototypes_of as semantic
 
@@ -127,12 +126,12 @@ def test_one_or_two_nodes_are_one_domain(styles: list[tuple[int, int]], mean: tu
     assert pseudo.tolist() == [0] * len(styles)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_first_partition_against_loops(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    styles = rng.uniform(size=(int(rng.integers(3, 25)), 4)).astype(np.float32)
-    _, pseudo = cluster_styles(styles, "first")
-    assert sorted(map(sorted, as_sets(pseudo))) == sorted(map(sorted, first_partition(styles)))
+def test_first_partition_against_loops() -> None:
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        styles = rng.uniform(size=(int(rng.integers(3, 25)), 4)).astype(np.float32)
+        _, pseudo = cluster_styles(styles, "first")
+        assert sorted(map(sorted, as_sets(pseudo))) == sorted(map(sorted, first_partition(styles)))
 
 
 def test_last_partition_is_coarser_than_the_first() -> None:
@@ -175,10 +174,10 @@ def bundle(*indices: int) -> list[Update]:
 
 
 def label_of(server: FedCodeStrategy, index: int) -> int:
-    told = server.tell(node(index), ask())
-    assert set(told) == {"pseudo-label"}
-    assert type(told["pseudo-label"]) is int
-    return told["pseudo-label"]
+    result = server.tell(node(index), ask())
+    assert set(result) == {"pseudo-label"}
+    assert type(result["pseudo-label"]) is int
+    return result["pseudo-label"]
 
 
 def test_each_node_is_told_its_own_cluster_and_nothing_of_the_others() -> None:
@@ -320,15 +319,11 @@ def test_a_head_is_checked_too() -> None:
         check_knowledge(server, update(ONES, ALL).knowledge)
 
 
-@pytest.mark.parametrize("params", [{"finch_partition": "x"}, {"alpha": -1.0}, {"global_model": "x"}, {"beta": 1.0}])
-def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FedCodeServerParams(**params)
-
-
 def test_the_tables_say_which_parts_only_another_setting_sends() -> None:
-    told = registry.travels(registry.get("fedcode"))
-    assert "style-prototype (D), with method.global_model=average_heads also head-weight (C x D), head-bias (C)" in told
+    result = registry.travels(registry.get("fedcode"))
+    assert (
+        "style-prototype (D), with method.global_model=average_heads also head-weight (C x D), head-bias (C)" in result
+    )
     default, averaged = (FedCodeServerParams(**given) for given in ({}, {"global_model": "average_heads"}))
     for params, names in ((default, set()), (averaged, set(FedCodeStrategy.optional))):
         made = FedCodeStrategy.__new__(FedCodeStrategy)

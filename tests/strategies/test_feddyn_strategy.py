@@ -24,7 +24,7 @@ def four_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def server(**params: Any) -> FedDynStrategy:
     given = FedDynServerParams(**{"alpha": ALPHA} | params)
-    return FedDynStrategy(federation(buffers=(BUFFER,)), given, lambda *told: None)
+    return FedDynStrategy(federation(buffers=(BUFFER,)), given, lambda *result: None)
 
 
 def weights(seed: int) -> Arrays:

@@ -90,5 +90,7 @@ def test_it_goes_on_from_what_was_saved_and_learns_the_classes() -> None:
 
 
 def test_numbers_that_run_away_are_told_in_one_line() -> None:
-    told = refusal_of(FederationError, strategy(server_lr=1e300).merge_knowledge, nodes())
-    assert told.startswith("round 0: what the server trains has come to numbers that are not finite: method.server_lr=")
+    result = refusal_of(FederationError, strategy(server_lr=1e300).merge_knowledge, nodes())
+    assert result.startswith(
+        "round 0: what the server trains has come to numbers that are not finite: method.server_lr="
+    )

@@ -19,7 +19,7 @@ NODES = [node(i, counts=(i + 1, 0, 1)) for i in range(3)]
 
 def server(**params: float) -> FedOMGStrategy:
     return FedOMGStrategy(
-        federation(buffers=(BUFFER,)), FedOMGServerParams.model_validate(params), lambda *told: None
+        federation(buffers=(BUFFER,)), FedOMGServerParams.model_validate(params), lambda *result: None
     )  # fmt: skip
 
 
@@ -97,12 +97,12 @@ def test_gamma_is_sought_as_torch_would() -> None:
     best, lowest = None, np.inf
     for step in range(71):
         gamma = logits.softmax(dim=0)
-        told = gamma @ tensor(b) + radius * (gamma @ tensor(a) @ gamma + SMALL).sqrt()
-        if told.item() < lowest:
-            best, lowest = gamma.detach().numpy().copy(), told.item()
+        result = gamma @ tensor(b) + radius * (gamma @ tensor(a) @ gamma + SMALL).sqrt()
+        if result.item() < lowest:
+            best, lowest = gamma.detach().numpy().copy(), result.item()
         if step < 70:
             optimizer.zero_grad()
-            told.backward()  # type: ignore[no-untyped-call]
+            result.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             schedule.step()
     assert best is not None

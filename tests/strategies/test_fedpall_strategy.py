@@ -174,8 +174,8 @@ def test_nodes_are_told_apart_whatever_their_numbers(monkeypatch: pytest.MonkeyP
 def test_numbers_that_run_away_are_told_in_one_line() -> None:
     made = server(server_lr=1e30)
     made._result.server_round = 4
-    told = refusal_of(FederationError, made.merge_knowledge, [sent(n) for n in NODES])
-    assert told == (
+    values = refusal_of(FederationError, made.merge_knowledge, [sent(n) for n in NODES])
+    assert values == (
         "round 4: what the server trains has come to numbers that are not finite: method.server_lr=1e+30 is too large"
     )
 

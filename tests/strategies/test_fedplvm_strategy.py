@@ -42,7 +42,10 @@ def merged(server: FedPLVMStrategy, *knowledge: Arrays) -> dict[int, list[list[f
 def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
     # Class 0: two, one and three prototypes of three nodes. Class 1: one node alone. Class 2: nobody.
     got = merged(
-        strategy(), told([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]), told([TWO_SIDES[2]], [0]), told(TWO_SIDES[3:], [0] * 3)
+        strategy(),
+        result([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]),
+        result([TWO_SIDES[2]], [0]),
+        result(TWO_SIDES[3:], [0] * 3),
     )
     assert set(got) == {0, 1}
     np.testing.assert_allclose(got[0], [[0.1, 2], [2, 0.1]], rtol=1e-5)
@@ -50,7 +53,7 @@ def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
 
 
 def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
-    got = merged(strategy(cluster_globally=False), told(TWO_SIDES[:2], [0, 0]), told(TWO_SIDES[2:4], [0, 2]))
+    got = merged(strategy(cluster_globally=False), result(TWO_SIDES[:2], [0, 0]), result(TWO_SIDES[2:4], [0, 2]))
     assert set(got) == {0, 2}
     np.testing.assert_allclose(got[0], [[0, 1], [1, 0], [2, 0.3]], rtol=1e-6)
     np.testing.assert_allclose(got[2], [[0.3, 2]], rtol=1e-6)
@@ -58,10 +61,10 @@ def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
 
 def test_classes_come_and_go_with_all_their_clusters() -> None:
     server = strategy()
-    first = merged(server, told([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
+    first = merged(server, result([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
     assert {k: len(rows) for k, rows in first.items()} == {0: 2, 1: 1}
-    assert merged(server, told([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
-    assert merged(server, told([], [])) == {0: first[0], 1: [[7, 7]]}
+    assert merged(server, result([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
+    assert merged(server, result([], [])) == {0: first[0], 1: [[7, 7]]}
 
 
 def test_off_nothing_is_expected_and_nothing_kept() -> None:
@@ -73,25 +76,27 @@ def test_off_nothing_is_expected_and_nothing_kept() -> None:
 
 def test_what_a_node_claims_is_bounded() -> None:
     server = strategy()
-    check_knowledge(server, told(TWO_SIDES, [0, 0, 1, 1, 2, 2]), announced=[2, 2, 2])
+    check_knowledge(server, result(TWO_SIDES, [0, 0, 1, 1, 2, 2]), announced=[2, 2, 2])
     for bad in (
-        told(TWO_SIDES[:2], [0, 3]), told(TWO_SIDES[:2], [-1, 0]), told(TWO_SIDES[:2], [0, 0], [2, 2]),
-        told(TWO_SIDES[:2], [0, 0], [-1, 1]), told(TWO_SIDES[:2], [0]), {},
+        result(TWO_SIDES[:2], [0, 3]), result(TWO_SIDES[:2], [-1, 0]), result(TWO_SIDES[:2], [0, 0], [2, 2]),
+        result(TWO_SIDES[:2], [0, 0], [-1, 1]), result(TWO_SIDES[:2], [0]), {},
     ):  # fmt: skip
         with pytest.raises(Refused):
             check_knowledge(server, bad, announced=[3, 3, 3])
     # A prototype of no image is none, and of too many of a class those of the most images are compared.
-    one, other = told(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), told(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
+    one, other = result(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), result(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
     prototypes, labels = collected([one, other], 3)
     assert labels.tolist() == [0, 0, 0, 1]
     np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_clusters_against_finchs_definition(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    points = rng.uniform(size=(30, 4)).astype(np.float32)
-    found, labels = cluster_means(points, np.full(30, 2))
-    wanted = [points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))]
-    assert labels.tolist() == [2] * len(wanted)
-    np.testing.assert_allclose(sorted(found.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)
+def test_clusters_against_finchs_definition() -> None:
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        points = rng.uniform(size=(30, 4)).astype(np.float32)
+        found, labels = cluster_means(points, np.full(30, 2))
+        wanted = [
+            points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))
+        ]
+        assert labels.tolist() == [2] * len(wanted)
+        np.testing.assert_allclose(sorted(found.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)

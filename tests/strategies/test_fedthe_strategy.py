@@ -11,8 +11,8 @@ from strategies.fedthe import FedTHEStrategy
 
 
 def sent_by(index: int, images: int, feature: list[float]) -> Update:
-    told = {"feature": np.array(feature, np.float32)}
-    return Update(node(index, (images, 0, 0)), ArrayRecord(), told, images, {})
+    fields = {"feature": np.array(feature, np.float32)}
+    return Update(node(index, (images, 0, 0)), ArrayRecord(), fields, images, {})
 
 
 def test_each_node_counts_the_same_however_many_images_it_has() -> None:

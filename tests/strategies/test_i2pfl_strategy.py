@@ -65,17 +65,17 @@ def test_reweighting_by_hand(squared: bool, weights: tuple[float, ...], rounded:
 
 
 @pytest.mark.parametrize("squared", [True, False])
-@pytest.mark.parametrize("seed", range(5))
-def test_reweighting_against_loops(seed: int, squared: bool) -> None:
-    rng = np.random.default_rng(seed)
-    p = rng.normal(size=(5, 6, 4)).astype(np.float32)
-    holds = rng.random(size=(5, 6)) < 0.6
-    holds[:, 0], holds[:, 1], holds[0, 1] = False, False, True  # class 0: nobody; class 1: node 0 alone
-    g, held = reweighted_prototypes(p, holds, squared=squared)
-    np.testing.assert_allclose(g, slow_reweighted(p, holds, squared), rtol=1e-4, atol=1e-6)
-    assert held.tolist() == [bool(holds[:, k].any()) for k in range(6)]
-    assert np.array_equal(g[0], np.zeros(4))
-    assert np.array_equal(g[1], p[0, 1])
+def test_reweighting_against_loops(squared: bool) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        p = rng.normal(size=(5, 6, 4)).astype(np.float32)
+        holds = rng.random(size=(5, 6)) < 0.6
+        holds[:, 0], holds[:, 1], holds[0, 1] = False, False, True  # class 0: nobody; class 1: node 0 alone
+        g, held = reweighted_prototypes(p, holds, squared=squared)
+        np.testing.assert_allclose(g, slow_reweighted(p, holds, squared), rtol=1e-4, atol=1e-6)
+        assert held.tolist() == [bool(holds[:, k].any()) for k in range(6)]
+        assert np.array_equal(g[0], np.zeros(4))
+        assert np.array_equal(g[1], p[0, 1])
 
 
 @pytest.mark.parametrize("squared", [True, False])
@@ -308,12 +308,6 @@ def test_finch_needs_ema_off() -> None:
     with pytest.raises(ValidationError, match="inter_proto=finch needs use_ema=false"):
         I2PFLServerParams(inter_proto="finch")
     assert I2PFLServerParams(inter_proto="finch", use_ema=False).inter_proto == "finch"
-
-
-@pytest.mark.parametrize("params", [{"ema": 1.1}, {"ema": -0.1}, {"dist": "cosine"}, {"inter_proto": "x"}, {"tau": 1}])
-def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        I2PFLServerParams(**params)
 
 
 def test_strategy_refuses_prototypes_that_do_not_fit_the_federation() -> None:

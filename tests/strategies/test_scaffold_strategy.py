@@ -22,7 +22,9 @@ def five_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def server(control: bool = True) -> ScaffoldStrategy:
-    made = ScaffoldStrategy(federation(buffers=("running",)), ScaffoldServerParams(control=control), lambda *told: None)
+    made = ScaffoldStrategy(
+        federation(buffers=("running",)), ScaffoldServerParams(control=control), lambda *result: None
+    )
     made._global = encode(SENT)
     return made
 

@@ -10,7 +10,6 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import federation, refusal_of
 
 from fedshift_core.errors import FederationError
@@ -31,7 +30,7 @@ def weights(given: list[Update], *, domains: int | None = None, **params: Any) -
     The nodes of the federation hold the domains of ``given``, or as many as ``domains`` says.
     """
     config = AggregationConfig(**{"weights": "domain-aware"} | params)
-    strategy = DomainStrategy(federation(domains=tuple("abcd"), aggregation=config), Params(), lambda *told: None)
+    strategy = DomainStrategy(federation(domains=tuple("abcd"), aggregation=config), Params(), lambda *result: None)
     strategy.roster = SimpleNamespace(num_domains=domains or len({u.node.domain for u in given}))  # type: ignore[assignment]
     return strategy.node_weights(given)
 
@@ -167,8 +166,8 @@ def test_the_default_is_as_the_paper_prints_it() -> None:
 @pytest.mark.parametrize("balance", ["exact", "approximate"])
 def test_domains_are_the_federations_and_not_those_of_the_round(balance: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # Section 4.3: Q is the number of domains, 4 for PACS. Nodes hold four, those of two answer: G = 1/4.
-    told = federation(domains=tuple("abcde"), aggregation=AggregationConfig(weights="domain-aware", balance=balance))  # type: ignore[arg-type]
-    server = DomainStrategy(told, Params(), lambda *told: None)
+    result = federation(domains=tuple("abcde"), aggregation=AggregationConfig(weights="domain-aware", balance=balance))  # type: ignore[arg-type]
+    server = DomainStrategy(result, Params(), lambda *result: None)
     nodes = [update(domain, [1, 1, 1], index).node for index, domain in enumerate("abcda")]
     monkeypatch.setattr(Roster, "nodes", property(lambda self: nodes))  # e is held out: nobody holds it
     wanted = slow_weights([[4] * 3, [2] * 3], 4, 1.0, 0.4, approximate=balance == "approximate")
@@ -211,18 +210,6 @@ def test_without_alpha_and_beta_all_nodes_weigh_the_same() -> None:
     np.testing.assert_allclose(weights(updates(*UNEVEN), alpha=0.0, beta=0.0), [1 / 3] * 3)
 
 
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}, {"robust": "mean"},
-        {"trim": 0.5}, {"trim": 0}, {"malicious": 0}, {"clip_norm": 0.0},
-    ],
-)  # fmt: skip
-def test_parameters_outside_their_range_are_refused(params: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        AggregationConfig(**params)
-
-
 # --- other rules -----------------------------------------------------------------------------------
 
 
@@ -239,8 +226,8 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
 
     given = updates(*UNEVEN)
     for rule, wanted in (("method", [1.0, 0.0, 0.0]), ("equal", [1 / 3] * 3)):
-        told = federation(aggregation=AggregationConfig(weights=rule))  # type: ignore[arg-type]
-        assert First(told, Params(), lambda *told: None).node_weights(given) == wanted
+        result = federation(aggregation=AggregationConfig(weights=rule))  # type: ignore[arg-type]
+        assert First(result, Params(), lambda *result: None).node_weights(given) == wanted
 
 
 # --- weights that are none -------------------------------------------------------------------------

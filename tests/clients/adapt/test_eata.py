@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 from support import Float, as64
 from torch import Tensor, nn
 
@@ -151,9 +150,3 @@ def test_fedicons_settings_let_all_be_sure_and_hardly_any_be_new() -> None:
     assert not torch.equal(first, weights)  # the first batch counts as a whole
     adapted(images(1).float())
     assert torch.equal(model[1].weight, first)  # no prediction is that unlike the mean
-
-
-@pytest.mark.parametrize("wrong", [{"margin": 0}, {"redundancy": 1.1}, {"fisher_alpha": -1}, {"batch_size": 1}])
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValidationError):
-        EATAParams.model_validate(wrong)

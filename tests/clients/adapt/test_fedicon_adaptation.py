@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import (
     INDEX,
     ROUND,
@@ -253,27 +252,3 @@ def test_adaptation_to_corrupted_images(corruption: str, mode: str) -> None:
     assert changed(unadapted, adapted[-1])
     assert 0 <= scores.correct <= 24 and 0 <= scores.others[BEFORE] <= 24
     assert np.isfinite(scores.loss_sum)
-
-
-@pytest.mark.parametrize(
-    "params",
-    [
-        {"tau": 0.0},
-        {"lr": 0.0},
-        {"batch_size": 1},
-        {"epochs": 0},
-        {"mode": "batch"},
-        {"mode": "online", "epochs": 2},
-        {"momentum": 1.0},
-        {"weight_decay": -0.1},
-        {"crop_padding": 17},
-        {"resized_crop": (1.0, 0.5)},
-        {"resized_crop": 0.5},
-        {"jitter": (0.4, 0.4, 0.4, 0.6)},
-        {"grayscale": 1.1},
-        {"unknown": 1},
-    ],
-)
-def test_parameters_that_make_no_sense_are_refused(params: Settings) -> None:
-    with pytest.raises(ValidationError):
-        ContrastParams(**params)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from support import ROUND, C, new_client, same
 from torch import Tensor, nn
 
@@ -209,9 +208,3 @@ def test_modules_are_tuned_as_in_a_local_round() -> None:
     _, _, metrics = made.evaluate(given, asked("a"))
     trained.fit(given, {SERVER_ROUND: ROUND + 1})
     assert metrics[LOSS_SUM + "a"] == trained.score(test_set("a"))[1]
-
-
-@pytest.mark.parametrize("wrong", [{"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"ft_epochs": 5}])
-def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        FinetuneParams(**wrong)

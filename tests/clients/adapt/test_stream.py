@@ -210,11 +210,11 @@ def test_what_they_need_is_said_in_a_line(name: str) -> None:
         return refusal_of(ConfigError, begin)
 
     needs = f"adapt.name={name} adapts BatchNorm"
-    assert told("") == f"{needs}'s scale and shift, and the network cnn has no BatchNorm; t3a needs none"
-    assert "the network cnn_bn has no BatchNorm" in told("model.name=cnn_bn model.bn=group")
-    assert told("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
-    assert "all BatchNorm of the network cnn_bn is frozen" in told("model.name=cnn_bn model.freeze=norm")
-    assert "trains the encoder before a test, but model.freeze=encoder" in told("model.freeze=encoder")
+    assert result("") == f"{needs}'s scale and shift, and the network cnn has no BatchNorm; t3a needs none"
+    assert "the network cnn_bn has no BatchNorm" in result("model.name=cnn_bn model.bn=group")
+    assert result("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
+    assert "all BatchNorm of the network cnn_bn is frozen" in result("model.name=cnn_bn model.freeze=norm")
+    assert "trains the encoder before a test, but model.freeze=encoder" in result("model.freeze=encoder")
     for good in ("model.name=cnn_bn", "model.name=cnn_bn model.freeze=stages:1"):
         setup.initial_model(resolve({"set": f"adapt.name={name} {good}"}))
     setup.initial_model(resolve({"method": "fdse", "set": f"adapt.name={name}"}))  # puts BatchNorm into any network
@@ -224,8 +224,8 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     made = client(ALL["t3a"]())
     made.model.classifier = torch.nn.Identity()  # type: ignore[assignment]
     adapts = T3AAdaptation(T3AParams())
-    told = refusal_of(ConfigError, adapts.check_model, made.model, made.setup.model)
-    assert told == "adapt.name=t3a adjusts a linear classifier; that of the network cnn_bn is Identity"
+    result = refusal_of(ConfigError, adapts.check_model, made.model, made.setup.model)
+    assert result == "adapt.name=t3a adjusts a linear classifier; that of the network cnn_bn is Identity"
 
 
 @pytest.mark.parametrize(

@@ -118,25 +118,25 @@ def test_decoupling_by_hand(form: Form, answer: float) -> None:
 @pytest.mark.parametrize("tau", [0.07, 0.5, 1.0])
 @pytest.mark.parametrize("style", [True, False])
 @pytest.mark.parametrize("centre", [True, False])
-@pytest.mark.parametrize("seed", range(3))
-def test_semantic_contrast_against_loops(seed: int, centre: bool, style: bool, tau: float) -> None:
-    labels = [3, 0, 2]  # class 1 has no prototype, and they are not in order
-    z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, 3, D), drawn(seed + 3, D)
-    y = [0, 1, 2, 3, 1, 2]
-    got = terms.semantic_contrast(
-        z_c,
-        torch.tensor(y),
-        g,
-        torch.tensor(labels),
-        tau,
-        style=z_s if style else None,
-        centre=mean if centre else None,
-    )
-    expected = slow_semantic(
-        as64(z_c), y, dict(zip(labels, as64(g), strict=True)), tau,
-        as64(z_s) if style else None, as64(mean) if centre else None,
-    )  # fmt: skip
-    assert float(got) == pytest.approx(expected, rel=1e-4)
+def test_semantic_contrast_against_loops(centre: bool, style: bool, tau: float) -> None:
+    for seed in range(3):
+        labels = [3, 0, 2]  # class 1 has no prototype, and they are not in order
+        z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, 3, D), drawn(seed + 3, D)
+        y = [0, 1, 2, 3, 1, 2]
+        got = terms.semantic_contrast(
+            z_c,
+            torch.tensor(y),
+            g,
+            torch.tensor(labels),
+            tau,
+            style=z_s if style else None,
+            centre=mean if centre else None,
+        )
+        expected = slow_semantic(
+            as64(z_c), y, dict(zip(labels, as64(g), strict=True)), tau,
+            as64(z_s) if style else None, as64(mean) if centre else None,
+        )  # fmt: skip
+        assert float(got) == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
@@ -153,12 +153,12 @@ def test_style_contrast_against_loops(number: int, centre: bool, semantic: bool)
 
 
 @pytest.mark.parametrize("form", ["abs_cos", "sum_abs", "literal"])
-@pytest.mark.parametrize("seed", range(5))
-def test_decoupling_against_loops(seed: int, form: Form) -> None:
-    z_s, z_c = drawn(seed, B, D), drawn(seed + 10, B, D)
-    z_s[0, 0] = z_c[1, 1] = z_s[2, 2] = z_c[2, 2] = 0
-    got = float(terms.decoupling(z_s, z_c, form))
-    assert got == pytest.approx(slow_decoupling(as64(z_s), as64(z_c), form), rel=1e-5)
+def test_decoupling_against_loops(form: Form) -> None:
+    for seed in range(5):
+        z_s, z_c = drawn(seed, B, D), drawn(seed + 10, B, D)
+        z_s[0, 0] = z_c[1, 1] = z_s[2, 2] = z_c[2, 2] = 0
+        got = float(terms.decoupling(z_s, z_c, form))
+        assert got == pytest.approx(slow_decoupling(as64(z_s), as64(z_c), form), rel=1e-5)
 
 
 def test_forms_agree_where_no_feature_is_negative() -> None:
@@ -203,22 +203,22 @@ def test_gradients_reach_both_features() -> None:
             assert grad.any(dim=1).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_gradient_against_differences(seed: int) -> None:
-    z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, K, D), drawn(seed + 3, D)
-    y = [0, 1, 2, 3, 0, 1]
-    leaf = z_c.clone().requires_grad_()
-    loss = terms.semantic_contrast(leaf, torch.tensor(y), g, torch.arange(K), TAU, style=z_s, centre=mean)
-    (grad,) = torch.autograd.grad(loss, leaf)
-    prototypes = dict(enumerate(as64(g)))
-    numerical, base, step = np.zeros((B, D)), as64(z_c), 1e-6
-    for place in np.ndindex(B, D):
-        up, down = base.copy(), base.copy()
-        up[place] += step
-        down[place] -= step
-        one, other = (slow_semantic(moved, y, prototypes, TAU, as64(z_s), as64(mean)) for moved in (up, down))
-        numerical[place] = (one - other) / (2 * step)
-    np.testing.assert_allclose(as64(grad), numerical, rtol=1e-3, atol=1e-5)
+def test_gradient_against_differences() -> None:
+    for seed in range(3):
+        z_c, z_s, g, mean = drawn(seed, B, D), drawn(seed + 1, B, D), drawn(seed + 2, K, D), drawn(seed + 3, D)
+        y = [0, 1, 2, 3, 0, 1]
+        leaf = z_c.clone().requires_grad_()
+        loss = terms.semantic_contrast(leaf, torch.tensor(y), g, torch.arange(K), TAU, style=z_s, centre=mean)
+        (grad,) = torch.autograd.grad(loss, leaf)
+        prototypes = dict(enumerate(as64(g)))
+        numerical, base, step = np.zeros((B, D)), as64(z_c), 1e-6
+        for place in np.ndindex(B, D):
+            up, down = base.copy(), base.copy()
+            up[place] += step
+            down[place] -= step
+            one, other = (slow_semantic(moved, y, prototypes, TAU, as64(z_s), as64(mean)) for moved in (up, down))
+            numerical[place] = (one - other) / (2 * step)
+        np.testing.assert_allclose(as64(grad), numerical, rtol=1e-3, atol=1e-5)
 
 
 # --- edges -----------------------------------------------------------------------------------------

@@ -35,8 +35,8 @@ def test_collaboration_against_loops(seed: int, form: fedpall.Contrast) -> None:
     if not present.any():
         present[0] = True
     g[~present] = 0
-    told = float(fedpall.collaboration(z, y, g, present, 0.5, form))
-    assert told == pytest.approx(slow_contrast(as64(z), y.tolist(), as64(g), present.tolist(), 0.5, form), rel=1e-4)
+    result = float(fedpall.collaboration(z, y, g, present, 0.5, form))
+    assert result == pytest.approx(slow_contrast(as64(z), y.tolist(), as64(g), present.tolist(), 0.5, form), rel=1e-4)
 
 
 @given(seed=st.integers(0, 10**6))

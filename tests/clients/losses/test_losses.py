@@ -120,12 +120,12 @@ def test_cross_entropy_by_hand() -> None:
     assert float(loss) == pytest.approx((math.log(2) + math.log(4)) / 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_cross_entropy_against_loops(seed: int) -> None:
-    logits, y = 3 * features(seed, d=C), labels(seed, B, C)
-    assert float(losses.cross_entropy(logits, y)) == pytest.approx(
-        slow_cross_entropy(as64(logits), y.tolist()), rel=1e-5
-    )
+def test_cross_entropy_against_loops() -> None:
+    for seed in range(4):
+        logits, y = 3 * features(seed, d=C), labels(seed, B, C)
+        assert float(losses.cross_entropy(logits, y)) == pytest.approx(
+            slow_cross_entropy(as64(logits), y.tolist()), rel=1e-5
+        )
 
 
 def test_cross_entropy_of_huge_logits_is_finite() -> None:
@@ -147,13 +147,13 @@ def test_class_means_by_hand() -> None:
     assert (means.dtype, counts.dtype) == (torch.float32, torch.int64)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_class_means_against_loops(seed: int) -> None:
-    h, y = features(seed), labels(seed, B, C)
-    means, counts = losses.class_means(h, y, C + 2)  # two classes that cannot occur
-    slow_means, slow_counts = slow_class_means(as64(h), y.tolist(), C + 2)
-    np.testing.assert_allclose(means.numpy(), slow_means, rtol=1e-5, atol=1e-6)
-    assert counts.tolist() == slow_counts
+def test_class_means_against_loops() -> None:
+    for seed in range(4):
+        h, y = features(seed), labels(seed, B, C)
+        means, counts = losses.class_means(h, y, C + 2)  # two classes that cannot occur
+        slow_means, slow_counts = slow_class_means(as64(h), y.tolist(), C + 2)
+        np.testing.assert_allclose(means.numpy(), slow_means, rtol=1e-5, atol=1e-6)
+        assert counts.tolist() == slow_counts
 
 
 def test_class_means_pass_the_gradient_on_to_each_sample() -> None:
@@ -185,20 +185,22 @@ def test_contrast_with_several_prototypes_of_a_class_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.07, 0.02])
-@pytest.mark.parametrize("seed", range(3))
-def test_contrast_against_loops(seed: int, tau: float) -> None:
-    h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=C)
-    classes = [2, 0, 3, 1]  # not in the order of the classes
-    loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), tau)
-    assert float(loss) == pytest.approx(slow_contrast(as64(h), y.tolist(), as64(g), classes, tau), rel=1e-4)
+def test_contrast_against_loops(tau: float) -> None:
+    for seed in range(3):
+        h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=C)
+        classes = [2, 0, 3, 1]  # not in the order of the classes
+        loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), tau)
+        assert float(loss) == pytest.approx(slow_contrast(as64(h), y.tolist(), as64(g), classes, tau), rel=1e-4)
 
 
 @pytest.mark.parametrize("classes", [[0, 1, 1, 3, 3, 3], [2, 2, 2, 2, 0, 0], [1, 1, 1, 1, 1, 1]])
-@pytest.mark.parametrize("seed", range(3))
-def test_contrast_with_missing_and_several_prototypes_against_loops(seed: int, classes: list[int]) -> None:
-    h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=len(classes))
-    loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), 0.3)
-    assert float(loss) == pytest.approx(slow_contrast(as64(h), y.tolist(), as64(g), classes, 0.3), rel=1e-4, abs=1e-7)
+def test_contrast_with_missing_and_several_prototypes_against_loops(classes: list[int]) -> None:
+    for seed in range(3):
+        h, y, g = features(seed), labels(seed, B, C), features(seed + 50, b=len(classes))
+        loss = losses.prototype_contrast(h, y, g, torch.tensor(classes), 0.3)
+        assert float(loss) == pytest.approx(
+            slow_contrast(as64(h), y.tolist(), as64(g), classes, 0.3), rel=1e-4, abs=1e-7
+        )
 
 
 def test_contrast_is_cross_entropy_over_cosine_with_one_prototype_per_class() -> None:
@@ -290,17 +292,17 @@ def test_mix_by_hand() -> None:
 
 
 @pytest.mark.parametrize("shape", [(B, D), (B, 3, 2, 4), (1, 1)])
-@pytest.mark.parametrize("seed", range(2))
-def test_mix_against_loops(seed: int, shape: tuple[int, ...]) -> None:
-    rng = np.random.default_rng(seed)
-    a, b = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
-    gamma = rng.uniform(size=shape[0]).astype(np.float32)
-    slow = np.zeros(shape)
-    for place in np.ndindex(*shape):
-        slow[place] = float(gamma[place[0]]) * float(a[place]) + (1 - float(gamma[place[0]])) * float(b[place])
-    mixed = i2pfl.mix(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(gamma))
-    assert mixed.dtype == torch.float32
-    np.testing.assert_allclose(mixed.numpy(), slow, rtol=1e-5, atol=1e-6)
+def test_mix_against_loops(shape: tuple[int, ...]) -> None:
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        a, b = (rng.normal(size=shape).astype(np.float32) for _ in range(2))
+        gamma = rng.uniform(size=shape[0]).astype(np.float32)
+        slow = np.zeros(shape)
+        for place in np.ndindex(*shape):
+            slow[place] = float(gamma[place[0]]) * float(a[place]) + (1 - float(gamma[place[0]])) * float(b[place])
+        mixed = i2pfl.mix(torch.from_numpy(a), torch.from_numpy(b), torch.from_numpy(gamma))
+        assert mixed.dtype == torch.float32
+        np.testing.assert_allclose(mixed.numpy(), slow, rtol=1e-5, atol=1e-6)
 
 
 def test_partner_by_hand() -> None:

@@ -35,10 +35,10 @@ def test_contrast_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_contrast_against_loops(seed: int, tau: float) -> None:
-    z, g, p = (drawn(3 * seed + i, 6, 5) for i in range(3))
-    assert float(model_contrast(z, g, p, tau)) == pytest.approx(slow(z, g, p, tau), rel=1e-4)
+def test_contrast_against_loops(tau: float) -> None:
+    for seed in range(3):
+        z, g, p = (drawn(3 * seed + i, 6, 5) for i in range(3))
+        assert float(model_contrast(z, g, p, tau)) == pytest.approx(slow(z, g, p, tau), rel=1e-4)
 
 
 def test_equal_references_give_ln_2_and_a_gradient_of_exactly_zero() -> None:

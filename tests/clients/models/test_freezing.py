@@ -74,8 +74,8 @@ def test_parts_that_a_network_lacks_are_refused(what: str, name: str, told: str)
 
 def test_timm_and_transformers_have_no_stages_to_freeze() -> None:
     pytest.importorskip("timm")
-    told = refusal_of(ConfigError, frozen, "stages:1", "timm:mobilenetv3_small_050")
-    assert "has no stages that can be told apart; allowed is none, encoder or norm" in told
+    result = refusal_of(ConfigError, frozen, "stages:1", "timm:mobilenetv3_small_050")
+    assert "has no stages that can be told apart; allowed is none, encoder or norm" in result
 
 
 def test_a_client_sends_what_is_free_alone() -> None:

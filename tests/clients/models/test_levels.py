@@ -69,5 +69,5 @@ def test_they_carry_gradients_and_leave_no_hook() -> None:
 
 def test_a_network_that_does_not_tell_is_refused_in_a_line() -> None:
     assert feature_levels(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is None
-    told = refusal_of(ConfigError, levels_of, build("torchvision:shufflenet_v2_x0_5", 4, 0).encoder, "method=x")
-    assert told.startswith("method=x: the network does not tell its feature levels; allowed are a row of layers")
+    result = refusal_of(ConfigError, levels_of, build("torchvision:shufflenet_v2_x0_5", 4, 0).encoder, "method=x")
+    assert result.startswith("method=x: the network does not tell its feature levels; allowed are a row of layers")

@@ -160,16 +160,16 @@ def test_images_that_a_network_cannot_take_are_told_in_a_line(name: str, size: i
 
 
 def test_the_catalogue_knows_batchnorm_of_a_librarys_network() -> None:
-    told = {name: NETWORKS[f"torchvision:{name}"].batchnorm for name in ("resnet18", "convnext_tiny", "vit_b_32")}
-    assert told == {"resnet18": True, "convnext_tiny": False, "vit_b_32": False}
+    fields = {name: NETWORKS[f"torchvision:{name}"].batchnorm for name in ("resnet18", "convnext_tiny", "vit_b_32")}
+    assert fields == {"resnet18": True, "convnext_tiny": False, "vit_b_32": False}
     assert NETWORKS.origin("torchvision:resnet18").startswith("torchvision ")
     assert "torchvision:resnet18" not in list(NETWORKS)
 
 
 def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    told = refusal_of(ConfigError, timm_nets.library)
-    assert told == "networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'"
+    result = refusal_of(ConfigError, timm_nets.library)
+    assert result == "networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'"
 
 
 def test_a_network_of_timm_has_one_stage() -> None:

@@ -28,9 +28,9 @@ def model() -> networks.SplitModel:
 
 
 def refusal(given: dict[str, Tensor]) -> str:
-    told = refusal_of(ConfigError, weights.fitted, model(), given, OURS, "/w.pth")
-    assert len(told) < 300
-    return told
+    result = refusal_of(ConfigError, weights.fitted, model(), given, OURS, "/w.pth")
+    assert len(result) < 300
+    return result
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
@@ -114,8 +114,8 @@ def test_whatever_does_not_fit_is_refused_by_name(change: dict[str, Tensor | Non
 
 
 def test_another_network_is_refused_with_the_first_names() -> None:
-    told = refusal(dict(models.get_model("resnet18").state_dict()))
-    assert re.search(r"is not of torchvision:shufflenet_v2_x0_5: it lacks .* and \d+ more and has conv1.weight", told)
+    fields = refusal(dict(models.get_model("resnet18").state_dict()))
+    assert re.search(r"is not of torchvision:shufflenet_v2_x0_5: it lacks .* and \d+ more and has conv1.weight", fields)
 
 
 class Evil:
@@ -134,15 +134,15 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
         assert "\n" not in said
         return said
 
-    assert "it is no file of tensors alone" in told("evil.pth", pickle.dumps({"conv1.0.weight": Evil()}))
+    assert "it is no file of tensors alone" in result("evil.pth", pickle.dumps({"conv1.0.weight": Evil()}))
     torch.save({"w": Evil()}, tmp_path / "zip.pth")
-    assert "it is no file of tensors alone" in told("zip.pth", (tmp_path / "zip.pth").read_bytes())
-    assert "it is no file of tensors alone" in told("cut.safetensors", b"\x08\0\0\0\0\0\0\0{")
-    assert "expected a file that ends in .safetensors, .pth, .pt" in told("w.bin", b"")
+    assert "it is no file of tensors alone" in result("zip.pth", (tmp_path / "zip.pth").read_bytes())
+    assert "it is no file of tensors alone" in result("cut.safetensors", b"\x08\0\0\0\0\0\0\0{")
+    assert "expected a file that ends in .safetensors, .pth, .pt" in result("w.bin", b"")
     torch.save({"lr": 0.1}, tmp_path / "other.pth")
-    assert "expected tensors by name, found 'lr': float" in told("other.pth", (tmp_path / "other.pth").read_bytes())
+    assert "expected tensors by name, found 'lr': float" in result("other.pth", (tmp_path / "other.pth").read_bytes())
     torch.save([1], tmp_path / "list.pth")
-    assert "expected tensors by name" in told("list.pth", (tmp_path / "list.pth").read_bytes())
+    assert "expected tensors by name" in result("list.pth", (tmp_path / "list.pth").read_bytes())
     assert "No such file" in refusal_of(ConfigError, weights.read, tmp_path / "none.pth")
     assert "No such file" in refusal_of(ConfigError, weights.digest, tmp_path / "none.pth")
 

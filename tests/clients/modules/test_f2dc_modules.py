@@ -121,9 +121,9 @@ def test_encoder_in_stages_is_the_encoder_to_the_bit(name: str, widths: tuple[in
 )
 def test_network_without_stages_is_refused_by_name(encoder: nn.Module) -> None:
     assert feature_stages(encoder) is None
-    told = Blueprint(ModelConfig(name="mlp"), C, 32, SEED)
+    result = Blueprint(ModelConfig(name="mlp"), C, 32, SEED)
     with pytest.raises(ConfigError, match="the network 'mlp' has no feature map"):
-        modules().wrap(SplitModel(encoder, 8, C), told)
+        modules().wrap(SplitModel(encoder, 8, C), result)
 
 
 # --- names and initial weights ---------------------------------------------------------------------

@@ -15,12 +15,12 @@ def test_a_read_only_array_is_viewed_without_a_word(shape: tuple[int, ...]) -> N
     always = torch.is_warn_always_enabled()
     torch.set_warn_always(True)  # else Torch tells it once in the life of a process
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as result:
             warnings.simplefilter("always")
             torch.from_numpy(array)
-            assert len(told) == 1
+            assert len(result) == 1
             tensor = view(array)
-            assert len(told) == 1
+            assert len(result) == 1
     finally:
         torch.set_warn_always(always)
     assert not array.flags.writeable

@@ -111,8 +111,8 @@ def test_a_precision_by_name_means_channels_last_whatever_the_machine(precision_
 def test_auto_follows_what_the_run_says_and_else_the_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     for bf16, expected in ((True, BF16), (False, LAST)):
         monkeypatch.setattr(precision, "has_bf16", lambda device, bf16=bf16: bf16)
-        for told in ("", "hardware"):
-            assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=told), CPU) == expected
+        for result in ("", "hardware"):
+            assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=result), CPU) == expected
         for name in ARITHMETICS:
             assert precision.arithmetic(TrainConfig(epochs=1, batch_size=2, lr=0.1, arithmetic=name), CPU) == name
 

@@ -29,8 +29,8 @@ def test_both_models_on_its_own_images(where: str) -> None:
 
 
 def test_it_changes_nothing_and_tells_nothing_unasked() -> None:
-    (arrays, told), (plain, metrics) = asked(fedavg(model="cnn_bn"), "loss", "train"), fit(fedavg(model="cnn_bn"))
+    (arrays, result), (plain, metrics) = asked(fedavg(model="cnn_bn"), "loss", "train"), fit(fedavg(model="cnn_bn"))
     assert same(arrays, plain)
-    assert set(told) - set(metrics) == {LOCAL_RECEIVED, LOCAL_TRAINED}
-    assert {name: told[name] for name in metrics} == metrics
+    assert set(result) - set(metrics) == {LOCAL_RECEIVED, LOCAL_TRAINED}
+    assert {name: result[name] for name in metrics} == metrics
     assert set(asked(fedavg(), "loss", "validation")[1]) == set(metrics)  # it has no such part

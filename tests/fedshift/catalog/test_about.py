@@ -53,27 +53,26 @@ def test_the_list_is_in_the_groups_of_the_readme() -> None:
     assert headings == [title for group, title in registry.GROUP_TITLES.items() if group != "other"]
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_method_tells_its_parameters_with_defaults_that_it_takes(name: str, plain: Path) -> None:
+def test_each_method_tells_its_parameters_with_defaults_that_it_takes(plain: Path) -> None:
     """Whatever is printed as a default can be typed, and is what a run without it has."""
-    method = registry.get(name)
-    told = {one.key: one for one in methods.parameters(method)}
-    assert list(told) == method.known_keys()
-    assert all(one.allowed not in ("", "anything") for one in told.values())
-    run = resolve({"experiment": str(plain), "method": name, "set": method.short}).method
-    own = [key for key in told if key in run and f"method.{key}=" not in method.short]
-    assert {key: yaml.safe_load(told[key].default) for key in own} == {
-        key: list(run[key]) if isinstance(run[key], tuple) else run[key] for key in own
-    }
+    for method in map(registry.get, OURS):
+        fields = {one.key: one for one in methods.parameters(method)}
+        assert list(fields) == method.known_keys()
+        assert all(one.allowed not in ("", "anything") for one in fields.values()), method.name
+        run = resolve({"experiment": str(plain), "method": method.name, "set": method.short}).method
+        own = [key for key in fields if key in run and f"method.{key}=" not in method.short]
+        assert {key: yaml.safe_load(fields[key].default) for key in own} == {
+            key: list(run[key]) if isinstance(run[key], tuple) else run[key] for key in own
+        }, method.name
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_method_has_a_page_with_its_equations(name: str) -> None:
-    path, _, part = methods.page(name).partition("#")
-    page = Path(path).read_text(encoding="utf-8")
-    assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
-    assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations")
-    assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
+def test_each_method_has_a_page_with_its_equations() -> None:
+    for name in OURS:
+        path, _, part = methods.page(name).partition("#")
+        page = Path(path).read_text(encoding="utf-8")
+        assert Path(path) == ROOT / "docs" / "methods" / f"{name}.md"
+        assert bool(re.search(r"^## Equations$", page, re.MULTILINE)) == (part == "equations"), name
+        assert part or name in ("fedavg", "fedavg-ft", "fedbn", "local", "f2dc-code")  # of which the text says all
 
 
 @pytest.mark.parametrize(
@@ -93,20 +92,20 @@ def test_parameters_by_hand(method: str, key: str, default: str, allowed: str) -
 
 
 def test_values_of_papers_are_those_of_their_experiments() -> None:
-    told = parameter("fedcode", "alpha").papers
-    assert told.startswith("100.0 (") and "f2dc-pacs" in told and "digits-small" not in told
+    result = parameter("fedcode", "alpha").papers
+    assert result.startswith("100.0 (") and "f2dc-pacs" in result and "digits-small" not in result
     assert "lambda_proto [0.1, 10.0, log]" in shown("methods", "fedproto")  # where `fedshift tune` looks
     page = shown("methods", "fedcode")
     assert "alpha is 100 for PACS" in page  # what conf/methods says of where its values are from
     assert "strategies.fedcode:FedCodeStrategy" in page and "style encoder, head" in page
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_each_parameter_of_our_methods_is_described(name: str) -> None:
-    page = shown("methods", name)
-    for one in methods.parameters(registry.get(name)):
-        assert re.fullmatch(r"[A-Z].*\.", one.description), one.key
-        assert one.description[:60] in page
+def test_each_parameter_of_our_methods_is_described() -> None:
+    for name in OURS:
+        page = shown("methods", name)
+        for one in methods.parameters(registry.get(name)):
+            assert re.fullmatch(r"[A-Z].*\.", one.description), (name, one.key)
+            assert one.description[:60] in page, (name, one.key)
 
 
 def test_each_key_is_described_in_a_sentence() -> None:
@@ -145,17 +144,17 @@ def test_keys_of_one_section() -> None:
 
 
 def test_one_data_set() -> None:
-    told = shown("datasets", "pacs")
-    assert "photo, art_painting, cartoon, sketch" in told and "7: dog" in told
-    assert "f2dc-pacs" in told and "art_painting 2,048" in told and "docs/guide/datasets.md" in told
+    result = shown("datasets", "pacs")
+    assert "photo, art_painting, cartoon, sketch" in result and "7: dog" in result
+    assert "f2dc-pacs" in result and "art_painting 2,048" in result and "docs/guide/datasets.md" in result
     assert "those of data-dir" in shown("datasets", "folders")
 
 
 def test_one_experiment(tmp_path: Path) -> None:
-    told = shown("experiments", "f2dc-pacs")
-    assert "10: photo 2, art_painting 3, cartoon 2, sketch 3" in told
-    assert "f2dc.Table 1b: fedshift compare RUNS --paper 'f2dc.Table 1b'" in told
-    assert "fedcode: alpha=100.0" in told and "100 rounds of 10 local epochs" in told
+    result = shown("experiments", "f2dc-pacs")
+    assert "10: photo 2, art_painting 3, cartoon 2, sketch 3" in result
+    assert "f2dc.Table 1b: fedshift compare RUNS --paper 'f2dc.Table 1b'" in result
+    assert "fedcode: alpha=100.0" in result and "100 rounds of 10 local epochs" in result
     own = tmp_path / "mine.yaml"
     own.write_text((files.CONF / "experiments" / "handwritten.yaml").read_text())
     assert shown("experiments", str(own)).startswith("mine")
@@ -209,12 +208,12 @@ def test_bash_cuts_words_at_the_equals_sign() -> None:
 
 def test_every_key_that_is_completed_is_one() -> None:
     for key in completed("", "handwritten"):
-        told = ""
+        result = ""
         try:
             parse_arguments(["handwritten", f"{key}1"])
         except ConfigError as error:  # 1 may be no value of it
-            told = str(error)
-        assert "unknown key" not in told, key
+            result = str(error)
+        assert "unknown key" not in result, key
 
 
 def test_values_that_are_completed_are_taken() -> None:

@@ -84,11 +84,11 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
         make("fedavg", seed, 50 + seed, "model.name=resnet18", folder="large")
         make("f2dc", seed, 55 + seed, "model.name=resnet18", folder="large")
     found = claims([tmp_path])  # each folder in it is a comparison of its own
-    told = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.claims
+    fields = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.claims
             if claim.table == TABLE}  # fmt: skip
-    assert told["F2DC", "pacs"] == (SEEN, "")
-    assert told["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
-    assert told["F2DC", "large"] == (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)")
+    assert fields["F2DC", "pacs"] == (SEEN, "")
+    assert fields["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
+    assert fields["F2DC", "large"] == (NOT_COMPARABLE, "model.name=resnet18 (paper resnet10)")
 
 
 def test_a_gain_that_several_folders_judge_is_counted_once(make: Make, tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_the_folders_of_runs_that_lie_in_one_are_one_comparison(make: Make, tmp_
         make("fedavg", seed, 50 + seed)
         make("f2dc", seed, 55 + seed)
     for file in (tmp_path / "pacs").iterdir():
-        told = json.loads(file.read_text())
+        content = json.loads(file.read_text())
         run = tmp_path / "runs" / file.stem
         run.mkdir(parents=True)
-        (run / "config.yaml").write_text(yaml.safe_dump(told.pop("config")))
-        (run / "results.json").write_text(json.dumps(told))
+        (run / "config.yaml").write_text(yaml.safe_dump(content.pop("config")))
+        (run / "results.json").write_text(json.dumps(content))
     kept, finished = one(claims([tmp_path / "pacs"]), "F2DC"), one(claims([tmp_path / "runs"]), "F2DC")
     assert finished.verdict == SEEN and finished.our_gain == kept.our_gain
 
@@ -177,8 +177,8 @@ def test_the_command_in_three_forms(make: Make, tmp_path: Path) -> None:
     assert "F2DC" in text and " seen" in text and "printed gains without a run here: " in text
     page = CliRunner().invoke(cli.app, ["claims", folder, "--markdown", "--score", "final"]).stdout
     assert "| f2dc.table1b | **F2DC** |" in page and "last round" in page
-    told = json.loads(CliRunner().invoke(cli.app, ["claims", folder, "--json"]).stdout)
-    assert told["rule"] == list(RULE) and told["claims"][0]["seeds"] == [0, 1, 2]
+    output = json.loads(CliRunner().invoke(cli.app, ["claims", folder, "--json"]).stdout)
+    assert output["rule"] == list(RULE) and output["claims"][0]["seeds"] == [0, 1, 2]
 
 
 def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) -> None:
@@ -195,13 +195,13 @@ def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) ->
         notes = {line for line in lines if line.startswith("- ")}
         return {row["row"] for row in rows if row["table"] == "f2dc.table1b"}, notes
 
-    everything, notes = told()
+    everything, notes = result()
     assert everything == {"F2DC", "FedProx", "MOON"}
-    comparable, fewer = told("--comparable")
+    comparable, fewer = result("--comparable")
     assert comparable == {"F2DC", "FedProx"}
     (more,) = fewer - notes
     assert notes < fewer and more.endswith(" are shown")
-    assert told("--own")[0] == told("--own", "--comparable")[0] == {"F2DC"}
+    assert result("--own")[0] == result("--own", "--comparable")[0] == {"F2DC"}
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_pa
         make("f2dc", seed, 55 + 1.1 * seed)
         make("fedavg", seed, 52 + seed, folder="other")
     for file in (tmp_path / "pacs").iterdir():
-        told = json.loads(file.read_text())
-        file.write_text(json.dumps(told | {"others": {"bn=retaken": told["domains"]}}))
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps(content | {"others": {"bn=retaken": content["domains"]}}))
     make("fedprox", 0, 50, "model.bn=local")  # cannot be scored so, which keeps no folder out
     found = claims([tmp_path], score="bn=retaken")
     assert found.lacking == ("other",)

@@ -41,13 +41,13 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     def make(
         method: str, seed: int, domains: Mapping[str, float | None], *, name: str = "", flat: Mapping[str, Any] = {},
-        told: Mapping[str, Any] = {}, experiment: str = "handwritten", **results: Any,
+        result: Mapping[str, Any] = {}, experiment: str = "handwritten", **results: Any,
     ) -> Path:  # fmt: skip
         given = {"experiment": experiment, "method": method, "seed": seed} | flat
         config = resolve(given)
         folder = tmp_path / "runs" / (name or f"{method}-{seed}-{len(list(tmp_path.glob('runs/*')))}")
         folder.mkdir(parents=True)
-        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **told}
+        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **result}
         (folder / "config.yaml").write_text(yaml.safe_dump(content))
         personal = method in ("fedbn", "local", "fedproto")
         summary = {
@@ -85,9 +85,9 @@ def test_mean_spread_and_p_are_those_of_a_hand_computation(three_seeds: list[Pat
     assert fedavg.values["STD"].mean == pytest.approx(20 / math.sqrt(2))
     # i2pfl less fedavg, seed by seed: 1, 3, 2: mean 2, deviation 1, t = 2 / (1 / sqrt 3) = 3.4641 with 2 degrees of
     # freedom, of which the distribution is known: p = 1 - t / sqrt(2 + t^2) = 1 - 3.4641 / sqrt(14) = 0.0742.
-    told = i2pfl.difference
-    assert told is not None and (told.difference.mean, told.difference.std) == (2, 1)
-    assert told.p == pytest.approx(1 - math.sqrt(12) / math.sqrt(14)) == pytest.approx(0.0742, abs=5e-5)
+    result = i2pfl.difference
+    assert result is not None and (result.difference.mean, result.difference.std) == (2, 1)
+    assert result.p == pytest.approx(1 - math.sqrt(12) / math.sqrt(14)) == pytest.approx(0.0742, abs=5e-5)
     assert fedavg.difference is None
     # The best: scan 62 against (60 + 64 + 65) / 3 = 63; street 42 against 45; STD 14.14 against 18 / sqrt(2).
     assert i2pfl.best == {"scan", "street", "AVG", "STD", "WORST"} and fedavg.best == set()
@@ -159,16 +159,16 @@ def test_one_seed_has_no_spread_and_two_no_test(make_run: MakeRun) -> None:
     assert (row.values["AVG"].mean, row.values["AVG"].std) == (51, None)
     assert row.difference is not None and row.difference.difference.mean == 1 and row.difference.p is None
     runs += [make_run("fedavg", 1, two(60, 40), flat=flat), make_run("i2pfl", 1, two(63, 43), flat=flat)]
-    told = compare(runs).numbers.rows[1].difference
-    assert told is not None and told.difference.std == pytest.approx(math.sqrt(2)) and told.p is None
+    result = compare(runs).numbers.rows[1].difference
+    assert result is not None and result.difference.std == pytest.approx(math.sqrt(2)) and result.p is None
     assert spread([]).mean is None
 
 
 def test_unequal_seeds_are_paired_on_the_common_ones_and_told(three_seeds: list[Path], make_run: MakeRun) -> None:
     extra = make_run("fedavg", 7, two(10, 10), flat={"set": SCAN_STREET})
     found = compare([*three_seeds[:2], extra, *three_seeds[3:]])
-    told = found.numbers.rows[1].difference
-    assert told is not None and told.seeds == (0, 1) and told.difference.mean == 2
+    result = found.numbers.rows[1].difference
+    assert result is not None and result.seeds == (0, 1) and result.difference.mean == 2
     assert "i2pfl has the seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in found.numbers.notes
     others = [make_run(name, 0, two(4, 4), flat={"set": SCAN_STREET}) for name in ("fedprox", "moon")]
     notes = compare([*three_seeds[:2], *others]).numbers.notes
@@ -539,23 +539,23 @@ def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_oth
 def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
     others = {"others": {"bn=batch": two(3, 4), "bn=own": two(5, 6)}}
     runs = [make_run("fedavg", seed, two(1, 2), flat={"set": BY_BATCH}, **others) for seed in (0, 1)]
-    told = "batches of 32 test images, which decide bn=batch"
+    result = "batches of 32 test images, which decide bn=batch"
     for score, expected in (("bn=batch", True), ("bn", True), ("bn=own", False), ("last5", False)):
-        assert (told in compare(runs, score=score).numbers.notes) is expected, score
+        assert (result in compare(runs, score=score).numbers.notes) is expected, score
 
 
 def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     flat = {"set": "method.sigma=5", "rounds": 20}
     run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
     found = compare([run], paper="f2dc.table2")
-    told = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
-    assert f"- not the paper's, f2dc beside F2DC: {told}" in found.text()
-    assert f"- not the paper's, f2dc beside F2DC: {told}" in found.markdown()
-    assert f"<li>not the paper&#39;s, f2dc beside F2DC: {told}</li>" in found.html()
+    result = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
+    assert f"- not the paper's, f2dc beside F2DC: {result}" in found.text()
+    assert f"- not the paper's, f2dc beside F2DC: {result}" in found.markdown()
+    assert f"<li>not the paper&#39;s, f2dc beside F2DC: {result}</li>" in found.html()
     for text in (found.text(), found.markdown(), found.html()):
         assert "  less paper, 2 values differ" in text
     (line,) = csv.DictReader(io.StringIO(found.csv()))
-    assert line["not the paper's"] == told.replace(", ", "; ")
+    assert line["not the paper's"] == result.replace(", ", "; ")
     (row,) = json.loads(found.json())["rows"]
     assert row["altered"] == {
         "method.sigma": {"ours": ["5.0"], "paper": "0.1"}, "rounds": {"ours": ["20"], "paper": "100"}
@@ -573,13 +573,13 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
     notes = compare(runs, paper="f2dc.table2").numbers.notes
     shared = [note for note in notes if note.startswith("not the paper's, in every row beside a printed one: ")]
     assert len(shared) == 1
-    for told in (
+    for result in (
         "rounds=10 (paper 100)", "nodes=6 (paper 20)", "train.epochs=5 (paper 10)",
         "allocation.counts={mnist:2,mnistm:2,usps:2} (paper {mnist:3,svhn:6,syn:5,usps:6})",
         "allocation.share={mnist:0.01,mnistm:0.03,usps:0.05} (paper 0.01)",
         "dataset.domains=[mnist,usps,mnistm] (paper [mnist,usps,svhn,syn])",
     ):  # fmt: skip
-        assert told in shared[0]
+        assert result in shared[0]
     assert "dataset.size" not in shared[0]  # null is the data set's own, 32
     assert (
         "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair), "
@@ -603,10 +603,10 @@ def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:
 @given(st.integers(0, 300), st.text(max_size=400))
 def test_a_line_of_altered_values_is_bounded_and_counts_the_rest(number: int, value: str) -> None:
     values = [Altered(f"train.key{i}", (shortened(value, MOST_VALUE),), "0") for i in range(number)]
-    told = listed(values)
-    assert len(told) <= MOST_NAMED * (MOST_VALUE + 40) + 40
-    assert told.count("(paper 0)") - value.count("(paper 0)") * min(number, MOST_NAMED) <= MOST_NAMED
-    assert told.endswith(f" and {number - MOST_NAMED} more, which --json names") == (number > MOST_NAMED)
+    result = listed(values)
+    assert len(result) <= MOST_NAMED * (MOST_VALUE + 40) + 40
+    assert result.count("(paper 0)") - value.count("(paper 0)") * min(number, MOST_NAMED) <= MOST_NAMED
+    assert result.endswith(f" and {number - MOST_NAMED} more, which --json names") == (number > MOST_NAMED)
 
 
 def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run: MakeRun) -> None:
@@ -741,8 +741,8 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     assert "i2pfl +2.00 (-0.48 to +4.48)" in labels[0] and "fedavg 52.00 ± 2.00; i2pfl 54.00 ± 2.65" in labels[2]
     # A round without a domain, and one scored on a part, are no points of a curve.
     assert labels[1] == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
-    told = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
-    assert told | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not told", "seeds": "3"} == told
+    fields = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
+    assert fields | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not told", "seeds": "3"} == fields
     assert "swipe it sideways" in found.html()
     kept = keep(runs, tmp_path / "kept")
     assert _Page.read(compare(kept).html(place)).labels == labels and _Page.read(compare(kept).html(place)).links == []
@@ -771,8 +771,8 @@ def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> 
         assert "not the same git" in text
         assert all(line.isprintable() for line in text.splitlines())
     file = runs[0] / "results.json"
-    told = json.loads(file.read_text())
-    file.write_text(json.dumps(told | {"domains": {f"\x1b[2J{i}": 1.0 for i in range(900)}}))
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps(content | {"domains": {f"\x1b[2J{i}": 1.0 for i in range(900)}}))
     with pytest.raises(ConfigError, match="domains: Dictionary should have at most 500 items") as caught:
         compare(runs)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
@@ -841,8 +841,8 @@ def test_kept_files_make_the_same_table_and_tell_no_local_path(
     files = keep([tmp_path / "runs"], tmp_path / "kept")
     assert [file.name for file in files] == sorted(f"{run.name}.json" for run in three_seeds)
     assert not any(str(tmp_path) in file.read_text() for file in files)
-    told = compare([tmp_path / "kept"]).numbers
-    assert [(row.label, row.values, row.difference) for row in told.rows] == [
+    result = compare([tmp_path / "kept"]).numbers
+    assert [(row.label, row.values, row.difference) for row in result.rows] == [
         (row.label, row.values, row.difference) for row in compare(three_seeds).numbers.rows
     ]
     assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
@@ -961,8 +961,8 @@ def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make
     asked = {"asked": {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}}
     own = {"experiment": "mine"}
 
-    def run(method: str, flat: dict[str, str], told: Mapping[str, Any]) -> Path:
-        folder = make_run(method, 0, two(50, 40), flat=flat, told=told)
+    def run(method: str, flat: dict[str, str], result: Mapping[str, Any]) -> Path:
+        folder = make_run(method, 0, two(50, 40), flat=flat, told=result)
         config = yaml.safe_load((folder / "config.yaml").read_text())
         config["resolved"] |= own
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -1017,8 +1017,8 @@ def test_each_task_has_its_own_best(make_run: MakeRun) -> None:
     found = compare([make_run(method, 0, domains, flat=flat) for method, domains in scores])
     best = {row.method: row.best - {"STD", "WORST"} for row in found.numbers.rows}
     assert best == {"fedavg": {"scan", "AVG"}, "i2pfl": {"street"}, "local": {"street", "AVG"}, "fedproto": {"scan"}}
-    told = "marked: the best mean of a column, among the rows of each task (global, personal) by itself"
-    assert any(note.startswith(told) for note in found.numbers.notes)
+    result = "marked: the best mean of a column, among the rows of each task (global, personal) by itself"
+    assert any(note.startswith(result) for note in found.numbers.notes)
     assert sum("**60.00**" in line for line in found.markdown().splitlines()) == 1
     assert "90.00*" not in found.text() and "95.00*" in found.text() and "60.00*" in found.text()
     alone = compare([make_run("fedavg", 1, two(60, 40), flat=flat), make_run("local", 1, two(90, 80), flat=flat)])
@@ -1051,7 +1051,7 @@ def test_distinct_test_images_are_told(make_run: MakeRun) -> None:
         return content
 
     flat = {"set": SCAN_STREET}
-    run = make_run("local", 0, two(60, 40), flat=flat, figures=told(90))
+    run = make_run("local", 0, two(60, 40), flat=flat, figures=result(90))
     assert "test images: scan 90 (180 scores), street 90 (180 scores)" in compare([run]).numbers.notes
     assert "180 (360 scores)" in compare([run]).html()
 

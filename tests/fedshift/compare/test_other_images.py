@@ -38,9 +38,9 @@ def make(tmp_path: Path) -> Make:
         config = resolve({"experiment": "handwritten", "method": method, "seed": seed, "set": settings})
         path = tmp_path / place / f"{method}-{seed}-{len(list(tmp_path.glob(f'{place}/*')))}"
         path.mkdir(parents=True)
-        told = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}}
+        fields = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}}
         (path / "config.yaml").write_text(
-            yaml.safe_dump(told | ({} if known is None else {"images": known}), sort_keys=False)
+            yaml.safe_dump(fields | ({} if known is None else {"images": known}), sort_keys=False)
         )
         domains = {"scan": avg + 5, "street": avg - 5}
         summary = {

@@ -63,10 +63,10 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
     # AVG: local 87.87, fedseproto 89.83, fedproto 90.18
     points = paid(found.numbers.rows, found.numbers.costs, "AVG")  # type: ignore[arg-type]
     assert {row.label: price for price, _, row in points[BYTES]} == {"local": 0, "fedproto": 0.5, "fedseproto": 0.75}
-    told = {what: line for what in (BYTES, SECONDS, FLOPS) for line in found.numbers.notes if f", {what}: " in line}
-    assert told[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
-    assert told[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
-    assert told[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
+    fields = {what: line for what in (BYTES, SECONDS, FLOPS) for line in found.numbers.notes if f", {what}: " in line}
+    assert fields[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
+    assert fields[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
+    assert fields[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
     page = found.html()
     for what, name in (
         (BYTES, "local 87.87 at 0"),
@@ -110,29 +110,29 @@ def test_costs_of_another_experiment_are_refused(tmp_path: Path) -> None:
 def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -> None:
     """FedProto with shared weights sends a hundred times as much."""
     runs = ROOT / "docs" / "results" / "digits-cnn"
-    told = {"experiment": "digits-small-cnn"}
-    measured = [cost("fedproto", 1, 1, 1, **told), cost("fedavg", 1, 1, 1, **told)]
-    found = compare([runs], costs=written(tmp_path, *measured, **told))
+    fields = {"experiment": "digits-small-cnn"}
+    measured = [cost("fedproto", 1, 1, 1, **fields), cost("fedavg", 1, 1, 1, **fields)]
+    found = compare([runs], costs=written(tmp_path, *measured, **fields))
     assert found.numbers.costs is not None
     rows = {row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]}
     assert rows == {"fedavg", "fedproto share_weights=false"}
-    sharing = cost("fedproto", 1, 1, 1, **told, given="method.share_weights=true")
+    sharing = cost("fedproto", 1, 1, 1, **fields, given="method.share_weights=true")
     one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
     assert len(one_kind) == 3
-    found = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **told), **told))
+    found = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **fields), **fields))
     assert "no costs of fedproto" in found.numbers.notes  # its row is named by the method alone
-    found = compare([runs], costs=written(tmp_path, sharing, **told))
+    found = compare([runs], costs=written(tmp_path, sharing, **fields))
     labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
     assert labels == ["fedproto share_weights=true"]
 
 
 def test_weights_and_rates_change_no_costs(tmp_path: Path) -> None:
-    runs, told = ROOT / "docs" / "results" / "digits-cnn-field", {"experiment": "digits-small-cnn"}
-    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **told), **told))
+    runs, result = ROOT / "docs" / "results" / "digits-cnn-field", {"experiment": "digits-small-cnn"}
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **result), **result))
     labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
     assert labels == ["feddyn alpha=0.01", "feddyn alpha=0.1"]
-    off = cost("feddyn", 1, 1, 1, **told, given="method.alpha=0")
-    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **told))
+    off = cost("feddyn", 1, 1, 1, **result, given="method.alpha=0")
+    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **result))
     assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in found.numbers.notes
 
 

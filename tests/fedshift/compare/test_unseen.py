@@ -170,8 +170,8 @@ def test_shares_by_domain_may_leave_out_the_domain_that_is_held_out(keep: Keep) 
     shares = {"scan": 0.1, "street": 0.2, "texture": 0.3}
     runs = []
     for out in reversed(THREE):
-        told = ", ".join(f"{domain}: {share}" for domain, share in shares.items() if domain != out)
-        runs.append(keep("fedavg", f"[{out}]", settings=f"'allocation.share={{{told}}}'"))
+        result = ", ".join(f"{domain}: {share}" for domain, share in shares.items() if domain != out)
+        runs.append(keep("fedavg", f"[{out}]", settings=f"'allocation.share={{{result}}}'"))
     (row,) = compare(runs, held_out=True).numbers.rows
     assert row.by_seed[0]["AVG"] == pytest.approx(30)
 
@@ -191,7 +191,7 @@ def test_the_command_and_its_page(keep: Keep, tmp_path: Path) -> None:
     in_turn(keep, "fedavg", {0: 0, 1: 1})
     in_turn(keep, "ga", {0: 2, 1: 5})
     page = tmp_path / "page.html"
-    told = CliRunner().invoke(cli.app, ["compare", str(tmp_path), "--unseen", "--markdown", "--html", str(page)])
-    assert told.exit_code == 0, told.output
-    assert "| ga | global | 2 | **33.50 ± 2.12** |" in told.stdout and "+3.00 ± 1.41" in told.stdout
+    result = CliRunner().invoke(cli.app, ["compare", str(tmp_path), "--unseen", "--markdown", "--html", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "| ga | global | 2 | **33.50 ± 2.12** |" in result.stdout and "+3.00 ± 1.41" in result.stdout
     assert "fedavg-0 + fedavg-1 + fedavg-2" in page.read_text()

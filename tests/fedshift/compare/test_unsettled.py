@@ -112,10 +112,10 @@ def test_what_a_paper_leaves_open_is_not_called_its_own(
 
 def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
     found = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
-    told = "where the paper is silent or unclear (our reading in brackets): f2dc: eval_modules=none (client_mean)"
-    assert f"- {told}" in found.text().replace("\n  ", " ")
-    assert f"- {told}".replace("_", r"\_") in found.markdown()
-    assert f"<li>{told}</li>" in found.html()
+    result = "where the paper is silent or unclear (our reading in brackets): f2dc: eval_modules=none (client_mean)"
+    assert f"- {result}" in found.text().replace("\n  ", " ")
+    assert f"- {result}".replace("_", r"\_") in found.markdown()
+    assert f"<li>{result}</li>" in found.html()
     for text in (found.text(), found.markdown(), found.html()):
         assert "  less paper, 1 value differs" in text
     (line,) = csv.DictReader(io.StringIO(found.csv()))
@@ -135,9 +135,9 @@ def test_a_note_says_what_the_paper_prints_otherwise_than_the_experiment(keep: K
         return note.removeprefix("the paper's values are those of conf/experiments/")
 
     both = [keep("f2dc-pacs", "fedprox"), keep("f2dc-pacs", "f2dc")]
-    assert told(compare(both, paper="f2dc.table1b")) == "f2dc-pacs"
+    assert result(compare(both, paper="f2dc.table1b")) == "f2dc-pacs"
     both.append(keep("f2dc-pacs", "fedavg", "modules=[f2dc]"))
-    assert told(compare(both, paper="f2dc.table3")) == (
+    assert result(compare(both, paper="f2dc.table3")) == (
         "f2dc-pacs, but for modules.f2dc.local_modules=local, which it prints"
     )
 
@@ -248,12 +248,12 @@ def test_all_papers_declare_readings() -> None:
 def test_an_unknown_key_is_refused_in_one_line(
     key: str, known: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = yaml.safe_load((CONF / "papers" / "f2dc.yaml").read_text())
+    content = yaml.safe_load((CONF / "papers" / "f2dc.yaml").read_text())
     (tmp_path / "papers").mkdir()
     monkeypatch.setattr(printed, "CONF", tmp_path)
-    for part, place in ((told, "f2dc.yaml: readings"), (told["tables"][1], "f2dc.yaml: Table 1b: readings")):
+    for part, place in ((content, "f2dc.yaml: readings"), (content["tables"][1], "f2dc.yaml: Table 1b: readings")):
         part["readings"] = {key: "The paper does not say."}
-        (tmp_path / "papers" / "f2dc.yaml").write_text(yaml.safe_dump(told))
+        (tmp_path / "papers" / "f2dc.yaml").write_text(yaml.safe_dump(content))
         with pytest.raises(ConfigError, match=f"{place}: unknown key {key!r}; .*{known}") as error:
             printed._read.__wrapped__("f2dc")
         assert "\n" not in str(error.value)
@@ -272,9 +272,9 @@ def test_an_unknown_key_is_refused_in_one_line(
 def test_a_value_without_a_reason_or_with_two_is_refused(
     part: dict[str, Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = yaml.safe_load((CONF / "papers" / "fedcode.yaml").read_text())
+    content = yaml.safe_load((CONF / "papers" / "fedcode.yaml").read_text())
     (tmp_path / "papers").mkdir()
-    (tmp_path / "papers" / "fedcode.yaml").write_text(yaml.safe_dump(told | part))
+    (tmp_path / "papers" / "fedcode.yaml").write_text(yaml.safe_dump(content | part))
     monkeypatch.setattr(printed, "CONF", tmp_path)
     with pytest.raises(ConfigError, match=words):
         printed._read.__wrapped__("fedcode")

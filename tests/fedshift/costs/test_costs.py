@@ -141,10 +141,10 @@ def test_a_table_with_units_and_the_machine(
     assert list(tmp_path.iterdir()) == []  # nothing is written
     monkeypatch.setattr(command, "run", lambda arguments, paper: found)
     cli.costs(asked, as_json=True)
-    told = json.loads(capsys.readouterr().out)
-    assert told["costs"][0]["step_flops"] == step_by_hand(16)
-    assert told["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
-    assert told["machine"] == found.machine
+    output = json.loads(capsys.readouterr().out)
+    assert output["costs"][0]["step_flops"] == step_by_hand(16)
+    assert output["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
+    assert output["machine"] == found.machine
     with pytest.raises(ConfigError, match="give --markdown or --json, not both"):
         cli.costs(asked, markdown=True, as_json=True)
 
@@ -155,9 +155,9 @@ def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fail
     with pytest.raises(FedShiftError, match="failed, and not in the table: fedprox"):
         cli.costs(["fedprox", "fedavg", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK], as_json=True)
     out, err = capsys.readouterr()
-    told = json.loads(out)
-    assert [one["label"] for one in told["costs"]] == ["fedavg"]
-    assert any(note.startswith("fedprox: left out: round 1: no node delivered") for note in told["notes"])
+    content = json.loads(out)
+    assert [one["label"] for one in content["costs"]] == ["fedavg"]
+    assert any(note.startswith("fedprox: left out: round 1: no node delivered") for note in content["notes"])
     assert "[1/2] fedprox\n" in err and "[2/2] fedavg\n" in err and "node 0" in err
 
 
@@ -208,9 +208,9 @@ def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs
         ["paper: F2DC", "5.43 (1.00)", "193.72 (1.00)", "16.46 (1.01)", "180.67 (1.02)"],
     ]  # fmt: skip
     assert "| f2dc | 5.00 (1.00) | 200.00 (1.00) | 45.00 (1.50) | 10.00 (1.25) |" in found.markdown()
-    told = json.loads(found.json())
-    assert told["paper"] == "f2dc.table4" and [pair["label"] for pair in told["beside"]] == ["FedAvg", "F2DC"]
-    assert told["beside"][1]["times_printed"]["FLOPs x1e10"] == pytest.approx(16.46 / 16.31)
+    content = json.loads(found.json())
+    assert content["paper"] == "f2dc.table4" and [pair["label"] for pair in content["beside"]] == ["FedAvg", "F2DC"]
+    assert content["beside"][1]["times_printed"]["FLOPs x1e10"] == pytest.approx(16.46 / 16.31)
     assert "the paper does not say what it counts as FLOPs" in " ".join(found.text().split())
 
 
@@ -221,8 +221,8 @@ def test_without_fedavg_ours_have_no_multiples() -> None:
 
 
 def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -> None:
-    told = refusal_of(ConfigError, command.run, ["fedavg", "nowhere"], "f2dc.table1b")
-    assert told.startswith("--paper f2dc.table1b: it prints top-1 accuracy") and told.endswith(
+    result = refusal_of(ConfigError, command.run, ["fedavg", "nowhere"], "f2dc.table1b")
+    assert result.startswith("--paper f2dc.table1b: it prints top-1 accuracy") and result.endswith(
         "no costs; allowed are f2dc.table4"
     )
     assert "unknown table 'f2dc.table44'" in refusal_of(ConfigError, command.run, ["fedavg"], "f2dc.table44")

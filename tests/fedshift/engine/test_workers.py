@@ -179,8 +179,8 @@ def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, 
     assert not any((tmp_path / name).exists() for name in marks)
     assert same(whole, killed)
     lines = [json.loads(line) for line in (killed.folder / "log.jsonl").read_text().splitlines()]
-    told = [line["message"] for line in lines if line.get("event") == "worker_died"]
-    assert told == [
+    rows = [line["message"] for line in lines if line.get("event") == "worker_died"]
+    assert rows == [
         "a worker process was ended by SIGKILL (out of memory?); another one repeats its work"
     ] * sum(marks.values())  # fmt: skip
     assert sum(line["message"] == "node-1-2 has had its day" for line in lines) == TRIES - 1  # a worker's own line
@@ -208,13 +208,13 @@ def test_how_many_workers_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_count, "cores", lambda: 6)
     monkeypatch.setenv("OMP_NUM_THREADS", "6")  # the machine's, not the run's
     threads = {None: resolve({}), 2: resolve({"set": "train.threads=2"})}
-    assert [worker_count.workers(threads[None], nodes, told) for nodes, told in ((8, None), (4, None), (8, 2))] == [
+    assert [worker_count.workers(threads[None], nodes, result) for nodes, result in ((8, None), (4, None), (8, 2))] == [
         6, 4, 2,
     ]  # fmt: skip
     assert worker_count.workers(threads[2], 8, None) == 3
-    for named, told in (("3", 3), ("", None)):
+    for named, result in (("3", 3), ("", None)):
         monkeypatch.setenv(worker_count.WORKERS, named)
-        assert worker_count.requested({}) == told
+        assert worker_count.requested({}) == result
     monkeypatch.setenv(worker_count.WORKERS, "many")
     assert worker_count.requested({"workers": 2}) == 2
     with pytest.raises(ConfigError, match=r"^FEDSHIFT_WORKERS: expected a whole number from 1 to 1024, found 'many'$"):
@@ -244,8 +244,8 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
     asked = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
-    with (tmp_path / "told").open("w") as told:
-        started = subprocess.Popen(asked, env=env, stdout=told, stderr=told, cwd=tmp_path, start_new_session=True)
+    with (tmp_path / "told").open("w") as result:
+        started = subprocess.Popen(asked, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 120
     while "round " not in (tmp_path / "told").read_text() and started.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)

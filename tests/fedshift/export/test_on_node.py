@@ -41,8 +41,8 @@ def weights(config: RunConfig, names: list[str], seed: int) -> Arrays:
 
 
 def shared_model(config: RunConfig, arrays: Arrays, folder: Path, of: Origin) -> Path:
-    told = {"parts": "shared", "node": "", "site": "", "before": "", "measured": None, "origin": of}
-    saving.write(folder, config, arrays, "safetensors", told)
+    fields = {"parts": "shared", "node": "", "site": "", "before": "", "measured": None, "origin": of}
+    saving.write(folder, config, arrays, "safetensors", fields)
     return folder
 
 
@@ -74,9 +74,9 @@ def test_personal_parts_are_put_on(fedbn: tuple[RunConfig, Arrays, list[str]], t
     parts = weights(config, own, 2)
     remember({MODEL_PART + name: array for name, array in parts.items()}, 3)
     remember({MODEL_PART + name: array for name, array in weights(config, own, 3).items()}, 3, run="f" * 32)
-    folder, told = on_node.save(Wanted(model, "safetensors"))
+    folder, result = on_node.save(Wanted(model, "safetensors"))
     assert folder == tmp_path / "shared-node"
-    assert (told.parts, told.node) == ("node", "node-0")
+    assert (result.parts, result.node) == ("node", "node-0")
     kept = load_file(folder / "model.safetensors")
     assert kept.keys() == shared.keys() | parts.keys()
     assert all(np.array_equal(array, (shared | parts)[name]) for name, array in kept.items())
@@ -101,8 +101,8 @@ def test_a_node_with_a_network_of_its_own(tmp_path: Path) -> None:
     third = saving.with_network(config, config.model.model_copy(update={"name": "cnn3"}))
     names = list(scorer.bare_client(third, third.model).model.state_dict())
     remember({MODEL_PART + name: array for name, array in weights(third, names, 1).items()}, 3, number=1)
-    _, told = on_node.save(Wanted(model, "safetensors"))  # node-1 has the second
-    assert told.network == "cnn3"
+    _, result = on_node.save(Wanted(model, "safetensors"))  # node-1 has the second
+    assert result.network == "cnn3"
     other = Wanted(model, "safetensors", network="cnn2", output=tmp_path / "other")
     with pytest.raises(FedShiftError, match=r"has no personal parts of its own|has shape"):
         on_node.save(other)
@@ -115,17 +115,17 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     def told(**asked: Any) -> str:
         return refusal_of(ConfigError, on_node.save, Wanted(**{"model": model, "form": "safetensors"} | asked))
 
-    assert f"there is no folder {state}" in told()
+    assert f"there is no folder {state}" in result()
     remember({"previous/x": np.zeros(1, np.float32)}, 3)
-    assert "node has no personal parts of its own" in told()
+    assert "node has no personal parts of its own" in result()
     remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3, number=1)
-    assert "several nodes of this run are here; name one: node-0, node-1" in told()
-    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in told(node="node-7")
-    assert "one network for all, cnn_bn" in told(node="node-1", network="cnn")
-    assert "personal parts of the run" in told(state=tmp_path)
+    assert "several nodes of this run are here; name one: node-0, node-1" in result()
+    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in result(node="node-7")
+    assert "one network for all, cnn_bn" in result(node="node-1", network="cnn")
+    assert "personal parts of the run" in result(state=tmp_path)
     whole, _ = on_node.save(Wanted(model, "safetensors", node="node-1"))
-    assert "is a complete model (node)" in told(model=whole)
-    assert "is there already" in told(node="node-1")
+    assert "is a complete model (node)" in result(model=whole)
+    assert "is there already" in result(node="node-1")
 
 
 def test_a_damaged_shelf_is_told(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def fedshift(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
         monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             cli.main()
-        told = capsys.readouterr()
-        return int(ended.value.code or 0), told.out, told.err
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out, output.err
 
     return call
 
@@ -145,9 +145,9 @@ def test_the_command(model: Path, pictures: Path, tmp_path: Path, fedshift: Comm
     assert [row["label"] for row in rows] == ["0"] * 4 + ["3"] * 5 + ["7"] * 2
     assert all(float(row["probability"]) == max(float(row[f"p({k})"]) for k in range(10)) for row in rows)
     code, out, _ = fedshift("predict", model, pictures, "--json")
-    told = json.loads(out)
-    assert told["metrics"]["count"]["3"] == 5
-    assert len(told["images"]) == 11
+    content = json.loads(out)
+    assert content["metrics"]["count"]["3"] == 5
+    assert len(content["images"]) == 11
 
 
 def test_a_file_that_is_no_image_does_not_stop_the_others(model: Path, pictures: Path, fedshift: Command) -> None:
@@ -163,7 +163,7 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
     (tmp_path / "empty").mkdir()
     broken = tmp_path / "broken.png"
     broken.write_text("no image")
-    for arguments, told in (
+    for arguments, result in (
         (["predict", model, tmp_path / "gone.png"], "there is no file and no folder"),
         (["predict", model, tmp_path / "empty"], "holds no image"),
         (["predict", model, broken], "none of 1 images can be read"),
@@ -175,7 +175,7 @@ def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path
     ):
         code, _, err = fedshift(*arguments)
         assert code == 1
-        assert told in err and err.count("\n") == 1 and "Traceback" not in err
+        assert result in err and err.count("\n") == 1 and "Traceback" not in err
 
 
 @pytest.mark.parametrize("names", [("Benign ", "MALIGNANT"), ("benign", "malign\u200bant"), ("beni\ufb01n", "x")])
@@ -231,10 +231,10 @@ def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -
     def told(folder: Path) -> str:
         return refusal_of(ConfigError, predicting.predict, folder, [pictures], adapt="tent")
 
-    assert "this network has no BatchNorm" in told(model_of(tmp_path / "cnn", "cnn"))
-    assert "this network has no BatchNorm" in told(model_of(tmp_path / "group", "cnn_bn", "model.bn=group"))
-    assert "bn=freeze" in told(model_of(tmp_path / "freeze", "cnn_bn", "model.bn=freeze"))
-    assert "is frozen (model.freeze)" in told(model_of(tmp_path / "norm", "cnn_bn", "model.freeze=norm"))
+    assert "this network has no BatchNorm" in result(model_of(tmp_path / "cnn", "cnn"))
+    assert "this network has no BatchNorm" in result(model_of(tmp_path / "group", "cnn_bn", "model.bn=group"))
+    assert "bn=freeze" in result(model_of(tmp_path / "freeze", "cnn_bn", "model.bn=freeze"))
+    assert "is frozen (model.freeze)" in result(model_of(tmp_path / "norm", "cnn_bn", "model.freeze=norm"))
     one = refusal_of(ConfigError, predicting.predict, model, [pictures / "0" / "0.png"], adapt="tent")
     assert "needs batches of 2 images at least" in one
 
@@ -256,15 +256,15 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
         assert found.probabilities == pytest.approx(wanted, abs=1e-6)
         assert ("no Fisher values" in found.notes[0]) == (not clean)
-    told = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
-    assert told == "--clean: images like those of training are only for --adapt eata"
+    result = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
+    assert result == "--clean: images like those of training are only for --adapt eata"
 
 
 def test_scores_that_are_none(model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program may give anything."""
-    for scores, told in ((torch.zeros(11, 3), "of shape"), (torch.full((11, 10), torch.nan), "not finite")):
+    for scores, result in ((torch.zeros(11, 3), "of shape"), (torch.full((11, 10), torch.nan), "not finite")):
         monkeypatch.setattr(opening, "program_of", lambda *_, scores=scores: lambda x: scores)
-        assert told in refusal_of(ConfigError, predicting.predict, model, [pictures])
+        assert result in refusal_of(ConfigError, predicting.predict, model, [pictures])
 
 
 def test_nothing_readable(model: Path, tmp_path: Path) -> None:

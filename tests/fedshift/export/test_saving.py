@@ -77,10 +77,10 @@ def correct(folder: Path, domain: str) -> float:
 
 
 def test_a_global_model_scores_what_the_run_says(fedavg: Run, tmp_path: Path) -> None:
-    folder, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
-    assert told.measured is not None
-    assert {d: site.accuracy for d, site in told.measured.sites.items()} == fedavg.results["final"]
-    for domain, site in told.measured.sites.items():
+    folder, result = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    assert result.measured is not None
+    assert {d: site.accuracy for d, site in result.measured.sites.items()} == fedavg.results["final"]
+    for domain, site in result.measured.sites.items():
         assert correct(folder, domain) == pytest.approx(site.accuracy)
         assert site.images == len(test_images(domain)[1]) == 90
     weights = fedavg.folder / "checkpoint" / "weights-00001.safetensors"
@@ -91,10 +91,10 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, tmp_path: Path) ->
 
 def test_statistics_that_were_taken_anew_are_saved_with_their_figures(tmp_path: Path) -> None:
     run = finished(tmp_path, "fedavg", set=f'{QUICK} evaluate.bn=["averaged","retaken"] model.bn_keep=retaken')
-    folder, told = saving.save(Wanted(run.folder, "safetensors"))
+    folder, result = saving.save(Wanted(run.folder, "safetensors"))
     retaken = run.rounds[0]["others"]["bn=retaken"]
-    assert told.measured is not None
-    assert {d: site.accuracy for d, site in told.measured.sites.items()} == retaken != run.results["final"]
+    assert result.measured is not None
+    assert {d: site.accuracy for d, site in result.measured.sites.items()} == retaken != run.results["final"]
     assert all(correct(folder, domain) == pytest.approx(value) for domain, value in retaken.items())
 
 
@@ -103,8 +103,8 @@ def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Pa
     run = finished(tmp_path, "fedavg", rounds=4, set=asked)
     chosen = run.results["chosen_round"]
     assert chosen["round"] < 4
-    folder, told = saving.save(Wanted(run.folder, "safetensors"))
-    assert told.origin.server_round == chosen["round"]
+    folder, result = saving.save(Wanted(run.folder, "safetensors"))
+    assert result.origin.server_round == chosen["round"]
     assert {domain: correct(folder, domain) for domain in chosen["domains"]} == pytest.approx(chosen["domains"])
     (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
     shutil.rmtree(folder)
@@ -114,8 +114,8 @@ def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Pa
 
 @pytest.mark.parametrize("form", ["torchscript", "exported"])
 def test_a_program_gives_what_the_network_gives(form: Form, fedavg: Run, tmp_path: Path) -> None:
-    folder, told = saving.save(Wanted(fedavg.folder, form, output=tmp_path / "model"))
-    assert told.configuration == {}
+    folder, result = saving.save(Wanted(fedavg.folder, form, output=tmp_path / "model"))
+    assert result.configuration == {}
     network = networks.build("cnn_bn", 10, seed=0)
     arrays = load_file(fedavg.folder / "checkpoint" / "weights-00001.safetensors")
     network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
@@ -128,21 +128,21 @@ def test_a_program_gives_what_the_network_gives(form: Form, fedavg: Run, tmp_pat
 
 
 def test_a_node_is_classified_by_its_own_batchnorm(fedbn: Run, tmp_path: Path) -> None:
-    folder, told = saving.save(Wanted(fedbn.folder, "safetensors", node=2, output=tmp_path / "model"))
+    folder, result = saving.save(Wanted(fedbn.folder, "safetensors", node=2, output=tmp_path / "model"))
     shared = load_file(fedbn.folder / "checkpoint" / "weights-00001.safetensors")
     (shelf,) = (fedbn.folder / "checkpoint" / "nodes" / "node-2").iterdir()
     own = {name.removeprefix("model/"): array for name, array in load_file(shelf).items()}
     kept = load_file(folder / "model.safetensors")
     assert kept.keys() == shared.keys() | own.keys()
     assert all(np.array_equal(array, (shared | own)[name]) for name, array in kept.items())
-    assert (told.parts, told.node, told.site) == ("node", "2", "street")
+    assert (result.parts, result.node, result.site) == ("node", "2", "street")
     # Of the sites of four nodes each is one node's.
     assert correct(folder, "street") == pytest.approx(fedbn.results["final"]["street"])
 
 
 def test_prototypes_classify_and_are_saved_with_the_nodes_own_network(fedproto: Run, tmp_path: Path) -> None:
-    folder, told = saving.save(Wanted(fedproto.folder, "safetensors", node=1, output=tmp_path / "model"))
-    assert (told.network, told.knowledge) == ("cnn_bn", ("labels", "prototypes"))
+    folder, result = saving.save(Wanted(fedproto.folder, "safetensors", node=1, output=tmp_path / "model"))
+    assert (result.network, result.knowledge) == ("cnn_bn", ("labels", "prototypes"))
     arrays = load_file(folder / "model.safetensors")
     network = networks.build("cnn_bn", 10, seed=0).eval()
     weights = {name: torch.from_numpy(array) for name, array in arrays.items() if not name.startswith("knowledge/")}
@@ -171,8 +171,8 @@ def test_onnx_gives_what_torch_gives(fedproto: Run, tmp_path: Path) -> None:
 
 def test_onnx_without_its_packages_is_told(fedavg: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "ONNX_NEEDS", ("onnx", "no_such_package"))
-    told = refusal_of(FedShiftError, saving.save, Wanted(fedavg.folder, "onnx", output=tmp_path / "model"))
-    assert told == "onnx needs no_such_package: pip install 'fedshift[onnx]'"
+    result = refusal_of(FedShiftError, saving.save, Wanted(fedavg.folder, "onnx", output=tmp_path / "model"))
+    assert result == "onnx needs no_such_package: pip install 'fedshift[onnx]'"
 
 
 # --- what classifies, of each method -----------------------------------------------------------------------
@@ -236,11 +236,11 @@ def test_what_is_made_anew_for_each_score_is_told(method: str, options: str, tol
 
 def test_before_adaptation_has_the_figures_of_before(tmp_path: Path) -> None:
     run = finished(tmp_path, "fedavg-ft", set=QUICK)
-    folder, told = saving.save(Wanted(run.folder, "safetensors", before=True))
+    folder, result = saving.save(Wanted(run.folder, "safetensors", before=True))
     assert folder == run.folder / "model"
-    assert told.measured is not None
+    assert result.measured is not None
     before = run.rounds[0]["others"]["before-fine-tuning"]
-    assert {d: site.accuracy for d, site in told.measured.sites.items()} == before != run.results["final"]
+    assert {d: site.accuracy for d, site in result.measured.sites.items()} == before != run.results["final"]
     assert correct(folder, "scan") == pytest.approx(before["scan"])
     assert "Before a score the run adapts a model" in (folder / "README.md").read_text()
 
@@ -249,7 +249,7 @@ def test_before_adaptation_has_the_figures_of_before(tmp_path: Path) -> None:
 
 
 def test_the_card(fedavg: Run, tmp_path: Path) -> None:
-    folder, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    folder, result = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
     _, front, text = (folder / "README.md").read_text().split("---\n", 2)
     content = yaml.safe_load(front)
     assert "license" not in content
@@ -259,7 +259,7 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
     values = {one["dataset"]["config"]: one["metrics"][0]["value"] for one in index["results"]}
     assert values == {domain: round(value, 2) for domain, value in fedavg.results["final"].items()}
     for wanted in (
-        told.sha256,
+        result.sha256,
         "| scan |",
         "| 90 |",
         "0, 1, 2, 3",
@@ -288,25 +288,25 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
 def test_the_card_says_all_that_happens_to_an_image(
     fedavg: Run, tmp_path: Path, changes: dict[str, Any], wanted: list[str]
 ) -> None:
-    _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
-    text = card.card(told.model_copy(update=changes))
+    _, result = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    text = card.card(result.model_copy(update=changes))
     assert "RGB, 8 bits each" in text and "32 x 32 pixels" in text
-    assert told.images() == base.Form()
+    assert result.images() == base.Form()
     for words in wanted:
         assert words in text
 
 
 def test_a_saved_model_reads_images_by_its_own_rule(fedavg: Run, tmp_path: Path) -> None:
-    _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
-    form = told.model_copy(update={"exif": "apply"}).images()
+    _, result = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    form = result.model_copy(update={"exif": "apply"}).images()
     assert form == base.Form(exif="apply")
-    left = np.zeros((told.size, told.size, 3), np.uint8)
-    left[:, : told.size // 2] = 255
+    left = np.zeros((result.size, result.size, 3), np.uint8)
+    left[:, : result.size // 2] = 255
     exif = Image.Exif()
     exif[274] = 3
     Image.fromarray(left).save(tmp_path / "a.png", exif=exif)
-    assert np.array_equal(images.read(tmp_path / "a.png", told.size, form), left[::-1, ::-1])
-    assert np.array_equal(images.read(tmp_path / "a.png", told.size, told.images()), left)
+    assert np.array_equal(images.read(tmp_path / "a.png", result.size, form), left[::-1, ::-1])
+    assert np.array_equal(images.read(tmp_path / "a.png", result.size, result.images()), left)
 
 
 def test_a_personal_models_card_has_no_figures_for_machines(fedbn: Run, tmp_path: Path) -> None:
@@ -317,8 +317,8 @@ def test_a_personal_models_card_has_no_figures_for_machines(fedbn: Run, tmp_path
 
 
 def test_names_cannot_break_the_card(fedavg: Run, tmp_path: Path) -> None:
-    _, told = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
-    evil = told.model_copy(update={"classes": ("a|b", "<script>", "\n---\n")})
+    _, result = saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "model"))
+    evil = result.model_copy(update={"classes": ("a|b", "<script>", "\n---\n")})
     _, front, text = card.card(evil).split("---\n", 2)
     yaml.safe_load(front)
     assert "a\\|b" in text and "<script>" not in text and "\n---\n" not in text
@@ -332,24 +332,24 @@ def test_what_cannot_be_saved(fedavg: Run, fedbn: Run, tmp_path: Path) -> None:
         wanted = Wanted(run.folder, **{"form": "safetensors", "output": tmp_path / "model"} | asked)
         return refusal_of(ConfigError, saving.save, wanted)
 
-    assert "give --node, one of 0 (scan), 1 (texture), 2 (street), 3 (sketch)" in told(fedbn)
-    assert "there is no node 9; the run has 0 (scan)" in told(fedbn, node=9)
-    assert "node 0 has no personal parts" in told(fedavg, node=0)
-    assert "--shared: this run's model has no personal parts" in told(fedavg, shared=True)
-    assert "--shared: the shared parts, as safetensors" in told(fedbn, shared=True, form="onnx")
-    assert "--round: 7 is not kept; kept are 1" in told(fedavg, server_round=7)
-    assert "--before-adaptation: this run scores its model unchanged" in told(fedavg, before=True)
+    assert "give --node, one of 0 (scan), 1 (texture), 2 (street), 3 (sketch)" in result(fedbn)
+    assert "there is no node 9; the run has 0 (scan)" in result(fedbn, node=9)
+    assert "node 0 has no personal parts" in result(fedavg, node=0)
+    assert "--shared: this run's model has no personal parts" in result(fedavg, shared=True)
+    assert "--shared: the shared parts, as safetensors" in result(fedbn, shared=True, form="onnx")
+    assert "--round: 7 is not kept; kept are 1" in result(fedavg, server_round=7)
+    assert "--before-adaptation: this run scores its model unchanged" in result(fedavg, before=True)
     assert not (tmp_path / "model").exists()
     (tmp_path / "model").mkdir()
-    assert "is there already" in told(fedavg)
+    assert "is there already" in result(fedavg)
     assert "it has no config.yaml" in refusal_of(ConfigError, saving.save, Wanted(tmp_path, "safetensors"))
 
 
 def test_an_unfinished_run_is_saved_by_a_round_that_is_named(fedavg: Run, tmp_path: Path) -> None:
     copy = shutil.copytree(fedavg.folder, tmp_path / "copy")
     (copy / "results.json").unlink()
-    told = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
-    assert "is not finished, 1 of 1 rounds are complete; --round N saves one of 1" in told
+    result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
+    assert "is not finished, 1 of 1 rounds are complete; --round N saves one of 1" in result
     folder, _ = saving.save(Wanted(copy, "safetensors", server_round=1))
     assert folder.name == "model-round-1"
 
@@ -358,8 +358,8 @@ def test_a_run_folder_that_was_damaged(fedavg: Run, tmp_path: Path) -> None:
     copy = shutil.copytree(fedavg.folder, tmp_path / "copy")
     line = fedavg.rounds[0] | {"accuracy": {"scan": 101.0}}
     (copy / "metrics.jsonl").write_text(json.dumps(line) + "\n")
-    told = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
-    assert "accuracy: Input should be less than or equal to 100" in told
+    result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
+    assert "accuracy: Input should be less than or equal to 100" in result
     (copy / "checkpoint" / "weights-00001.safetensors").write_bytes(b"")
     assert "cannot be read" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
 
@@ -367,14 +367,14 @@ def test_a_run_folder_that_was_damaged(fedavg: Run, tmp_path: Path) -> None:
 def test_personal_parts_that_are_gone_are_told(fedbn: Run, tmp_path: Path) -> None:
     copy = shutil.copytree(fedbn.folder, tmp_path / "copy")
     shutil.rmtree(copy / "checkpoint" / "nodes" / "node-1")
-    told = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors", node=1))
-    assert "the personal parts of node 1 after round 1 are not kept" in told
+    result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors", node=1))
+    assert "the personal parts of node 1 after round 1 are not kept" in result
 
 
 def test_a_deployments_personal_parts_are_on_its_nodes(fedbn: Run, tmp_path: Path) -> None:
     copy = shutil.copytree(fedbn.folder, tmp_path / "copy")
-    told = yaml.safe_load((copy / "config.yaml").read_text())
-    (copy / "config.yaml").write_text(yaml.safe_dump(told | {"engine": "deployment"}))
+    content = yaml.safe_load((copy / "config.yaml").read_text())
+    (copy / "config.yaml").write_text(yaml.safe_dump(content | {"engine": "deployment"}))
     assert "--shared saves the rest" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
     assert "are on the nodes" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors", node=1))
     folder, model = saving.save(Wanted(copy, "safetensors", shared=True))
@@ -438,12 +438,12 @@ def test_weights_that_are_not_the_networks(fedavg: Run) -> None:
     assert record.checkpoint is not None
     weights = record.checkpoint.weights
     first = "encoder.0.weight"
-    for change, told in (
+    for change, result in (
         ({first: weights[first][:1]}, "has shape"),
         ({first: np.full_like(weights[first], np.nan)}, "not finite"),
         ({"evil": weights[first]}, "arrays do not fit the network: evil"),
     ):
-        assert told in refusal_of(FedShiftError, scorer.rebuilt, record.config, weights | change, "its")
+        assert result in refusal_of(FedShiftError, scorer.rebuilt, record.config, weights | change, "its")
 
 
 def test_every_form_has_a_file() -> None:

@@ -14,7 +14,7 @@ def told(nodes: int, images: float, more: str = "") -> str:
 
 
 def test_many_clients_with_a_small_network_and_few_images_are_told_of_it() -> None:
-    line = told(1000, 35.6)
+    line = result(1000, 35.6)
     assert line.startswith("hint: 50 clients a round, each with a small network and 36 images to pass, wait for")
     assert "engine=inline would be much faster" in line
     assert "\n" not in line
@@ -31,7 +31,7 @@ def test_many_clients_with_a_small_network_and_few_images_are_told_of_it() -> No
     ],
 )
 def test_others_are_not(nodes: int, images: float, more: str) -> None:
-    assert told(nodes, images, more) == ""
+    assert result(nodes, images, more) == ""
 
 
 def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:

@@ -201,9 +201,9 @@ def test_without_validation_they_stay_unused_and_prepare_says_so(
 def test_fewer_validation_images_than_nodes_are_refused(tmp_path: Path, split_sites: Path) -> None:
     path = experiment(tmp_path / "own.yaml", split_sites, ["h1", "h2", "plain"])
     path.write_text(path.read_text().replace("h1: 1", "h1: 9"))
-    told = refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 11))
-    assert "domain 'h1' has 8 validation images for 9 nodes" in told
-    assert told == refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)
+    result = refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 11))
+    assert "domain 'h1' has 8 validation images for 9 nodes" in result
+    assert result == refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)
 
 
 def test_an_exported_node_validates_on_the_same_images(tmp_path: Path, split_sites: Path) -> None:

@@ -92,12 +92,12 @@ def test_what_is_left_is_found_and_the_command_ends_it(
         assert not processes.is_running(named)
         (left,) = ours()
         assert (left.what, left.command) == ("1 process of a command that was killed", f"kill {orphan.pid}")
-        told = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", "fedshift.cli", "status", f"output-dir={tmp_path}"], cwd=ROOT,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        assert told.returncode == exit_codes.FAILED
-        assert f"to end: kill {orphan.pid}" in told.stderr
+        assert result.returncode == exit_codes.FAILED
+        assert f"to end: kill {orphan.pid}" in result.stderr
         subprocess.run(left.command.split(), check=True)
         orphan.wait(timeout=10)
         assert ours() == []

@@ -88,14 +88,14 @@ def test_a_file_that_lies_too_deep(app: Path) -> None:
     deep = app / "/".join("abcdefghijkl")
     deep.mkdir(parents=True)
     (deep / "m.py").touch()
-    (told,) = what(app)
-    assert "m.py" in told and "10" in told
+    (result,) = what(app)
+    assert "m.py" in result and "10" in result
 
 
 def test_a_folder_whose_name_the_hub_does_not_take(app: Path) -> None:
     renamed = app.rename(app.with_name("small_app"))
-    (told,) = what(renamed)
-    assert told.startswith('the folder\'s name "small_app" is invalid')
+    (result,) = what(renamed)
+    assert result.startswith('the folder\'s name "small_app" is invalid')
 
 
 def test_the_command(app: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,10 +112,10 @@ def check_status(site: Site) -> None:
         cwd=site.flower.folder, env=site.flower.env, capture_output=True, text=True, timeout=LIMIT, check=False,
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
-    told = json.loads(ended.stdout)
-    assert [node["status"] for node in told["supernodes"]].count("online") == 2
-    assert [run["status"] for run in told["runs"]] == ["finished:completed"]
-    streamed = site.flwr("log", str(told["runs"][0]["run-id"]), runner.CONNECTION, "--show")
+    output = json.loads(ended.stdout)
+    assert [node["status"] for node in output["supernodes"]].count("online") == 2
+    assert [run["status"] for run in output["runs"]] == ["finished:completed"]
+    streamed = site.flwr("log", str(output["runs"][0]["run-id"]), runner.CONNECTION, "--show")
     logged = [json.loads(line) for line in streamed.stdout.splitlines() if line.startswith("{")]
     assert [line["round"] for line in logged if line.get("event") == "round"] == [1, 2]
 
@@ -124,17 +124,17 @@ def check_status(site: Site) -> None:
 @pytest.mark.long
 def test_flwr_without_the_ca_is_refused(site: Site, tmp_path: Path) -> None:
     credentials.make_authority(tmp_path)
-    told = site.home / "config.toml"
-    before = told.read_text()
+    result = site.home / "config.toml"
+    before = result.read_text()
     try:
-        told.write_text(before.replace(str(site.home / "credentials"), str(tmp_path)))
+        result.write_text(before.replace(str(site.home / "credentials"), str(tmp_path)))
         other_ca = site.flwr("list", runner.CONNECTION)
-        told.write_text(f'[superlink.{runner.CONNECTION}]\naddress = "{site.link.address}"\n')
+        result.write_text(f'[superlink.{runner.CONNECTION}]\naddress = "{site.link.address}"\n')
         system_cas = site.flwr("list", runner.CONNECTION)
-        told.write_text(f'[superlink.{runner.CONNECTION}]\naddress = "{site.link.address}"\ninsecure = true\n')
+        result.write_text(f'[superlink.{runner.CONNECTION}]\naddress = "{site.link.address}"\ninsecure = true\n')
         no_tls = site.flwr("list", runner.CONNECTION)
     finally:
-        told.write_text(before)
+        result.write_text(before)
     for ended in (other_ca, system_cas, no_tls):
         assert ended.returncode != 0, ended.stdout
         assert "finished" not in ended.stdout

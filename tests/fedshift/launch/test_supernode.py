@@ -79,8 +79,12 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     """Over three runs; before the second a warm process is killed, before the third the executor."""
     (tmp_path / "hand").mkdir()
     (tmp_path / "hand" / "sitecustomize.py").write_text(HAND)
-    told = tmp_path / "found.jsonl"
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state"), "FOUND": str(told)}
+    result = tmp_path / "found.jsonl"
+    own = {
+        cache.CACHE_DIR: str(tmp_path / "cache"),
+        state_store.STATE_DIR: str(tmp_path / "state"),
+        "FOUND": str(result),
+    }
     paths = {"PYTHONPATH": f"{tmp_path / 'hand'}:{ROOT}"}
     folders = exporting.export(configuration.resolve({"set": TINY}), 2, tmp_path / "nodes")
     with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path) | own | paths) as flower:
@@ -106,7 +110,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     assert "it starts anew" not in log
     assert "The warm process is lost (it was ended); another one is started." in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
-    found = [json.loads(line) for line in told.read_text().splitlines()]
+    found = [json.loads(line) for line in result.read_text().splitlines()]
     assert [one["type"] for one in found] == ["query", *["train", "evaluate"] * 2] * 3
     assert [one["left"] for one in found] == [None] * 15
     assert len({one["pid"] for one in found}) == 15

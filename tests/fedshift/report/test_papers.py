@@ -118,9 +118,9 @@ def test_a_named_node_is_shown_after_its_local_round_for_any_method(f2dc: Run, c
         assert page.count('aria-label="Grad-CAM by node 1 right after one more local round of the first test') == 1
         record = reading.read(run.folder)
         client = report_features.after_local_training(record, record.config, record.nodes[1], named=True)
-        told = numbers(run)["same_images"]
-        assert (told["node"], told["after_local_round"]) == (1, True)
-        for one, example in zip(told["images"], same_images.attended(client, record.config), strict=True):
+        result = numbers(run)["same_images"]
+        assert (result["node"], result["after_local_round"]) == (1, True)
+        for one, example in zip(result["images"], same_images.attended(client, record.config), strict=True):
             assert (one["domain"], one["place"], one["class"]) == (example.domain, example.place, example.true)
             assert one["predicted"] == example.predicted
             assert list(one["highest"].values()) == [None if np.isnan(p) else p for p in example.peaks]
@@ -146,10 +146,10 @@ def test_a_deployment_has_no_node_to_look_at(copied: Run) -> None:
     change_config(copied, engine="deployment")
     record = reading.read(copied.folder)
     node = report_features.chosen_node(record, None)
-    told = "the nodes of the run are other machines"
-    assert told in refusal_of(FedShiftError, report_features.at_kept_rounds, record, record.config, node)
-    assert told in refusal_of(FedShiftError, report_features.with_last_weights, record, record.config, node)
-    assert told in refusal_of(
+    result = "the nodes of the run are other machines"
+    assert result in refusal_of(FedShiftError, report_features.at_kept_rounds, record, record.config, node)
+    assert result in refusal_of(FedShiftError, report_features.with_last_weights, record, record.config, node)
+    assert result in refusal_of(
         FedShiftError, report_features.after_local_training, record, record.config, node, named=True
     )
 
@@ -163,8 +163,8 @@ def test_a_long_local_round_is_left_to_who_asks_for_it(copied: Run) -> None:
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     record = reading.read(copied.folder)
     node = report_features.chosen_node(record, None)
-    told = refusal_of(FedShiftError, report_features.after_local_training, record, record.config, node, named=False)
-    assert told == (
+    result = refusal_of(FedShiftError, report_features.after_local_training, record, record.config, node, named=False)
+    assert result == (
         "a local round takes up to 61 s, which a report takes only for a node that is named\n"
         f"with it: fedshift report {copied.folder} node=0"
     )

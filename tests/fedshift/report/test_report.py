@@ -209,14 +209,14 @@ def test_a_global_method(copied: Run) -> None:
     found = numbers(copied.folder)
     assert found["round"] == 2
     for domain in DOMAINS:
-        told = found["domains"][domain]
-        matrix = np.array(told["confusion"])
+        result = found["domains"][domain]
+        matrix = np.array(result["confusion"])
         assert matrix.shape == (10, 10)
-        assert (told["scored"], told["test_images"], matrix.sum()) == (90, 90, 90)
+        assert (result["scored"], result["test_images"], matrix.sum()) == (90, 90, 90)
         # One global model, all test images: what the matrix has right is what the run said.
-        assert 100 * np.trace(matrix) / 90 == told["accuracy"] == results["final"][domain]
-        assert len(told["singular_values"]) == 64
-        assert told["singular_values"] == sorted(told["singular_values"], reverse=True)
+        assert 100 * np.trace(matrix) / 90 == result["accuracy"] == results["final"][domain]
+        assert len(result["singular_values"]) == 64
+        assert result["singular_values"] == sorted(result["singular_values"], reverse=True)
     assert np.diag(np.array(found["prototype_similarity"]["matrix"])) == pytest.approx(1)
     assert [row[0] for row in page.tables["nodes"][1:]] == list(DOMAINS)
     assert [row[1] for row in page.tables["nodes"][1:]] == ["2"] * 4
@@ -225,9 +225,9 @@ def test_a_global_method(copied: Run) -> None:
 
 def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
     """Of a deployment, whose images are not here, matrices are those that the nodes counted."""
-    told = copied.results["figures"]
-    told["domains"]["scan"]["per_class"]["recall"][3] = None
-    (copied.folder / "results.json").write_text(json.dumps(copied.results | {"figures": told}))
+    result = copied.results["figures"]
+    result["domains"]["scan"]["per_class"]["recall"][3] = None
+    (copied.folder / "results.json").write_text(json.dumps(copied.results | {"figures": result}))
     change_config(copied, engine="deployment")
     page = report(copied.folder)
     assert [row[:2] for row in page.tables["figures"][1:]] == [*([d, "90"] for d in DOMAINS), ["all together", "360"]]
@@ -352,12 +352,12 @@ def test_each_way_of_batchnorm_is_labelled(run_inline: InlineRun) -> None:
     page = report(run.folder)
     check_results(page, run.results)
     assert {"bn=averaged", "bn=batch"} <= {cell for table in page.tables.values() for line in table for cell in line}
-    told = (
+    result = (
         "BatchNorm's statistics: own (of each node's own training images); bn=averaged: the same rounds with those as "
         "they were averaged; bn=batch: the same rounds with those of each batch of test images; batches of 32 "
         "test images"
     )
-    assert told in page.text
+    assert result in page.text
     other = "BatchNorm's statistics are those of the kept model (as they were averaged), not those of the run's first"
     assert other in page.text
     scored = predictions.look(reading.read(run.folder), None, None).views
@@ -378,9 +378,9 @@ def test_scores_of_client_models_and_of_a_validation_part(run_inline: InlineRun)
     more = f"{QUICK} evaluate.client_models=last allocation.validation_fraction=0.2"
     run = run_inline(rounds=1, nodes=4, set=more)
     page = report(run.folder, "images=20")
-    told = {row[0]: float(row[1]) for row in page.tables["clients"][1:]}
+    fields = {row[0]: float(row[1]) for row in page.tables["clients"][1:]}
     scores = run.results["client_models"]
-    assert told["LTA"] == scores["lta"] and told["ATA scan"] == scores["ata"]["scan"]
+    assert fields["LTA"] == scores["lta"] and fields["ATA scan"] == scores["ata"]["scan"]
     assert "best round (1)+" in page.tables["results"][0]
 
 
@@ -389,8 +389,8 @@ def test_scores_of_client_models_and_of_a_validation_part(run_inline: InlineRun)
 
 def test_a_missing_domain_is_not_zero(copied: Run) -> None:
     results = copied.results
-    for told in (results["domains"], results["final"], results["best_test"]["domains"]):
-        told["street"] = None
+    for result in (results["domains"], results["final"], results["best_test"]["domains"]):
+        result["street"] = None
     results |= {"missing": ["street"]}
     (copied.folder / "results.json").write_text(json.dumps(results))
     change_rounds(copied, lambda line: line["accuracy"].update(street=None))
@@ -478,9 +478,9 @@ def test_hundreds_of_names_of_an_earlier_version_make_a_page_of_bounded_length(c
         ),
     )
     file = copied.folder / "results.json"
-    told = json.loads(file.read_text())
-    told["others"] = {name: dict.fromkeys(DOMAINS, 50.0) for name in names}
-    file.write_text(json.dumps(told))
+    content = json.loads(file.read_text())
+    content["others"] = {name: dict.fromkeys(DOMAINS, 50.0) for name in names}
+    file.write_text(json.dumps(content))
     shutil.rmtree(copied.folder / "checkpoint")
     page = report(copied.folder)
     assert len(page.source) < 500_000
@@ -543,7 +543,7 @@ def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path) -> N
     (images / "street_test.npz").unlink()
     page = report(copied.folder, f"data-dir={images}")
     found = numbers(copied.folder)["domains"]
-    assert {domain: told["accuracy"] for domain, told in found.items()} == {
+    assert {domain: result["accuracy"] for domain, result in found.items()} == {
         domain: value for domain, value in copied.results["final"].items() if domain != "street"
     }
     assert "street is not shown" in page.text
@@ -694,7 +694,7 @@ def test_a_simulation_and_its_report(tmp_path: Path) -> None:
     run = Run(folder)
     check_results(Page(folder / "report.html"), run.results)
     found = numbers(folder)["domains"]
-    assert {domain: told["accuracy"] for domain, told in found.items()} == run.results["final"]
+    assert {domain: result["accuracy"] for domain, result in found.items()} == run.results["final"]
 
 
 def test_the_command_does_not_start_slower() -> None:
@@ -794,9 +794,9 @@ def test_a_row_without_images_is_marked_and_cosines_have_a_key() -> None:
 
 def test_whiskers_end_at_100_and_equal_bytes_are_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "finish", lambda figure, *_: figure)
-    told = {"domains": {"a": 100.0, "b": 92.0}, "avg": 96.0, "std": 5.7, "averaged_rounds": 5}
+    fields = {"domains": {"a": 100.0, "b": 92.0}, "avg": 96.0, "std": 5.7, "averaged_rounds": 5}
     with drawing.style():
-        bars: Any = curves.bars(told)
+        bars: Any = curves.bars(fields)
         costs: Any = curves.costs([{"round": n, "seconds": 1.0, "bytes_up": 5e6, "bytes_down": 5e6} for n in (1, 2)])
     (whisker,) = bars.axes[0].collections
     assert whisker.get_segments()[0][:, 0] == pytest.approx([90.3, 100])

@@ -105,9 +105,9 @@ def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Pat
 
     done = task("1")
     assert done.returncode == 4  # the run's own
-    told = done.stdout.split("|")
-    assert told[:4] == ["sweep", "handwritten", "seed=1", "allocation.held_out=[street, sketch]"]
-    assert told[-3] == "--in" and Path(told[-2]).is_dir()
+    output = done.stdout.split("|")
+    assert output[:4] == ["sweep", "handwritten", "seed=1", "allocation.held_out=[street, sketch]"]
+    assert output[-3] == "--in" and Path(output[-2]).is_dir()
     assert task("2").returncode == 2
     assert "#SBATCH --array=0-1\n" in file.read_text()
 

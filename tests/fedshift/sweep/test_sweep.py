@@ -296,9 +296,9 @@ def test_a_failed_run_is_tried_again_at_the_end_and_told(played: Played, capsys:
     played.fate(0, "fail")
     played.sweep("seed=0,1")
     assert played.started == ["0 new", "1 new", "0 resumed"]
-    told = capsys.readouterr().err
+    output = capsys.readouterr().err
     (log,) = played.folder.glob("fedavg-seed=0-*.log")
-    assert told == f"fedavg seed=0: failed, it is tried again at the end: no node is left (log: {log})\n"
+    assert output == f"fedavg seed=0: failed, it is tried again at the end: no node is left (log: {log})\n"
     assert [line for line in log.read_text().splitlines() if line.startswith("--- attempt")][1].startswith(
         "--- attempt 2: fedshift run handwritten seed=0 report=false engine=inline output-dir="
     )
@@ -340,8 +340,8 @@ def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_told(
     played.fate(0, "fail", "refuse")
     played.sweep("seed=0")
     assert played.started == ["0 new", "0 resumed", "0 new"]
-    assert "fedavg: started again, as " in (told := capsys.readouterr().err)
-    assert "cannot be continued: resume: the weights" in told
+    assert "fedavg: started again, as " in (result := capsys.readouterr().err)
+    assert "cannot be continued: resume: the weights" in result
 
 
 def test_a_refusal_is_known_before_a_run_is_continued(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
@@ -461,8 +461,8 @@ def test_ctrl_c_and_sigterm_stop_the_run_and_say_how_to_go_on(
         with pytest.raises(SystemExit) as caught:
             played.sweep("seed=0,1")
     assert caught.value.code == code
-    told = capsys.readouterr().err
-    assert "stopped, 1 of 2 runs are finished\nto continue: fedshift sweep handwritten seed=0,1\n" in told
+    output = capsys.readouterr().err
+    assert "stopped, 1 of 2 runs are finished\nto continue: fedshift sweep handwritten seed=0,1\n" in output
     assert (played.states(), compared.calls) == (["finished", "waiting"], [])
     assert not any(is_alive(pid) for pid in played.pids)
     played.sweep("seed=0,1")
@@ -520,11 +520,11 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
 
 
 def test_the_real_command_runs_this_tree() -> None:
-    told = subprocess.run(
+    result = subprocess.run(
         [*sweeping.run_command(), "method=nope"], env=os.environ | {"PYTHONPATH": str(runner.APP)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (told.returncode, told.stderr.split(";")[0]) == (1, "error: unknown method 'nope'")
+    assert (result.returncode, result.stderr.split(";")[0]) == (1, "error: unknown method 'nope'")
 
 
 # --- real runs ------------------------------------------------------------------------------------------------
@@ -678,8 +678,8 @@ def test_a_refusal_after_the_run_folder_was_made_stays_one(tmp_path: Path, monke
     from fedshift_app import server_app
 
     def begun(_grid: Any, context: Any) -> None:
-        told = {"state": "failed", "run_folder": str(tmp_path), "error": "x"}
-        Path(os.environ[runner.STATUS_FILE]).write_text(json.dumps(told))
+        fields = {"state": "failed", "run_folder": str(tmp_path), "error": "x"}
+        Path(os.environ[runner.STATUS_FILE]).write_text(json.dumps(fields))
         raise context.run_config["error"]
 
     monkeypatch.setattr(server_app, "app", begun)

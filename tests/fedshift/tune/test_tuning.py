@@ -36,10 +36,10 @@ def read(*arguments: str) -> Request:
 @pytest.mark.parametrize("method", registry.METHODS)
 def test_a_method_takes_all_of_its_ranges_and_its_own_values_lie_in_them(method: str) -> None:
     (plan,) = read(f"method={method}", "budget=1").plans  # it resolves the ends of each
-    told = registry.get(method)
+    result = registry.get(method)
     assert plan.space.keys() >= {"train.lr", "train.weight_decay"}
     assert {key for key in plan.space if key.startswith("method.")} == {
-        f"method.{key}" for key in told.search if "." not in key
+        f"method.{key}" for key in result.search if "." not in key
     }
     assert all(place.holds(plan.default[key]) for key, place in plan.space.items() if key.startswith("method."))
 
@@ -124,8 +124,8 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is read of a trial is the same, bit for bit, whatever the test images are; it does not even look at them."""
-    told = "train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 evaluate.figures=false"
-    usual = run_inline(rounds=2, set=told)
+    result = "train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 evaluate.figures=false"
+    usual = run_inline(rounds=2, set=result)
     load, seen = catalog.load.__wrapped__, []
 
     def poisoned(name: str, domain: str, split: Any, *more: Any) -> Any:
@@ -136,7 +136,7 @@ def test_test_images_cannot_influence_what_a_trial_counts_for(
         return images
 
     monkeypatch.setattr(catalog, "load", poisoned)
-    trial = run_inline(rounds=2, set=f"{told} evaluate.test=false")
+    trial = run_inline(rounds=2, set=f"{result} evaluate.test=false")
     assert trials.averages(trial.folder) == trials.averages(usual.folder)
     assert [line["validation"] for line in trial.rounds] == [line["validation"] for line in usual.rounds]
     assert trial.results["weights_sha256"] == usual.results["weights_sha256"]
@@ -214,9 +214,9 @@ class Searches:
     def __init__(self, home: Path) -> None:
         self.home = home
         (home / "play.py").write_text(SCRIPT)
-        told = {"resolved": resolve({}).model_dump(mode="json"), "engine": "inline", "nodes": 4, "run_id": "x",
+        fields = {"resolved": resolve({}).model_dump(mode="json"), "engine": "inline", "nodes": 4, "run_id": "x",
                 "versions": versions(resolve({}))}  # fmt: skip
-        (home / "told.json").write_text(json.dumps(told))
+        (home / "told.json").write_text(json.dumps(fields))
         self.compared: list[list[str]] = []
 
     def tune(self, *arguments: str) -> None:
@@ -270,12 +270,12 @@ def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(
     assert [[row["trial"] for row in of] for of in by_method.values()] == [list("0123456")] * 2
     assert all(of[0]["train.lr"] == "0.01" and of[0]["state"] == "complete" for of in by_method.values())
     (summary,) = searches.home.glob("runs/tune-*/tune.json")
-    told = json.loads(summary.read_text())["methods"]
+    content = json.loads(summary.read_text())["methods"]
     for name, of in by_method.items():
         values = {float(row["train.lr"]): float(row["validation"]) for row in of if row["validation"]}
         best = min(values, key=lambda lr: abs(lr - 0.05))
-        assert told[name]["best"]["values"]["train.lr"] == best and best != 0.01
-        assert values[best] == max(values.values()) == told[name]["best"]["validation"]
+        assert content[name]["best"]["values"]["train.lr"] == best and best != 0.01
+        assert values[best] == max(values.values()) == content[name]["best"]["validation"]
     assert searches.compared == [
         [f"{m}{t} seed={s}" for s in (0, 1) for m in ("fedavg", "fedprox") for t in ("", " tuned")]
     ]
@@ -352,9 +352,9 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
 def test_trials_on_other_images_than_others_are_named_beside_the_table(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = json.loads((searches.home / "told.json").read_text())
+    content = json.loads((searches.home / "told.json").read_text())
     for version, budget in (("old", 1), ("new", 2)):
-        (searches.home / "told.json").write_text(json.dumps(told | {"images": {"scan": {"train": version}}}))
+        (searches.home / "told.json").write_text(json.dumps(content | {"images": {"scan": {"train": version}}}))
         searches.tune("method=fedavg", f"budget={budget}")
         line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
         assert (line in capsys.readouterr().out) is (version == "new")

@@ -14,10 +14,10 @@ from fedshift_app.config.resolving import resolve
 @pytest.fixture
 def mine(tmp_path: Path) -> Path:
     """Return a copy of ``handwritten`` under another name, in which FedProx asks for something too."""
-    told = yaml.safe_load((ROOT / "conf" / "experiments" / "handwritten.yaml").read_text())
-    told["methods"]["fedprox"] = {"train": {"lr": 0.02}}
+    content = yaml.safe_load((ROOT / "conf" / "experiments" / "handwritten.yaml").read_text())
+    content["methods"]["fedprox"] = {"train": {"lr": 0.02}}
     file = tmp_path / "mine.yaml"
-    file.write_text(yaml.safe_dump(told))
+    file.write_text(yaml.safe_dump(content))
     return file
 
 

@@ -629,10 +629,10 @@ def test_a_section_left_empty_is_refused_or_means_nothing(key: str, tmp_path: Pa
     try:
         config = resolve({"experiment": with_text(tmp_path, key, f"{key}:")})
     except ConfigError as error:
-        told = str(error)
+        result = str(error)
     else:
-        told = key if config.method["name"] == "fedavg" else "another method"
-    assert key in told
+        result = key if config.method["name"] == "fedavg" else "another method"
+    assert key in result
 
 
 @pytest.mark.parametrize("text", ["method={}", "'method={tau: 1}'"])

@@ -132,7 +132,7 @@ class Case:
 def case(rng: random.Random, folder: Path, keys: list[str]) -> Case:
     """Return a case: a spoilt experiment file, spoilt arguments, or both."""
     arguments: list[str] = []
-    told = ""
+    result = ""
     name = rng.choice(files.names("experiments"))
     text = (files.CONF / "experiments" / f"{name}.yaml").read_text()
     if rng.random() < 0.6:
@@ -143,7 +143,7 @@ def case(rng: random.Random, folder: Path, keys: list[str]) -> Case:
             data = spoilt(rng, text)
         path = folder / "mine.yaml"
         path.write_bytes(data)
-        arguments, told = [str(path)], f"{name}, spoilt: {data[:2000]!r}"
+        arguments, result = [str(path)], f"{name}, spoilt: {data[:2000]!r}"
     elif rng.random() < 0.5:
         arguments = [rng.choice([name, *HOSTILE])]
     count = rng.randrange(0 if arguments else 1, 4)
@@ -153,7 +153,7 @@ def case(rng: random.Random, folder: Path, keys: list[str]) -> Case:
     flat = {}
     if rng.random() < 0.1:
         flat[rng.choice([*resolving.FLAT_KEYS, "x"])] = rng.choice([rng.choice(HOSTILE), values_of(rng)])
-    return Case(told, arguments, flat)
+    return Case(result, arguments, flat)
 
 
 def tried(given: Case) -> str:

@@ -114,8 +114,8 @@ def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:
 
 
 def test_a_data_dir_that_is_not_there_is_told(hospital: str, data: Path) -> None:
-    told = refusal_of(DataError, resolve, {"experiment": hospital, "data-dir": str(data / "no")})
-    assert "does not exist" in told
+    result = refusal_of(DataError, resolve, {"experiment": hospital, "data-dir": str(data / "no")})
+    assert "does not exist" in result
 
 
 def test_configurations_of_before_are_still_read(data: Path) -> None:

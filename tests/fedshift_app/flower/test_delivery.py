@@ -225,16 +225,16 @@ def test_another_flower_is_left_alone_and_this_is_said(
     caplog.set_level("INFO", "fedshift")
     if reason == "asked":
         monkeypatch.setenv(simulation_queue.PLAIN, "1")
-        told = "FEDSHIFT_PLAIN_FLOWER=1"
+        result = "FEDSHIFT_PLAIN_FLOWER=1"
     elif reason == "version":
         monkeypatch.setattr(simulation_queue, "version", lambda _: "1.43.0")
-        told = "this is Flower 1.43.0, supported are 1.41.x and 1.42.x"
+        result = "this is Flower 1.43.0, supported are 1.41.x and 1.42.x"
     elif reason == "shape":
         monkeypatch.setattr(InMemoryLinkState, "get_message_ins", changed)
-        told = "not as in Flower 1.41.x and 1.42.x: InMemoryLinkState.get_message_ins"
+        result = "not as in Flower 1.41.x and 1.42.x: InMemoryLinkState.get_message_ins"
     else:
         monkeypatch.delattr(InMemoryGrid, "pull_messages")
-        told = "not as in Flower 1.41.x and 1.42.x: InMemoryGrid.pull_messages"
+        result = "not as in Flower 1.41.x and 1.42.x: InMemoryGrid.pull_messages"
     simulation_queue.install()
     assert now_in_place() == (flower.queue, flower.grid)
-    assert caplog.messages == [f"Flower finds messages itself, which is slow with many nodes: {told}"]
+    assert caplog.messages == [f"Flower finds messages itself, which is slow with many nodes: {result}"]

@@ -81,16 +81,16 @@ SINCE = {
 @pytest.mark.parametrize(("module", "name"), SINCE, ids=lambda part: part)
 def test_it_is_there(module: str, name: str) -> None:
     here = version("flwr")
-    told = f"broke in Flower {here} (there in 1.41 and 1.42, before them not in {SINCE[module, name]})"
+    result = f"broke in Flower {here} (there in 1.41 and 1.42, before them not in {SINCE[module, name]})"
     try:
         found = import_module(module)
     except ImportError as error:
-        pytest.fail(f"{module} {told}: {error}")
+        pytest.fail(f"{module} {result}: {error}")
     if not hasattr(found, name):
         try:
             import_module(f"{module}.{name}")
         except ImportError as error:
-            pytest.fail(f"{module}.{name} {told}: {error}")
+            pytest.fail(f"{module}.{name} {result}: {error}")
 
 
 def test_all_of_them_are_listed() -> None:

@@ -212,20 +212,20 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
-    told = "nodes were left out through no fault of their own (round 2: node 1)"
+    result = "nodes were left out through no fault of their own (round 2: node 1)"
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     found = status.read(run.folder)
-    assert (found["state"], found["error"], found["resume"]) == ("degraded", told, None)
+    assert (found["state"], found["error"], found["resume"]) == ("degraded", result, None)
     assert status.exit_code(found) == exit_codes.DEGRADED == 4
     table = compare.compare([run.folder]).text()
-    assert f"seed 0 is degraded: {told}" in " ".join(table.split())
+    assert f"seed 0 is degraded: {result}" in " ".join(table.split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == exit_codes.DEGRADED
-    assert f"degraded: {told}" in capsys.readouterr().err
+    assert f"degraded: {result}" in capsys.readouterr().err
 
 
 def test_a_whole_run_is_not(run_inline: InlineRun) -> None:
@@ -357,6 +357,6 @@ def test_a_command_that_is_gone_leaves_no_process(number: signal.Signals, tmp_pa
         time.sleep(0.5)
     assert left == []
     (folder,) = (tmp_path / "runs").iterdir()
-    told = status.read(folder)
-    assert (told["state"], told["full_rounds"] >= 1) == ("interrupted", True)
-    assert told["resume"] == f"fedshift run resume={folder}"
+    result = status.read(folder)
+    assert (result["state"], result["full_rounds"] >= 1) == ("interrupted", True)
+    assert result["resume"] == f"fedshift run resume={folder}"

@@ -74,8 +74,8 @@ def test_a_damaged_file_is_measured_anew(damage: bytes, measured: Measured) -> N
 def test_a_choice_in_the_wrong_place_does_not_count(measured: Measured) -> None:
     node_precision.chosen(WORK, CPU)
     ((path, _),) = node_precision.entries()
-    told = json.loads(path.read_text())
-    path.write_text(json.dumps(told | {"work": told["work"] | {"network": "resnet10"}}))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"work": content["work"] | {"network": "resnet10"}}))
     node_precision.chosen(WORK, CPU)
     assert len(measured.works) == 2
 

@@ -244,9 +244,9 @@ def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run
     run = run_inline("fedicon-cifar10-attribute", rounds=1, data_dir=str(cifar), grid=Grid, set=small)
     assert list(replies) == [0, 1, 2, 3]
     for domain, number in (("cifar10", 20), ("cifar10.1", 10)):
-        assert [told[f"count/{domain}"] for told in replies.values()] == [number] * 4
+        assert [result[f"count/{domain}"] for result in replies.values()] == [number] * 4
         # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
-        means = [100 * told[f"correct/{domain}"] / number for told in replies.values()]
+        means = [100 * result[f"correct/{domain}"] / number for result in replies.values()]
         assert run.results["final"][domain] == pytest.approx(np.mean(means))
     found = run.results["client_models"]
     assert found["lta"] == pytest.approx(np.mean([row["cifar10"] for row in found["matrix"].values()]))
@@ -283,8 +283,8 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
     with pytest.raises(SystemExit) as ended:
         cli.main()
     assert ended.value.code == 0
-    told = capsys.readouterr().out
-    assert "photo: train 68, test 16, 40x40, 84 RGB; published: photo: 84 of 1670 images, 1586 missing" in told
+    output = capsys.readouterr().out
+    assert "photo: train 68, test 16, 40x40, 84 RGB; published: photo: 84 of 1670 images, 1586 missing" in output
 
 
 def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:

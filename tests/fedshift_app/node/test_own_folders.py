@@ -48,8 +48,8 @@ def test_a_run_on_a_users_own_images(run_inline: InlineRun, data: Path) -> None:
     run = run_inline(dataset="folders", data_dir=str(data), nodes=2, rounds=1, set=text)
     assert set(run.rounds[0]["accuracy"]) == {"Aachen", "Bonn"}
     assert run.rounds[0]["validation"]
-    told = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]["dataset"]
-    assert (told["domains"], told["classes"]) == (["Aachen", "Bonn"], list(KINDS))
+    content = yaml.safe_load((run.folder / "config.yaml").read_text())["resolved"]["dataset"]
+    assert (content["domains"], content["classes"]) == (["Aachen", "Bonn"], list(KINDS))
     (skipped,) = json.loads((run.folder / "skipped.json").read_text())
     assert (skipped["domain"], Path(skipped["file"]).name) == ("Aachen", "4.png")
     assert "no image" not in skipped["reason"] and "by its content" in skipped["reason"]

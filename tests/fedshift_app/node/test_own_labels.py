@@ -60,7 +60,7 @@ def classes_of(images: Any, names: tuple[str, ...]) -> None:
 def test_nobody_reads_integers_through_an_order_that_nobody_stated(mixed: Path, tmp_path: Path) -> None:
     for call, given in (
         (init_files.init, (str(tmp_path / "new"), [f"data-dir={mixed}"])),
-        (lambda *told: prepare.prepare(*told, as_json=True), ("folders", [f"data-dir={mixed}"])),
+        (lambda *result: prepare.prepare(*result, as_json=True), ("folders", [f"data-dir={mixed}"])),
         (config_of, (mixed,)),
         (config_of, (mixed, "dataset.domains=[s2]")),
     ):
@@ -77,10 +77,10 @@ def test_with_stated_classes_every_image_has_its_own(mixed: Path, tmp_path: Path
     for domain, index in (("s1", 0), ("s2", 1)):
         where = node_data.Place(domain, index, 2, config.dataset.source(), shared=True, threads=0)
         classes_of(node_data.own_images(config, where).train, NUMBERS)
-    told = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
+    result = "s2_train.npz: y holds integers, and 2 is the place of class '10'"
     alphabet = f"dataset.classes=[{','.join(sorted(NUMBERS))}]"
-    assert told in refusal_of(DataError, init_files.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
-    assert told in refusal_of(DataError, checking.check_data, config_of(mixed, alphabet), 2)
+    assert result in refusal_of(DataError, init_files.init, str(tmp_path / "other"), [f"data-dir={mixed}", alphabet])
+    assert result in refusal_of(DataError, checking.check_data, config_of(mixed, alphabet), 2)
 
 
 def test_exported_nodes_say_what_their_integers_are(mixed: Path, tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_prepare_counts_exact_copies_in_its_first_lines(copied: Path, capsys: py
     assert lines[1] == f"{LINE}s2 test image 0 = s1 train s1/train/0/copy.bmp"
     assert prepare.prepare("folders", given, as_json=True) == 0
     out = capsys.readouterr().out
-    told = json.loads(out[out.index("{\n") :])["exact_copies"]
-    assert (told["tests_in_training"], told["two_labels"]) == (1, 0)
+    content = json.loads(out[out.index("{\n") :])["exact_copies"]
+    assert (content["tests_in_training"], content["two_labels"]) == (1, 0)
     with np.load(copied / "s2_test.npz") as archive:
         Image.fromarray(archive["x"][0]).save(copied / "s1" / "test" / "3" / "copy.bmp")
     prepare.prepare("folders", given, as_json=False)

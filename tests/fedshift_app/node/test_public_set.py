@@ -119,8 +119,8 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
 
 def test_a_real_node_without_a_copy_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
     cfg = config("dataset.public=0.1")
-    told = refusal_of(DataError, public_set, cfg, real("scan", tmp_path))
-    assert "neither public_train.npz nor public/train/<class>/" in told
+    result = refusal_of(DataError, public_set, cfg, real("scan", tmp_path))
+    assert "neither public_train.npz nor public/train/<class>/" in result
 
 
 def real(domain: str, folder: Path) -> Place:
@@ -165,8 +165,8 @@ def test_a_method_that_needs_one_says_so_and_asks_for_a_share_by_itself() -> Non
     assert config("", method="fedmd").dataset.public == 0.1
     assert config("dataset.public=0.2", method="fedmd").dataset.public == 0.2
     assert config("").dataset.public is None
-    told = refusal_of(ConfigError, config, "dataset.public=null", method="fedmd")
-    assert told.startswith("dataset.public: the method 'fedmd' needs a public set: a domain")
+    result = refusal_of(ConfigError, config, "dataset.public=null", method="fedmd")
+    assert result.startswith("dataset.public: the method 'fedmd' needs a public set: a domain")
 
 
 def test_of_the_data_set_a_method_may_ask_for_its_public_set_alone(tmp_path: Path) -> None:
@@ -207,9 +207,9 @@ def test_prepare_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert line in capsys.readouterr().out
     keys = ["dataset.public=sketch", "dataset.domains=[scan,street]"]
     assert prepare.prepare("handwritten", keys, as_json=True) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["public"] == {"is": "sketch", "images": {"sketch": 359}}
-    assert set(told["domains"]) == {"scan", "street", "sketch"}
+    output = json.loads(capsys.readouterr().out)
+    assert output["public"] == {"is": "sketch", "images": {"sketch": 359}}
+    assert set(output["domains"]) == {"scan", "street", "sketch"}
 
 
 def test_preview_draws_it() -> None:
@@ -226,8 +226,8 @@ def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inli
     assert "no node holds it; the method 'fedavg' does not use it" in (run.folder / "log.jsonl").read_text()
     cfg = config(few, method="fedmd")
     sha = public_set(cfg, place(cfg, 0, 4)).sha256
-    told = run_build.public_line(cfg, [node(0, sha, 28), node(1, sha, 28)])
-    assert told == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
+    result = run_build.public_line(cfg, [node(0, sha, 28), node(1, sha, 28)])
+    assert result == f"public set, 2 % of each domain: 28 images, the same on all nodes (sha256 {sha[:12]})"
 
 
 def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) -> None:
@@ -243,8 +243,8 @@ def test_networks_differ_and_class_scores_alone_travel(run_inline: InlineRun) ->
     assert [set(line["losses"]) for line in run.rounds] == [{"loss", "loss/ce"}] + 2 * [
         {"loss", "loss/ce", "loss/digest"}
     ]
-    told = (run.folder / "log.jsonl").read_text()
-    assert "public set, 2 % of each domain: 14 images, the same on all nodes (sha256 " in told
+    content = (run.folder / "log.jsonl").read_text()
+    assert "public set, 2 % of each domain: 14 images, the same on all nodes (sha256 " in content
 
 
 # --- the same on all nodes --------------------------------------------------------------------------------
@@ -269,8 +269,8 @@ class Copies:
         for message in messages:
             numbers = {"class-counts": [3, 4], "num-test": 5, "shared-test": 0, "partition-id": -1}
             metrics = MetricRecord(numbers | {"num-partitions": -1, "num-public": 9})
-            told = ConfigRecord({"domain": "scan", "public": self.copies[message.metadata.dst_node_id] * 64})
-            replies.append(Message(RecordDict({"config": told, "metrics": metrics}), reply_to=message))
+            result = ConfigRecord({"domain": "scan", "public": self.copies[message.metadata.dst_node_id] * 64})
+            replies.append(Message(RecordDict({"config": result, "metrics": metrics}), reply_to=message))
         return replies
 
 
@@ -321,5 +321,5 @@ def test_a_run_does_not_go_on_with_another_public_set() -> None:
         checkpoint = type("C", (), {"nodes": [node(0, "a" * 64)]})()
 
     resuming.check_nodes(Past(), [node(0, "a" * 64)])  # type: ignore[arg-type]
-    told = refusal_of(FederationError, resuming.check_nodes, Past(), [node(0, "c" * 64, 9)])
-    assert told == "resume: node 0 (scan) has a different public set of 9 images; it had 5"
+    result = refusal_of(FederationError, resuming.check_nodes, Past(), [node(0, "c" * 64, 9)])
+    assert result == "resume: node 0 (scan) has a different public set of 9 images; it had 5"

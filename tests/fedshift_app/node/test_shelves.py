@@ -47,12 +47,12 @@ def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
     shelf().remember(3, MEMORY)
-    server_round, told = shelf().recall()
+    server_round, result = shelf().recall()
     assert server_round == 3
-    assert told.keys() == MEMORY.keys()
+    assert result.keys() == MEMORY.keys()
     for name, array in MEMORY.items():
-        np.testing.assert_array_equal(told[name], array)
-        assert told[name].dtype == array.dtype
+        np.testing.assert_array_equal(result[name], array)
+        assert result[name].dtype == array.dtype
 
 
 def test_a_node_that_trains_again_does_so_from_what_it_had_before_that_round() -> None:
@@ -267,13 +267,13 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
 
     merge = FedCodeStrategy.merge_knowledge
     run = run_inline("", nodes=4, resume=interrupted(0))
-    assert told(run) == told(whole)
+    assert result(run) == result(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
     for file in (state_store.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
     run = run_inline("", nodes=4, resume=folder)
-    assert told(run) != told(whole)
+    assert result(run) != result(whole)
     assert run.rounds[2]["started_anew"] == [
         "node 2 (street): its private parts of round 2 are gone, it started them anew"
     ]

@@ -56,15 +56,15 @@ class Grid(ListeningGrid):
     said: set[str]
 
     def pass_on(self, asked: Message, reply: Message) -> Message:
-        told = json.loads(str(asked.content.config_records["config"]["run"]))["train"]
-        type(self).said.add(f"{asked.metadata.message_type} {told['precision']} {told['arithmetic']}")
+        content = json.loads(str(asked.content.config_records["config"]["run"]))["train"]
+        type(self).said.add(f"{asked.metadata.message_type} {content['precision']} {content['arithmetic']}")
         return reply
 
 
 def test_what_most_nodes_tell_is_taken_and_told() -> None:
     config = resolve({})
-    told = dict(enumerate([NCHW, BF16, NCHW]))
-    settled, line = run_precision.settle(config, told, None, here=False)
+    fields = dict(enumerate([NCHW, BF16, NCHW]))
+    settled, line = run_precision.settle(config, fields, None, here=False)
     assert settled == config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": NCHW})})
     assert line == "train.precision=auto: float32/nchw, which trains fastest on the machines of 2 of 3 nodes"
     assert run_precision.agreed({1: BF16, 2: NCHW}) == (NCHW, 1)  # as many: what stands first
@@ -79,9 +79,9 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
     machine(NCHW)
     Grid.said = set()
     run = run_inline(nodes=2, rounds=2, set=SHORT, grid=Grid)
-    told = config_of(run.folder)
-    assert told["arithmetic"] == NCHW
-    assert (told["resolved"]["train"]["precision"], told["resolved"]["train"]["arithmetic"]) == ("auto", "")
+    result = config_of(run.folder)
+    assert result["arithmetic"] == NCHW
+    assert (result["resolved"]["train"]["precision"], result["resolved"]["train"]["arithmetic"]) == ("auto", "")
     assert Grid.said == {"query auto ", f"train auto {NCHW}", f"evaluate auto {NCHW}"}
     assert "float32/nchw, which trains fastest on the machines of all 2 nodes" in log_of(run.folder)
 
@@ -128,9 +128,9 @@ def test_a_run_of_an_earlier_version_goes_on_by_hardware(
 ) -> None:
     monkeypatch.setenv(of_nodes.ASKED, "hardware")
     before = run_inline(nodes=2, rounds=2, set=SHORT)
-    told = config_of(before.folder)
-    del told["arithmetic"], told["resolved"]["train"]["arithmetic"]
-    (before.folder / "config.yaml").write_text(yaml.safe_dump(told))
+    result = config_of(before.folder)
+    del result["arithmetic"], result["resolved"]["train"]["arithmetic"]
+    (before.folder / "config.yaml").write_text(yaml.safe_dump(result))
     (before.folder / RESULTS_FILE).unlink()
     monkeypatch.delenv(of_nodes.ASKED)
     machine(NCHW)
@@ -156,7 +156,7 @@ def test_what_is_asked_beside_a_kept_run(machine: Any, run_inline: InlineRun, tm
     assert config.train.arithmetic == NCHW
     with pytest.raises(ConfigError, match=r"train.arithmetic is 'float32/nchw' there, requested is 'bf16/nchw'"):
         resuming.resolve(asked | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
-    told = config_of(run.folder)
-    (run.folder / "config.yaml").write_text(yaml.safe_dump(told | {"arithmetic": "fp8"}))
+    result = config_of(run.folder)
+    (run.folder / "config.yaml").write_text(yaml.safe_dump(result | {"arithmetic": "fp8"}))
     with pytest.raises(ConfigError, match=r"config.yaml: arithmetic: .*'fp8'"):
         resuming.resolve({"resume": str(run.folder)}, hold=False)

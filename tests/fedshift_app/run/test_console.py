@@ -111,8 +111,8 @@ def test_table_of_a_resumed_run_shows_few_names_of_an_earlier_version() -> None:
 def with_figures(**changes: Any) -> dict[str, Any]:
     """The summary with figures of round 7; nobody counted the images of usps."""
     short = {"accuracy": 90.0, "balanced_accuracy": 81.0, "macro_f1": 80.04, "auc": None, "ece": 3.0}
-    told = {"round": 7, "domains": {"mnist": {"n": 2000, **short}, "usps": None, "mnistm": {"n": 90, **short}}}
-    return results(figures=told | {"overall": {"n": 2090, **short}}, **changes)
+    fields = {"round": 7, "domains": {"mnist": {"n": 2000, **short}, "usps": None, "mnistm": {"n": 90, **short}}}
+    return results(figures=fields | {"overall": {"n": 2090, **short}}, **changes)
 
 
 def test_table_has_figures_beside_the_accuracies_and_how_many_images_there_are() -> None:
@@ -120,8 +120,8 @@ def test_table_has_figures_beside_the_accuracies_and_how_many_images_there_are()
     assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0", "81.0", "80.0", "2000"]
     assert row(text, "usps")[-3:] == ["missing"] * 3 and row(text, "AVG")[-2:] == ["81.0", "80.0"]
     assert "worst domain: mnistm 68.1, of 90 test images\n" in text
-    told = "^ of round 7; all 2090 test images together: accuracy 90.0, balanced 81.0, macro-F1 80.0, ECE 3.0\n"
-    assert told in text
+    result = "^ of round 7; all 2090 test images together: accuracy 90.0, balanced 81.0, macro-F1 80.0, ECE 3.0\n"
+    assert result in text
     assert max(map(len, text.splitlines()[2:])) <= 100
 
 

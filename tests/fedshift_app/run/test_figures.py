@@ -68,8 +68,8 @@ def test_auc_is_the_exact_one_within_the_bound_that_is_told(classes: int, scale:
     assert within.max() < (
         0.1 if scale < 0.1 else 0.01
     )  # scores that lie together, as before training, are bounded worse
-    told = figures.of(counted(logits, y))
-    assert abs(told["auc"] - 100 * np.mean(exact)) <= told["auc_within"] + 1e-9
+    result = figures.of(counted(logits, y))
+    assert abs(result["auc"] - 100 * np.mean(exact)) <= result["auc_within"] + 1e-9
 
 
 def test_calibration_error_by_hand() -> None:
@@ -128,11 +128,11 @@ def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
     parts = {DOMAINS: ["a", "b"], STARTS: [0, 4], STOPS: [11, 9]}
     _, _, plain = made.evaluate(weights, parts)
     assert made.records == {}
-    _, _, told = made.evaluate(weights, parts | {FIGURES: True})
-    assert told == plain
+    _, _, result = made.evaluate(weights, parts | {FIGURES: True})
+    assert result == plain
     for domain, images in (("a", 11), ("b", 5)):
         counts = from_arrays(made.records["counts"], domain)
-        assert counts.images == images and counts.classes[1].sum() == told[f"correct/{domain}"]
+        assert counts.images == images and counts.classes[1].sum() == result[f"correct/{domain}"]
     made.evaluate(weights, parts)
     assert made.records == {}
 
@@ -150,15 +150,15 @@ def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun
     assert [without(line, "seconds") for line in run.rounds] == [without(line, "seconds") for line in plain.rounds]
     assert without(run.results, "seconds", "figures") == without(plain.results, "seconds")
     assert not (plain.folder / figures.FILE).exists()
-    told = run.results["figures"]
-    assert told == json.loads((run.folder / figures.FILE).read_text()) and told["round"] == 1
+    result = run.results["figures"]
+    assert result == json.loads((run.folder / figures.FILE).read_text()) and result["round"] == 1
     for domain, accuracy in run.results["final"].items():
-        one = told["domains"][domain]
+        one = result["domains"][domain]
         assert one["n"] == 90 and one["accuracy"] == pytest.approx(accuracy)
         assert sum(map(sum, one["confusion"])) == 90 and one["per_class"]["n"] == [9] * 10
         assert one["balanced_accuracy"] == pytest.approx(accuracy)  # as many images of each class
-    assert told["overall"]["n"] == 360
-    assert told["overall"]["accuracy"] == pytest.approx(np.mean(list(run.results["final"].values())))
+    assert result["overall"]["n"] == 360
+    assert result["overall"]["accuracy"] == pytest.approx(np.mean(list(run.results["final"].values())))
     assert "\n        [" in (run.folder / "results.json").read_text()  # a row of a matrix is a line
 
 
@@ -170,9 +170,9 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
         assert one["n"] == 180 and one["accuracy"] == pytest.approx(accuracy)
         assert one["images"] == 90  # the same ones for both nodes
     assert run.results["figures"]["overall"]["images"] == 360
-    assert ", of 90 test images (180 scores)" in (told := console.table(run.results))
-    assert "all 360 test images (720 scores) together" in told
-    assert {line.split()[-1] for line in told.splitlines() if line.split()[:1] == ["scan"]} == {"90"}
+    assert ", of 90 test images (180 scores)" in (result := console.table(run.results))
+    assert "all 360 test images (720 scores) together" in result
+    assert {line.split()[-1] for line in result.splitlines() if line.split()[:1] == ["scan"]} == {"90"}
 
 
 # --- what is kept --------------------------------------------------------------------------------------
@@ -180,13 +180,13 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
 
 def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logits, y = drawn(3)
-    told = figures.section(RoundResult(4, counts={"a": counted(logits, y), "b": None}), ("x", "y", "z"))
-    assert told is not None and told["overall"] is None and told["domains"]["b"] is None
+    result = figures.section(RoundResult(4, counts={"a": counted(logits, y), "b": None}), ("x", "y", "z"))
+    assert result is not None and result["overall"] is None and result["domains"]["b"] is None
     assert figures.section(RoundResult(4), ("x",)) is None
-    (tmp_path / figures.FILE).write_text(json.dumps(told))
-    assert figures.kept(tmp_path, 4) == told
+    (tmp_path / figures.FILE).write_text(json.dumps(result))
+    assert figures.kept(tmp_path, 4) == result
     assert figures.kept(tmp_path, 3) is None and figures.kept(tmp_path, None) is None
-    for damaged in ("{", "[1]", json.dumps(told | {"domains": {"a": {"n": -1}}})):
+    for damaged in ("{", "[1]", json.dumps(result | {"domains": {"a": {"n": -1}}})):
         (tmp_path / figures.FILE).write_text(damaged)
         caplog.clear()
         assert figures.kept(tmp_path, 4) is None
@@ -201,7 +201,7 @@ def test_distinct_images_are_counted() -> None:
     assert figures.test_images(shared, "a", drawn=True) is None  # they may overlap
     unheld = [node(0, domain="a", num_test=5, unheld_tests=(("c", 7),)), node(1, domain="b", unheld_tests=(("c", 7),))]
     assert figures.test_images(unheld, "c", drawn=False) == 7
-    told = [(180, 90, ""), (90, 90, ""), (90, None, " images"), (2000, 1000, " images")]
-    assert [figures.images_text(*one) for one in told] == [
+    result = [(180, 90, ""), (90, 90, ""), (90, None, " images"), (2000, 1000, " images")]
+    assert [figures.images_text(*one) for one in result] == [
         "90 (180 scores)", "90", "90 images", "1000 images (2000 scores)",
     ]  # fmt: skip

@@ -15,8 +15,8 @@ TINY = "train.epochs=1 allocation.share=0.1"
 
 
 def known(method: str, settings: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
-    told = run_build.prepare(resolve({"method": method, "set": settings}), "inline")[1]
-    return told.terms, told.scores
+    result = run_build.prepare(resolve({"method": method, "set": settings}), "inline")[1]
+    return result.terms, result.scores
 
 
 def test_names_come_from_the_method_its_modules_and_the_adaptation() -> None:

@@ -30,8 +30,8 @@ class Lossy(ListeningGrid):
     """Loses node 1's training of round 1."""
 
     def pass_on(self, asked: Message, reply: Message) -> Message | None:
-        told = asked.content.config_records["config"]
-        lost = told.get("server-round") == 1 and told["node-index"] == 1
+        result = asked.content.config_records["config"]
+        lost = result.get("server-round") == 1 and result["node-index"] == 1
         return None if lost and asked.metadata.message_type == MessageType.TRAIN else reply
 
 

@@ -33,7 +33,7 @@ def counts(images: tuple[int, ...], predicted: tuple[int, ...]) -> Counts:
     ],
 )
 def test_of_a_round(by_domain: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], name: str) -> None:
-    assert one_class.predicted({domain: counts(*told) for domain, told in by_domain.items()}, CLASSES) == name
+    assert one_class.predicted({domain: counts(*result) for domain, result in by_domain.items()}, CLASSES) == name
 
 
 def test_of_a_run_only_where_every_scored_round_did(tmp_path: Path) -> None:
@@ -59,8 +59,8 @@ def test_after_three_such_rounds_it_is_said_once(caplog: pytest.LogCaptureFixtur
     watch = one_class.Watch(resolve({}))
     for server_round in range(1, 6):
         watch.look(RoundResult(server_round, counts=constant), "dog")
-    (told,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert "the one class 'dog' for all test images, in each of 3 scored rounds" in told and "train.lr" in told
+    (values,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "the one class 'dog' for all test images, in each of 3 scored rounds" in values and "train.lr" in values
     caplog.clear()
     learns = one_class.Watch(resolve({}))
     for server_round, name in enumerate(("dog", "", "dog", "dog", "dog"), start=1):
@@ -73,8 +73,8 @@ def test_a_run_says_so_in_log_summary_and_metrics(run_inline: InlineRun, monkeyp
     run = run_inline(rounds=2, nodes=2, set="train.epochs=1 allocation.share=0.05")
     lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert [line[one_class.KEY] for line in lines] == ["0", "0"]
-    told = run.results[one_class.KEY]
-    assert (told["class"], told["rounds"]) == ("0", 2) and "train.lr" in told["advice"]
+    result = run.results[one_class.KEY]
+    assert (result["class"], result["rounds"]) == ("0", 2) and "train.lr" in result["advice"]
     sentence = "the model predicts the one class '0' for all test images, in each of 2 scored rounds"
     assert sentence in console.table(run.results)
     assert sentence in (run.folder / "log.jsonl").read_text()

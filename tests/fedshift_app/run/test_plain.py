@@ -37,8 +37,8 @@ def grid(*present: int) -> Any:
 def test_too_few_nodes_are_refused_with_the_command() -> None:
     folder = f"/{'a-long-name/' * 30}"  # a command that is cut would do something else
     flat = {"method": "i2pfl", "rounds": 2, "output-dir": folder, "set": "train.lr=0.01 train.epochs=1"}
-    told = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(2), None)
-    assert told.splitlines() == [
+    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(2), None)
+    assert result.splitlines() == [
         "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each is enough), this "
         "federation has 2; run",
         'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
@@ -58,16 +58,16 @@ def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
 @pytest.mark.parametrize("here", [1, 3])
 def test_a_number_that_is_fixed_is_the_only_one(here: int) -> None:
     flat = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
-    told = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(here), None)
-    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in told
-    assert "num-supernodes=2 " in told
+    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(here), None)
+    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in result
+    assert "num-supernodes=2 " in result
     assert "has 2" in flwr_run.look(resolve(flat), flat, grid(2), None)
 
 
 def test_a_run_that_is_continued_wants_as_many_as_it_had() -> None:
-    told = refusal_of(ConfigError, flwr_run.look, resolve(FLAT), {"resume": "/a run"}, grid(8), 5)
-    assert "wants 5 nodes (as many as the run had before), this federation has 8" in told
-    assert told.endswith("--run-config 'resume=\"/a run\"'")
+    result = refusal_of(ConfigError, flwr_run.look, resolve(FLAT), {"resume": "/a run"}, grid(8), 5)
+    assert "wants 5 nodes (as many as the run had before), this federation has 8" in result
+    assert result.endswith("--run-config 'resume=\"/a run\"'")
 
 
 def test_nodes_that_come_while_the_app_is_loaded_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,9 +78,9 @@ def test_nodes_that_come_while_the_app_is_loaded_are_waited_for(monkeypatch: pyt
 def test_a_simulated_node_has_the_threads_that_the_run_says_not_those_of_the_machine(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def threads(told: str = "") -> int:
+    def threads(result: str = "") -> int:
         context = make_context(1, {"partition-id": 0, "num-partitions": 8}, {})
-        return place(resolve({"set": told}), context, "simulation").threads
+        return place(resolve({"set": result}), context, "simulation").threads
 
     monkeypatch.setenv("OMP_NUM_THREADS", "7")  # as Ray sets it, from client-resources-num-cpus
     monkeypatch.delenv(THREADS, raising=False)

@@ -35,11 +35,11 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
 
     class Grid(ListeningGrid):
         def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            told = asked.content.config_records["config"]
+            result = asked.content.config_records["config"]
             if asked.metadata.message_type != MessageType.QUERY:
                 found.append(status.read(next(tmp_path.glob("runs/*"))))
             train = asked.metadata.message_type == MessageType.TRAIN
-            return None if train and told["server-round"] == 2 and told["node-index"] == 1 else reply
+            return None if train and result["server-round"] == 2 and result["node-index"] == 1 else reply
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
     return found
@@ -47,7 +47,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, A
 
 def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str, Any]]) -> None:
     run = run_inline(rounds=3, set=SHORT)
-    phases = list(dict.fromkeys((told["round"], told["state"]) for told in watched))
+    phases = list(dict.fromkeys((result["round"], result["state"]) for result in watched))
     assert phases == [(n, phase) for n in (1, 2, 3) for phase in ("training", "evaluating")]
     first, last = watched[0], watched[-1]
     assert (first["asked"], first["answered"], first["full_rounds"], first["last_scored"]) == (4, 0, 0, None)
@@ -60,12 +60,12 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
     assert [(out["round"], out["node"], out["reason"]) for out in last["left_out"]] == [(2, 1, "no answer in time")]
     assert last["seconds_left"] is not None
 
-    told = status.read(run.folder)
-    assert (told["state"], told["round"], told["full_rounds"], told["seconds_left"]) == ("degraded", 3, 3, 0.0)
-    assert told["last_scored"]["avg"] == run.rounds[2]["avg"]
-    assert told["left_out"] == []
-    assert status.exit_code(told) == exit_codes.DEGRADED
-    text = status.block(told)
+    result = status.read(run.folder)
+    assert (result["state"], result["round"], result["full_rounds"], result["seconds_left"]) == ("degraded", 3, 3, 0.0)
+    assert result["last_scored"]["avg"] == run.rounds[2]["avg"]
+    assert result["left_out"] == []
+    assert status.exit_code(result) == exit_codes.DEGRADED
+    text = status.block(result)
     assert (
         "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 36 images: answered" in text
     )
@@ -74,8 +74,8 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
 def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
     class Grid(ListeningGrid):
         def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            told = asked.content.config_records["config"]
-            late = told.get("server-round") == 2 and asked.metadata.message_type == MessageType.TRAIN
+            result = asked.content.config_records["config"]
+            late = result.get("server-round") == 2 and asked.metadata.message_type == MessageType.TRAIN
             return None if late else reply
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,12 +83,12 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
         with pytest.raises(FederationError, match="round 2"):
             run_inline(rounds=3, set=SHORT)
     (folder,) = tmp_path.glob("runs/*")
-    told = status.read(folder)
-    assert (told["state"], told["round"], told["full_rounds"]) == ("failed", 2, 1)
-    assert "no node delivered a usable result" in told["error"]
-    assert told["resume"] == f"fedshift run resume={folder}"
-    assert status.exit_code(told) == exit_codes.STOPPED_SHORT
-    assert "go on     fedshift run resume=" in status.block(told)
+    result = status.read(folder)
+    assert (result["state"], result["round"], result["full_rounds"]) == ("failed", 2, 1)
+    assert "no node delivered a usable result" in result["error"]
+    assert result["resume"] == f"fedshift run resume={folder}"
+    assert status.exit_code(result) == exit_codes.STOPPED_SHORT
+    assert "go on     fedshift run resume=" in status.block(result)
 
     runner.run_inline({"resume": str(folder)}, 4)
     assert status.read(folder)["state"] == "completed"
@@ -101,24 +101,24 @@ def test_waiting_for_nodes_is_told_with_who_is_there(tmp_path: Path) -> None:
     lock = Lock(tmp_path / LOCK_FILE)
     file = status.StatusFile(folder, resolve({}), nodes)
     file.waiting(nodes[1:], nodes)
-    told = status.read(tmp_path)
-    assert (told["state"], told["round"], told["asked"]) == ("waiting", 1, 0)
-    assert [node["connected"] for node in told["nodes"]] == [False, True, True]
-    assert "node 0    scan, 7 images: not asked, not connected" in status.block(told)
+    result = status.read(tmp_path)
+    assert (result["state"], result["round"], result["asked"]) == ("waiting", 1, 0)
+    assert [node["connected"] for node in result["nodes"]] == [False, True, True]
+    assert "node 0    scan, 7 images: not asked, not connected" in status.block(result)
     file.asked(1, nodes[1:], training=True)
     file.answered([12, 99])
     file.end("failed", "a\x1b\n" * 1000)
-    told = status.read(tmp_path)
+    result = status.read(tmp_path)
     lock.release()
-    assert (told["asked"], told["answered"]) == (2, 1)
-    assert len(told["error"]) == 1000 and told["error"].isprintable()
+    assert (result["asked"], result["answered"]) == (2, 1)
+    assert len(result["error"]) == 1000 and result["error"].isprintable()
     assert status.resume_command(tmp_path, "deployment").startswith("flwr run . SITE --stream --run-config 'resume=")
 
 
 def folder_with(tmp_path: Path, state: str) -> Path:
     """Return the folder of a run whose process is no more, as it last stood."""
-    told = {"state": state, "engine": "inline", "round": 2, "rounds": 3}
-    (tmp_path / status.FILE).write_text(json.dumps(told))
+    fields = {"state": state, "engine": "inline", "round": 2, "rounds": 3}
+    (tmp_path / status.FILE).write_text(json.dumps(fields))
     (tmp_path / LOCK_FILE).touch()
     return tmp_path
 
@@ -176,13 +176,13 @@ def test_a_full_disk_is_told_once_and_ends_no_run(
 
 def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
     hostile = "\x1b[2J\nround 9/9  scan 100.0" + "x" * 100_000
-    told = {
+    fields = {
         "state": "training", "experiment": "e", "method": "fedavg", "engine": "deployment", "pid": 1, "host": "h",
         "round": 1, "rounds": 2, "since": "now", "full_rounds": 0, "last_scored": None, "seconds": 1.0, "nodes": [],
         "seconds_left": None, "updated": "now", "answered": 0, "asked": 0, "folder": "f", "resume": None,
         "error": hostile, "left_out": [{"round": 1, "node": i, "reason": hostile} for i in range(900)],
     }  # fmt: skip
-    lines = status.block(told).splitlines()
+    lines = status.block(fields).splitlines()
     assert len(lines) == 4 + status.MOST_LEFT_OUT + 1 + 2
     assert all(line.isprintable() and len(line) <= status.MOST_LINE for line in lines)
     assert f"  left out  {900 - status.MOST_LEFT_OUT} more" in lines
@@ -249,8 +249,8 @@ def test_a_site_is_asked_by_flowers_own_commands(
     calls = answer(monkeypatch, *2 * [json.dumps(NODES), json.dumps(RUNS)])
     assert watching.show([], as_json=True, watch=True, site="clinic") == 0
     assert calls == [["supernode", "list", "clinic", "--format", "json"], ["list", "clinic", "--format", "json"]]
-    told = json.loads(capsys.readouterr().out)
-    assert told == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
+    output = json.loads(capsys.readouterr().out)
+    assert output == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
     assert watching.show([], as_json=False, watch=False, site="clinic") == 0
     assert capsys.readouterr().out.splitlines() == [
         "clinic: 1 of 2 SuperNodes online, 1 runs",
@@ -329,8 +329,8 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
     resume = f"fedshift run resume={folder}"
     assert (f"interrupted; continue with: {resume}" in err) == (error is not None)
     rc, out, _ = ask(tmp_path, "--json", "--watch")
-    told = json.loads(out)
-    assert (rc, told["state"], told["error"], told["resume"]) == (3, "interrupted", error, resume)
+    content = json.loads(out)
+    assert (rc, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
 
 
 def test_without_a_run_the_command_ends_with_1(tmp_path: Path) -> None:

@@ -74,11 +74,11 @@ def test_a_sweep_leaves_a_damaged_run_out(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("changes", [{"versions": 5}, {"engine": [1]}, {"resolved": {"method": {"name": []}}}])
 def test_kept_results_may_be_anybodys(changes: dict[str, Any], tmp_path: Path) -> None:
-    told = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
+    result = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
     results = {
         "method": "fedavg", "dataset": "handwritten", "seed": 0, "evaluated": "global model", "averaged_rounds": 1,
         "domains": {"scan": 1.0}, "final": {"scan": 1.0}, "best_test": {"round": 1, "domains": {}}, "nodes": [],
-        "weights_sha256": "x", "config": told,
+        "weights_sha256": "x", "config": result,
     }  # fmt: skip
     (tmp_path / "one.json").write_text(json.dumps(results))
     with pytest.raises(ConfigError):

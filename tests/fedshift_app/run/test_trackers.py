@@ -101,8 +101,8 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
     pytest.importorskip("mlflow")
     from mlflow.store.tracking import file_store
 
-    told: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
+    answer: list[str] = []
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: answer.append(text % values))
     first, write, emptied = begin("mlflow", tmp_path / "run1", [], "id1"), file_store.write_yaml, threading.Event()
 
     def slowly(root: str, file_name: str, data: Any, *args: Any, **kwargs: Any) -> None:
@@ -118,19 +118,19 @@ def test_a_run_may_begin_while_another_ends(tmp_path: Path, monkeypatch: pytest.
         assert emptied.wait(20)
         begin("mlflow", tmp_path / "run2", [], "id2").close()
         ended.result()
-    assert told == []
+    assert answer == []
 
 
 def test_a_store_that_cannot_be_reached_costs_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
-    told: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
+    answer: list[str] = []
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: answer.append(text % values))
     (tmp_path / trackers.STORE).write_text("in the way")
     tracker = begin("mlflow", tmp_path / "run", [result(1, 40.0)])
     tracker.add(result(2, 40.0))
     tracker.close()
-    assert len(told) == 1
-    assert told[0].startswith("tracking: MLflow gets no more rounds: ")
+    assert len(answer) == 1
+    assert answer[0].startswith("tracking: MLflow gets no more rounds: ")
 
 
 def records(file: Path) -> list[Any]:

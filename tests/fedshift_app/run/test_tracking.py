@@ -66,9 +66,9 @@ def test_hyperparameters_are_told(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, seed=3, tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
     events = EventAccumulator(str(run.folder / tracking.FOLDER)).Reload()
     content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
-    told = metadata.parse_session_start_info_plugin_data(content).hparams
-    assert told["train.lr"].number_value == 0.02
-    assert (told["seed"].number_value, told["method.name"].string_value) == (3, "fedavg")
+    result = metadata.parse_session_start_info_plugin_data(content).hparams
+    assert result["train.lr"].number_value == 0.02
+    assert (result["seed"].number_value, result["method.name"].string_value) == (3, "fedavg")
 
 
 def test_nothing_is_written_unless_asked(run_inline: InlineRun) -> None:
@@ -113,14 +113,14 @@ def test_what_is_unknown_or_not_finite_is_not_drawn() -> None:
 
 
 def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: told.append(text % values))
+    result: list[str] = []
+    monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: result.append(text % values))
     (tmp_path / tracking.FOLDER).write_text("in the way")
     tracker = tracking.tracker(("tensorboard",), tmp_path, "x", {}, [RoundResult(1, {})])
     tracker.add(RoundResult(2, {}))
     tracker.close()
-    assert len(told) == 1
-    assert told[0].startswith("tracking: TensorBoard gets no more rounds: FileExistsError: ")
+    assert len(result) == 1
+    assert result[0].startswith("tracking: TensorBoard gets no more rounds: FileExistsError: ")
 
 
 def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,11 @@ def right(counts: Counts) -> int:
 
 @pytest.mark.parametrize("classes", [2, C, MOST_CLASSES + 1])
 def test_whole_counts_are_taken(classes: int) -> None:
-    told = honest(classes)
-    content = RecordDict({"counts": encode(told.arrays("a"))})
-    found = counting.read(content, {"a": (N, right(told)), "b": (3, 1)}, classes)
+    result = honest(classes)
+    content = RecordDict({"counts": encode(result.arrays("a"))})
+    found = counting.read(content, {"a": (N, right(result)), "b": (3, 1)}, classes)
     assert found.keys() == {"a"}  # of b it tells nothing: a method of one's own may not count
-    for mine, its in zip(vars(found["a"]).values(), vars(told).values(), strict=True):
+    for mine, its in zip(vars(found["a"]).values(), vars(result).values(), strict=True):
         assert (mine is None and its is None) or np.array_equal(mine, its)
     assert (found["a"].confusion is None) == (classes > MOST_CLASSES)
     assert counting.read(RecordDict(), {"a": (N, 1)}, classes) == {}
@@ -50,8 +50,8 @@ Lie = Callable[[Arrays], Any]
 
 
 def put(name: str, change: Callable[[Any], Any]) -> Lie:
-    def lie(told: Arrays) -> None:
-        told[name] = change(told[name].copy())
+    def lie(result: Arrays) -> None:
+        result[name] = change(result[name].copy())
 
     return lie
 
@@ -87,10 +87,10 @@ LIES: list[tuple[Lie, str]] = [
 @pytest.mark.parametrize(("lie", "reason"), LIES, ids=[reason for _, reason in LIES])
 def test_anything_else_is_refused(lie: Lie, reason: str) -> None:
     counts = honest()
-    told = counts.arrays("a")
-    lie(told)
+    result = counts.arrays("a")
+    lie(result)
     with pytest.raises(Refused) as caught:
-        counting.read(RecordDict({"counts": encode(told)}), {"a": (N, right(counts))}, C)
+        counting.read(RecordDict({"counts": encode(result)}), {"a": (N, right(counts))}, C)
     assert str(caught.value).startswith(reason)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
@@ -105,8 +105,8 @@ def test_more_right_than_it_says_and_a_record_of_another_kind_are_refused() -> N
 
 def answer(counts: Counts | None, node: Any, **more: Any) -> Message:
     known = counts or honest()
-    told = {"correct/scan": right(known), "count/scan": N, "loss-sum/scan": 1.0}
-    content = RecordDict({"metrics": MetricRecord(told)})
+    fields = {"correct/scan": right(known), "count/scan": N, "loss-sum/scan": 1.0}
+    content = RecordDict({"metrics": MetricRecord(fields)})
     if counts is not None:
         content["counts"] = encode(counts.arrays("scan"))
     question = Message(RecordDict({"arrays": ArrayRecord()}), node.node_id, "evaluate")

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
-from pydantic import ValidationError
 from support import federation
 
 from fedshift_core.arrays import Arrays
@@ -50,26 +49,26 @@ def test_as_flowers_strategies(config: dict[str, Any], flower: dict[str, Any], m
     theirs = FLOWER[config["optimizer"]](**flower)
     given: list[ArrayRecord] = []
     monkeypatch.setattr(FedAvg, "aggregate_train", lambda *_: (given[-1], MetricRecord()))
-    told, moments, sent = federation(server=ServerConfig(**config)), {}, weights(0)  # type: ignore[var-annotated]
+    result, moments, sent = federation(server=ServerConfig(**config)), {}, weights(0)  # type: ignore[var-annotated]
     for server_round in range(1, 5):
         merged = {name: array + 0.1 * weights(server_round)[name] for name, array in sent.items()}
         given.append(encode(merged))
         theirs.current_arrays = encode(sent) if isinstance(theirs, FedAvgM) else sent
         wanted, _ = theirs.aggregate_train(server_round, [])
-        stepped, moments = server_optimizer.step(told, encode(merged), encode(sent), moments, server_round)
+        stepped, moments = server_optimizer.step(result, encode(merged), encode(sent), moments, server_round)
         sent = decode(stepped)
         assert list(sent) == ["b", "a"]  # in their order
         for name, array in sent.items():
             assert array.dtype == np.float32
             assert np.array_equal(array, wanted[name].numpy().astype(np.float32))
-    assert len(moments) == 2 * told.config.server.moments
+    assert len(moments) == 2 * result.config.server.moments
     assert all(array.dtype == np.float32 for array in moments.values())
 
 
 def test_fedadam_by_hand() -> None:
-    told = federation(server=ServerConfig(optimizer="fedadam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.001))
+    result = federation(server=ServerConfig(optimizer="fedadam", lr=0.1, beta1=0.9, beta2=0.99, tau=0.001))
     one, two = ({"w": np.array([value])} for value in (1.0, 1.5))
-    stepped, moments = server_optimizer.step(told, encode(two), encode(one), {}, 1)
+    stepped, moments = server_optimizer.step(result, encode(two), encode(one), {}, 1)
     m, v = 0.1 * 0.5, 0.01 * 0.25
     rate = 0.1 * (1 - 0.99**2) ** 0.5 / (1 - 0.9**2)
     assert decode(stepped)["w"].tolist() == pytest.approx([1 + rate * m / (v**0.5 + 0.001)])
@@ -81,10 +80,10 @@ def test_fedadam_by_hand() -> None:
 @pytest.mark.parametrize("optimizer", FLOWER)
 def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
     """A running variance that a step may take below 0 is no variance; a count of batches is no weight."""
-    told = federation(server=ServerConfig(optimizer=optimizer, lr=50.0), buffers=("bn.running_var",))
+    result = federation(server=ServerConfig(optimizer=optimizer, lr=50.0), buffers=("bn.running_var",))
     sent = weights(0) | {"bn.running_var": np.ones(2, np.float32), "count": np.array(7)}
     merged = weights(1) | {"bn.running_var": np.full(2, 0.2, np.float32), "count": np.array(9)}
-    stepped, moments = server_optimizer.step(told, encode(merged), encode(sent), {}, 1)
+    stepped, moments = server_optimizer.step(result, encode(merged), encode(sent), {}, 1)
     found = decode(stepped)
     for name in ("bn.running_var", "count"):
         assert np.array_equal(found[name], merged[name])
@@ -97,9 +96,3 @@ def test_without_an_optimiser_the_average_is_handed_on() -> None:
     merged = encode(weights(1))
     assert server_optimizer.step(federation(), merged, encode(weights(0)), {}, 1) == (merged, {})
     assert federation().config.server.moments == 0
-
-
-@pytest.mark.parametrize("wrong", [{"lr": 0}, {"momentum": 1}, {"beta2": 1}, {"tau": 0}, {"optimizer": "sgd"}])
-def test_what_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        ServerConfig(**{"optimizer": "fedadam"} | wrong)

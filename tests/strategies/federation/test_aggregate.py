@@ -23,8 +23,8 @@ def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStra
     @app.query()
     def query(msg: Message, context: Context) -> Message:
         place = int(str(context.node_config["partition-id"]))
-        told = {"class-counts": [10 * (place + 1), 0], "num-test": 1, "shared-test": 1}
-        metrics = MetricRecord(told | {"partition-id": place, "num-partitions": len(records)})
+        fields = {"class-counts": [10 * (place + 1), 0], "num-test": 1, "shared-test": 1}
+        metrics = MetricRecord(fields | {"partition-id": place, "num-partitions": len(records)})
         return Message(RecordDict({"config": ConfigRecord({"domain": "a"}), "metrics": metrics}), reply_to=msg)
 
     @app.train()
@@ -35,7 +35,7 @@ def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStra
         return Message(RecordDict(content), reply_to=msg)
 
     grid = InlineGrid(app, len(records))
-    strategy = DomainStrategy(FEDERATION, Params(), lambda *told: None)
+    strategy = DomainStrategy(FEDERATION, Params(), lambda *fields: None)
     strategy.gather(grid)
     asked = list(strategy.configure_train(1, start, ConfigRecord(), grid))
     return strategy, asked, list(grid.send_and_receive(asked))

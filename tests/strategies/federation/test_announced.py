@@ -83,8 +83,10 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
     roster = Roster(("scan",), "deployment", "{}", 1)
     roster.max_images, roster._nodes = 100, {n.node_id: n for n in nodes}
     roster._seat(set(), started=True)
-    told = "node 2 (scan) announces 2001 test images, far more than the other nodes of its domain: they are not counted"
-    assert (told in caplog.text) == (not counted)
+    answer = (
+        "node 2 (scan) announces 2001 test images, far more than the other nodes of its domain: they are not counted"
+    )
+    assert (answer in caplog.text) == (not counted)
 
 
 def reply(of: Node, numbers: dict[str, float]) -> Message:

@@ -114,8 +114,8 @@ def test_the_verdict_is_that_of_the_definition(seed: int, scale: float, max_upda
 
 
 def test_a_change_is_judged_by_the_median_of_the_others() -> None:
-    (told,) = far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20).values()
-    assert told == (
+    (result,) = far_from_others([1, 2, 3, 61, 4], [10] * 5, 10.0, 20).values()
+    assert result == (
         "the change of the weights is 20.3 times the median of this round's nodes, allowed for its images is 20 at "
         "most (federation.max_update)"
     )

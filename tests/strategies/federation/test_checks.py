@@ -88,9 +88,9 @@ def features(client_models: str) -> Features:
 def check_trained(metrics: dict[str, Any], node: Node = OWN, client_models: str = "every") -> None:
     """Check what a node says as the strategy does."""
     made, training = features(client_models), Training(1, (), 1, ArrayRecord(), tests_seen={"scan": 9})
-    told = MetricRecord(metrics)
-    trained(told, 5, ("ce", "prox"), made.train_bounds(node, training))
-    made.read_train(told)
+    result = MetricRecord(metrics)
+    trained(result, 5, ("ce", "prox"), made.train_bounds(node, training))
+    made.read_train(result)
 
 
 def test_all_that_a_node_may_say_after_training() -> None:

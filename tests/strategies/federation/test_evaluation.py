@@ -21,8 +21,8 @@ DOMAINS = ("scan", "texture")
 
 def nodes(*domains: str, shared: bool = True, num_test: int = 9) -> list[Node]:
     unheld = tuple((domain, num_test) for domain in DOMAINS if shared and domain not in domains)
-    told: dict[str, Any] = {"shared_test": shared, "unheld_tests": unheld}
-    return [node_of(i, (5,), domain, num_test, **told) for i, domain in enumerate(domains)]
+    fields: dict[str, Any] = {"shared_test": shared, "unheld_tests": unheld}
+    return [node_of(i, (5,), domain, num_test, **fields) for i, domain in enumerate(domains)]
 
 
 def asked(evaluation: Evaluation) -> dict[int, list[str]]:
@@ -142,8 +142,8 @@ def divided(*domains: str, num_test: int = LARGE, **more: Any) -> tuple[list[Nod
 
 
 def scored(node: Node, *domains: str, correct: int = 1, count: int = LARGE // 2) -> Message:
-    told = [{f"correct_{d}": correct, f"count_{d}": count, f"loss-sum_{d}": 0.5 * count} for d in domains]
-    return reply(node, **{key: value for one in told for key, value in one.items()})
+    values = [{f"correct_{d}": correct, f"count_{d}": count, f"loss-sum_{d}": 0.5 * count} for d in domains]
+    return reply(node, **{key: value for one in values for key, value in one.items()})
 
 
 @given(images=st.integers(1, 5000), batch=st.integers(1, 70), number=st.integers(1, 50))
@@ -277,9 +277,9 @@ def answered(lie: dict[str, Any], **more: Any) -> str:
         "other-correct/global/scan": 2,
         "num-examples": 9,
     }
-    told = {name: value for name, value in (right | lie).items() if value is not None}
+    fields = {name: value for name, value in (right | lie).items() if value is not None}
     question = Message(RecordDict({"arrays": ArrayRecord()}), one[0].node_id, "evaluate")
-    came = Message(RecordDict({"metrics": MetricRecord(told)}), reply_to=question)
+    came = Message(RecordDict({"metrics": MetricRecord(fields)}), reply_to=question)
     problems = evaluation.read([came], lambda node, metrics: heard.append(node))
     assert evaluation.tally().accuracy()["scan"] == (None if problems else 100 * 3 / 9)
     assert heard == ([] if problems else one)
@@ -333,8 +333,8 @@ def test_a_validation_part_is_as_large_as_was_announced() -> None:
         "unknown metric"
     )
     node = node_of(0, (5,), "scan", 9, shared_test=False, num_validation=4)
-    for told, reason in (({4: 4}, ""), ({5: 4}, "validation-correct 5 of 4"), ({1: 5}, "validation-count is 5, exp")):
-        ((correct, count),) = told.items()
+    for answer, reason in (({4: 4}, ""), ({5: 4}, "validation-correct 5 of 4"), ({1: 5}, "validation-count is 5, exp")):
+        ((correct, count),) = answer.items()
         feature = validation()
         evaluation = Evaluation(DOMAINS, [node], personal=False, extras=[feature])
         evaluation.first()

@@ -32,10 +32,10 @@ class FakeGrid:
         return [self._reply(message) for message in reversed(asked)]
 
     def _reply(self, asked: Message) -> Message:
-        told = self.nodes[asked.metadata.dst_node_id]
-        if isinstance(told, str):
-            return Message(Error(code=2, reason=told), reply_to=asked)
-        domain, partition_id, *changes = told
+        result = self.nodes[asked.metadata.dst_node_id]
+        if isinstance(result, str):
+            return Message(Error(code=2, reason=result), reply_to=asked)
+        domain, partition_id, *changes = result
         numbers = {
             "class-counts": [3, 4], "num-test": 5, "shared-test": 0,
             "partition-id": partition_id, "num-partitions": -1,
@@ -186,12 +186,12 @@ def test_a_foreign_domain_is_left_out_and_does_not_count() -> None:
     assert order(gathered(grid, at_least=2)) == [(1, "texture", 6), (2, "street", 7)]
     with pytest.raises(FederationError) as caught:
         gathered(grid, at_least=3)
-    told = str(caught.value)
-    assert told.startswith(
+    message = str(caught.value)
+    assert message.startswith(
         "2 of 3 nodes that can take part answered within 0 s (federation.node_timeout), 1 was refused: "
         "a node says that its domain is ' [2J../../xxx"
     )
-    assert told.isprintable() and len(told) < 300
+    assert message.isprintable() and len(message) < 300
 
 
 @pytest.mark.parametrize("first", [5, 7])
@@ -217,9 +217,11 @@ def test_an_error_tells_two_of_many_reasons_and_the_number_of_nodes() -> None:
     nodes = {f"n{number}": f"reason {number} " + "x" * 9000 for number in range(10, 60)}
     with pytest.raises(FederationError) as caught:
         gathered(FakeGrid(**nodes))
-    told = str(caught.value)
-    assert "0 of 1 nodes that can take part" in told and ", 50 were refused: " in told and "(and 19 more)" in told
-    assert len(told) < 1300
+    message = str(caught.value)
+    assert (
+        "0 of 1 nodes that can take part" in message and ", 50 were refused: " in message and "(and 19 more)" in message
+    )
+    assert len(message) < 1300
 
 
 def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:

@@ -1,0 +1,89 @@
+"""Parameters of methods, adaptations and aggregation refuse what is out of range, misspelled or of the other side."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from clients.adapt.eata import EATAParams
+from clients.adapt.fedicon import ContrastParams
+from clients.adapt.finetune import FinetuneParams
+from clients.adapt.t3a import T3AParams
+from fedshift_app.config import registry
+from fedshift_core.options.averaging import AggregationConfig, ServerConfig
+
+NAN = float("nan")
+#: Settings that one class of parameters refuses, each with what else is set.
+Refused = list[dict[str, Any]]
+ON_NODES: dict[str, Refused] = {
+    "fdse": [{"lambda_kl": -1}, {"beta": -0.1}, {"kl": "mean"}, {"lmbd": 1}],
+    "fedcode": [
+        {"tau": 0.0}, {"alpha": -1.0}, {"beta": -0.1}, {"fdr_form": "x"}, {"proto_source": "x"}, {"global_model": "x"},
+        {"unknown": 1},
+    ],
+    "feddyn": [{"alpha": -1}, {"alpha": NAN}, {"mu": 1}],
+    "fedicon": [
+        {"tau": 0.0}, {"personal_epochs": 0}, {"classifier_epochs": 0}, {"projection": "linear"},
+        {"classifier_training": "x"}, {"projection": "mlp", "lie": False}, {"unknown": 1},
+    ],
+    "fedmlp": [{"tau": 0.0}, {"lambda_proto": -1.0}, {"lambda_semantic": -1.0}, {"tasks": 1}],
+    "fedpall": [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}],
+    "fedplvm": [{"alpha": 0.0}, {"alpha": 1.5}, {"tau": 0.0}, {"lambda_proto": -1.0}, {"most_images": 2}, {"beta": 1}],
+    "fedproc": [{"tau": 0.0}, {"tau": -1.0}, {"alpha": 0.5}],
+    "fedproto": [{"lambda_proto": -1.0}, {"reduction": "mean"}, {"predict_by": "x"}, {"mu": 1}],
+    "fedprox": [{"mu": -1}, {"mu": NAN}, {"nu": 1}],
+    "fedrcl": [{"tau": 0.0}, {"threshold": 1.5}, {"negatives": 0}, {"levels": "first"}, {"lambda_scl": -1.0}],
+    "fedseproto": [
+        {"alpha": -1.0}, {"beta": -0.1}, {"lambda_proto": -1.0}, {"kd_temperature": 0.0}, {"phase1_epochs": 0},
+        {"schedule": "x"}, {"mi_form": "x"}, {"reduction": "x"}, {"lambda": 1.0},
+    ],
+    "fedsr": [{"alpha_l2r": -1}, {"alpha_cmi": -1}, {"z_dim": 0}, {"test": "mode"}, {"test_samples": 0}],
+    "fpl": [{"tau": 0.0}, {"tau": -1.0}, {"proto_source": "x"}, {"lambda": 1.0}],
+    "i2pfl": [
+        {"tau": 0.0}, {"tau": -1.0}, {"alpha": 0.0}, {"lambda1": -1.0}, {"lambda2": -0.1}, {"apa_level": "x"},
+        {"unknown": 1}, {"dp": "on"}, {"dp_scale": -1}, {"dp_q": 1.5},
+    ],
+    "moon": [{"mu": -1}, {"tau": 0}, {"projection": "linear"}, {"temperature": 1}],
+}  # fmt: skip
+ON_THE_SERVER: dict[str, Refused] = {
+    "fdse": [{"tau": 0}],
+    "fedcode": [{"finch_partition": "x"}, {"alpha": -1.0}, {"global_model": "x"}, {"beta": 1.0}],
+    "fedheal": [{"tau": 1}, {"tau": -0.1}, {"beta": 1.1}, {"threshold": 0.3}],
+    "fedicon": [{"classifier_rounds": 0}, {"classifier_rounds": 1.5}, {"classifier_training": "x"}, {"tau": 1}],
+    "fedproto": [{"prototype_mean": "median"}, {"lambda_proto": 1.0}],
+    "i2pfl": [{"ema": 1.1}, {"ema": -0.1}, {"dist": "cosine"}, {"inter_proto": "x"}, {"tau": 1}],
+}
+OTHERS: dict[type[BaseModel], Refused] = {
+    EATAParams: [{"margin": 0}, {"redundancy": 1.1}, {"fisher_alpha": -1}, {"batch_size": 1}],
+    ContrastParams: [
+        {"tau": 0.0}, {"lr": 0.0}, {"batch_size": 1}, {"epochs": 0}, {"mode": "batch"}, {"mode": "online", "epochs": 2},
+        {"momentum": 1.0}, {"weight_decay": -0.1}, {"crop_padding": 17}, {"resized_crop": (1.0, 0.5)},
+        {"resized_crop": 0.5}, {"jitter": (0.4, 0.4, 0.4, 0.6)}, {"grayscale": 1.1}, {"unknown": 1},
+    ],
+    FinetuneParams: [{"epochs": 0}, {"epochs": -1}, {"epochs": 1.5}, {"ft_epochs": 5}],
+    T3AParams: [{"supports": 0}, {"supports": -1}, {"batch_size": 1}, {"order": "random"}],
+    AggregationConfig: [
+        {"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}, {"robust": "mean"},
+        {"trim": 0.5}, {"trim": 0}, {"malicious": 0}, {"clip_norm": 0.0},
+        {"gap_step": -1}, {"gap": "auc"}, {"gap_on": "test"}, {"gap_step": NAN},
+    ],
+    ServerConfig: [
+        {"optimizer": "fedadam"} | wrong
+        for wrong in ({"lr": 0}, {"momentum": 1}, {"beta2": 1}, {"tau": 0}, {"optimizer": "sgd"})
+    ],
+}  # fmt: skip
+REFUSED = (
+    [(registry.get(name).client_class().params_model, refused) for name, refused in ON_NODES.items()]
+    + [(registry.get(name).strategy_class().params_model, refused) for name, refused in ON_THE_SERVER.items()]
+    + list(OTHERS.items())
+)
+
+
+@pytest.mark.parametrize(("kind", "refused"), REFUSED, ids=[kind.__name__ for kind, _ in REFUSED])
+def test_what_makes_no_sense_is_refused_by_its_name(kind: type[BaseModel], refused: Refused) -> None:
+    kind(**{key: value for key, value in refused[0].items() if key == "optimizer"})
+    for wrong in refused:
+        with pytest.raises(ValidationError) as caught:
+            kind(**wrong)
+        values = " ".join(f"{error['loc']} {error['msg']}" for error in caught.value.errors())
+        assert any(key in values for key in wrong), (wrong, values)

@@ -1,0 +1,43 @@
+"""Finished runs that several tests look at: each configuration runs once in a session, whichever worker asks first."""
+
+import fcntl
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import Run
+
+from fedshift.launch import runner
+
+
+def flat_keys(experiment: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the keys of a run: ``evaluate_fraction=0.2`` becomes ``evaluate-fraction``."""
+    return {"experiment": experiment} | {key.replace("_", "-"): value for key, value in given.items()}
+
+
+class FinishedRuns:
+    """Keeps the folders of finished inline runs by their configuration, for all workers of a session."""
+
+    def __init__(self, factory: pytest.TempPathFactory, worker: str) -> None:
+        base = factory.getbasetemp()  # of an xdist worker: a folder in that of the session
+        self._folder = (base.parent if worker else base) / "finished-runs"
+        self._folder.mkdir(exist_ok=True)
+
+    def copy(self, to: Path, nodes: int, flat: dict[str, Any]) -> Run:
+        """Copy the finished run of a configuration into a folder, where the test may change it."""
+        kept = self._kept(nodes, flat)
+        return Run(shutil.copytree(kept, to / kept.name))
+
+    def _kept(self, nodes: int, flat: dict[str, Any]) -> Path:
+        asked = json.dumps([nodes, flat], sort_keys=True)
+        folder = self._folder / hashlib.sha256(asked.encode()).hexdigest()[:16]
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
+            name = folder / "name"
+            if not name.is_file():  # it never ran, or failed: then it fails again here
+                made = runner.run_inline(flat | {"output-dir": str(folder / "runs")}, nodes)
+                name.write_text(made.name)
+            return folder / "runs" / name.read_text()
