@@ -75,7 +75,7 @@ def only(folder: Path) -> Path:
     return found
 
 
-def told(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def outcome(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return all that a run says but its times."""
     results = {key: value for key, value in run.results.items() if key not in ("seconds", "resumed_after")}
     return results, [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killing import killing, only, resume, start
+from killing import killing, only, outcome, resume, start
 from support import InlineRun, ListeningGrid, Run, fedavg, image_set, refusal_of, shared
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -86,7 +86,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
             x = torch.cat([x for x, _ in client.plain_batches(images)])  # noqa: B023
             return int((model(x)[1].argmax(1) == torch.from_numpy(images.y)).sum())
 
-        def told(way: str, domain: str = node.domain, images: int = len(test)) -> float:
+        def score_with(way: str, domain: str = node.domain, images: int = len(test)) -> float:
             return float(run.results["others"][way][domain]) * images / 100
 
         values: list[int] = []
@@ -94,7 +94,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
         with torch.no_grad():
             for norm in norms:
                 norm.train()
-            assert right(test) == pytest.approx(result("bn=batch"))
+            assert right(test) == pytest.approx(score_with("bn=batch"))
             for norm in norms:
                 norm.reset_running_stats()
                 norm.momentum = None
@@ -106,7 +106,7 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
             state = client.model.eval().state_dict()
             for name, found in own.items():
                 torch.testing.assert_close(found, state[name], rtol=5e-5, atol=1e-7)  # of 3600 values, 3e-4 apart
-            assert right(test) == pytest.approx(result("bn=own"))
+            assert right(test) == pytest.approx(score_with("bn=own"))
         for norm, hook in zip(norms, noted, strict=True):  # the model may be the next client's too
             norm.momentum = 0.1
             hook.remove()
@@ -209,7 +209,7 @@ def test_a_run_that_keeps_retaken_statistics_resumes_to_the_same_bits(
     with killing(monkeypatch)("averaged-00003", "before"):
         start(tmp_path / "runs", **flat)
     assert checkpoints.rounds(only(tmp_path / "runs") / "checkpoint") == [2, 1]
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)
 
 
 # --- what a node says ---------------------------------------------------------------------------------------------

@@ -333,16 +333,16 @@ def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun
     path = tmp_path / "table8.yaml"
     path.write_text(yaml.safe_dump(own | {"allocation": {"counts": "any", "share": 0.05}}))
 
-    def told(method: str, settings: str = "") -> tuple[str, list[dict[str, Any]]]:
+    def message_of(method: str, settings: str = "") -> tuple[str, list[dict[str, Any]]]:
         found = run_inline(str(path), method=method, set=f"train.epochs=1 {settings}")
         lines = [{key: value for key, value in line.items() if key != "seconds"} for line in found.rounds]
         return found.results["weights_sha256"], lines
 
-    gis, none = result("fedicon", "method.tta=false"), result("fedicon", "method.tta=false method.gis=false")
-    assert gis == result("fedavg")
-    assert none == result("local")
+    gis, none = message_of("fedicon", "method.tta=false"), message_of("fedicon", "method.tta=false method.gis=false")
+    assert gis == message_of("fedavg")
+    assert none == message_of("local")
     assert gis[1] != none[1]
-    weights, adapted = result("fedicon")
+    weights, adapted = message_of("fedicon")
     assert weights == gis[0]
     assert [line["others"]["before-adaptation"] for line in adapted] == [line["accuracy"] for line in gis[1]]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, MessageType
-from killing import SHORT, KillAt, killing, resume, start
+from killing import SHORT, KillAt, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
@@ -96,7 +96,7 @@ def test_a_killed_run_goes_on_with_what_the_server_kept_of_each_node(
     with kill_at("round-00003.json", "before"):
         resume(tmp_path / "runs")
     run = resume(tmp_path / "runs")
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     states = [load_file(one.folder / "checkpoint" / "state-00003.safetensors") for one in (run, whole)]
     assert states[0].keys() == states[1].keys()
     assert all(np.array_equal(states[0][key], states[1][key]) for key in states[0])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from killing import KillAt, killing, resume, start
+from killing import KillAt, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun
 
@@ -54,4 +54,4 @@ def test_killed_and_resumed_the_heads_are_the_same(method: str, tmp_path: Path, 
         start(tmp_path / "runs", method=method, set=settings)
     with kill_at("metrics.jsonl:3", "half"):
         resume(tmp_path / "runs")
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from killing import SHORT, killing, resume, start
+from killing import SHORT, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
@@ -95,7 +95,7 @@ def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.M
     with killing(monkeypatch)("weights-00003", "before"):
         start(tmp_path / "runs", **flat)
     again = resume(tmp_path / "runs")
-    assert result(again) == result(whole)
+    assert outcome(again) == outcome(whole)
     assert again.results["spread_over_nodes"] == whole.results["spread_over_nodes"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from killing import KillAt, killing, resume, start
+from killing import KillAt, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
@@ -61,4 +61,4 @@ def test_killed_and_resumed_the_numbers_are_the_same(method: str, tmp_path: Path
         start(tmp_path / "runs", method=method, set=settings)
     with kill_at("metrics.jsonl:3", "half"):
         resume(tmp_path / "runs")
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)

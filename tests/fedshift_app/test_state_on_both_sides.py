@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killing import KillAt, killing, resume, start
+from killing import KillAt, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import refusal_of
 
@@ -65,7 +65,7 @@ def test_killed_and_resumed_with_nothing_kept_between_rounds(method: str, tmp_pa
     whole = start(tmp_path / "whole", **flat)
     with kill_at("weights-00002", "before"):
         start(tmp_path / "runs", **flat)
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)
 
 
 def test_killed_and_resumed_with_state_on_the_server_and_on_the_nodes(tmp_path: Path, kill_at: KillAt) -> None:
@@ -79,7 +79,7 @@ def test_killed_and_resumed_with_state_on_the_server_and_on_the_nodes(tmp_path: 
     with kill_at("weights-00003", "before"):
         start(tmp_path / "runs", **flat)
     run = resume(tmp_path / "runs")
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     state, kept = (load_file(run.folder / "checkpoint" / f"{kind}-00003.safetensors") for kind in ("state", "moments"))
     assert all(name.startswith("drift/") for name in state)
     assert any(array.any() for array in state.values())

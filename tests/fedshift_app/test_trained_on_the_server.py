@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, killing, resume, start
+from killing import KillAt, killing, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
@@ -91,7 +91,7 @@ def test_killed_and_resumed_it_is_the_same(asked: str, tmp_path: Path, kill_at: 
     with kill_at("metrics.jsonl:3", "half"):
         resume(tmp_path / "runs")
     again = resume(tmp_path / "runs")
-    assert result(again) == result(whole)
+    assert outcome(again) == outcome(whole)
     for kind in ("knowledge", "state"):
         files = [run.folder / "checkpoint" / f"{kind}-00003.safetensors" for run in (again, whole)]
         assert [file.is_file() for file in files] == [kind == "knowledge" or method == "fedtgp"] * 2

@@ -18,7 +18,7 @@ strategy = partial(new_strategy, FedPLVMStrategy)
 TWO_SIDES = [(1.0, 0.0), (0.0, 1.0), (2.0, 0.3), (0.3, 2.0), (3.0, 0.0), (0.0, 3.0)]
 
 
-def told(rows: list[tuple[float, float]], classes: list[int], counts: list[int] | None = None) -> Arrays:
+def sent_by(rows: list[tuple[float, float]], classes: list[int], counts: list[int] | None = None) -> Arrays:
     counts = [1] * len(rows) if counts is None else counts
     return {
         "prototypes": np.array(rows, np.float32).reshape(-1, 2), "labels": np.array(classes, np.int64),
@@ -43,9 +43,9 @@ def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
     # Class 0: two, one and three prototypes of three nodes. Class 1: one node alone. Class 2: nobody.
     got = merged(
         strategy(),
-        result([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]),
-        result([TWO_SIDES[2]], [0]),
-        result(TWO_SIDES[3:], [0] * 3),
+        sent_by([*TWO_SIDES[:2], (5, 5)], [0, 0, 1]),
+        sent_by([TWO_SIDES[2]], [0]),
+        sent_by(TWO_SIDES[3:], [0] * 3),
     )
     assert set(got) == {0, 1}
     np.testing.assert_allclose(got[0], [[0.1, 2], [2, 0.1]], rtol=1e-5)
@@ -53,7 +53,7 @@ def test_several_prototypes_of_several_nodes_are_clustered_by_class() -> None:
 
 
 def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
-    got = merged(strategy(cluster_globally=False), result(TWO_SIDES[:2], [0, 0]), result(TWO_SIDES[2:4], [0, 2]))
+    got = merged(strategy(cluster_globally=False), sent_by(TWO_SIDES[:2], [0, 0]), sent_by(TWO_SIDES[2:4], [0, 2]))
     assert set(got) == {0, 2}
     np.testing.assert_allclose(got[0], [[0, 1], [1, 0], [2, 0.3]], rtol=1e-6)
     np.testing.assert_allclose(got[2], [[0.3, 2]], rtol=1e-6)
@@ -61,10 +61,10 @@ def test_not_clustered_globally_every_prototype_is_sent_on() -> None:
 
 def test_classes_come_and_go_with_all_their_clusters() -> None:
     server = strategy()
-    first = merged(server, result([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
+    first = merged(server, sent_by([*TWO_SIDES, (4, 4)], [0] * 6 + [1]))
     assert {k: len(rows) for k, rows in first.items()} == {0: 2, 1: 1}
-    assert merged(server, result([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
-    assert merged(server, result([], [])) == {0: first[0], 1: [[7, 7]]}
+    assert merged(server, sent_by([(7, 7)], [1])) == {0: first[0], 1: [[7, 7]]}
+    assert merged(server, sent_by([], [])) == {0: first[0], 1: [[7, 7]]}
 
 
 def test_off_nothing_is_expected_and_nothing_kept() -> None:
@@ -76,15 +76,15 @@ def test_off_nothing_is_expected_and_nothing_kept() -> None:
 
 def test_what_a_node_claims_is_bounded() -> None:
     server = strategy()
-    check_knowledge(server, result(TWO_SIDES, [0, 0, 1, 1, 2, 2]), announced=[2, 2, 2])
+    check_knowledge(server, sent_by(TWO_SIDES, [0, 0, 1, 1, 2, 2]), announced=[2, 2, 2])
     for bad in (
-        result(TWO_SIDES[:2], [0, 3]), result(TWO_SIDES[:2], [-1, 0]), result(TWO_SIDES[:2], [0, 0], [2, 2]),
-        result(TWO_SIDES[:2], [0, 0], [-1, 1]), result(TWO_SIDES[:2], [0]), {},
+        sent_by(TWO_SIDES[:2], [0, 3]), sent_by(TWO_SIDES[:2], [-1, 0]), sent_by(TWO_SIDES[:2], [0, 0], [2, 2]),
+        sent_by(TWO_SIDES[:2], [0, 0], [-1, 1]), sent_by(TWO_SIDES[:2], [0]), {},
     ):  # fmt: skip
         with pytest.raises(Refused):
             check_knowledge(server, bad, announced=[3, 3, 3])
     # A prototype of no image is none, and of too many of a class those of the most images are compared.
-    one, other = result(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), result(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
+    one, other = sent_by(TWO_SIDES[:3], [0, 0, 0], [3, 0, 1]), sent_by(TWO_SIDES[3:], [0, 0, 1], [2, 3, 1])
     prototypes, labels = collected([one, other], 3)
     assert labels.tolist() == [0, 0, 0, 1]
     np.testing.assert_allclose(prototypes, [TWO_SIDES[i] for i in (0, 3, 4, 5)])

@@ -203,18 +203,18 @@ def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_featur
 
 @pytest.mark.parametrize("name", ["tent", "eata"])
 def test_what_they_need_is_said_in_a_line(name: str) -> None:
-    def told(options: str, method: str = "fedavg") -> str:
+    def message_of(options: str, method: str = "fedavg") -> str:
         def begin() -> None:
             setup.initial_model(resolve({"method": method, "set": f"adapt.name={name} {options}"}))
 
         return refusal_of(ConfigError, begin)
 
     needs = f"adapt.name={name} adapts BatchNorm"
-    assert result("") == f"{needs}'s scale and shift, and the network cnn has no BatchNorm; t3a needs none"
-    assert "the network cnn_bn has no BatchNorm" in result("model.name=cnn_bn model.bn=group")
-    assert result("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
-    assert "all BatchNorm of the network cnn_bn is frozen" in result("model.name=cnn_bn model.freeze=norm")
-    assert "trains the encoder before a test, but model.freeze=encoder" in result("model.freeze=encoder")
+    assert message_of("") == f"{needs}'s scale and shift, and the network cnn has no BatchNorm; t3a needs none"
+    assert "the network cnn_bn has no BatchNorm" in message_of("model.name=cnn_bn model.bn=group")
+    assert message_of("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
+    assert "all BatchNorm of the network cnn_bn is frozen" in message_of("model.name=cnn_bn model.freeze=norm")
+    assert "trains the encoder before a test, but model.freeze=encoder" in message_of("model.freeze=encoder")
     for good in ("model.name=cnn_bn", "model.name=cnn_bn model.freeze=stages:1"):
         setup.initial_model(resolve({"set": f"adapt.name={name} {good}"}))
     setup.initial_model(resolve({"method": "fdse", "set": f"adapt.name={name}"}))  # puts BatchNorm into any network

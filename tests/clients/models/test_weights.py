@@ -126,7 +126,7 @@ class Evil:
 
 
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
-    def told(name: str, data: bytes) -> str:
+    def message_of(name: str, data: bytes) -> str:
         path = tmp_path / name
         path.write_bytes(data)
         said = refusal_of(ConfigError, weights.read, path)
@@ -134,15 +134,17 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
         assert "\n" not in said
         return said
 
-    assert "it is no file of tensors alone" in result("evil.pth", pickle.dumps({"conv1.0.weight": Evil()}))
+    assert "it is no file of tensors alone" in message_of("evil.pth", pickle.dumps({"conv1.0.weight": Evil()}))
     torch.save({"w": Evil()}, tmp_path / "zip.pth")
-    assert "it is no file of tensors alone" in result("zip.pth", (tmp_path / "zip.pth").read_bytes())
-    assert "it is no file of tensors alone" in result("cut.safetensors", b"\x08\0\0\0\0\0\0\0{")
-    assert "expected a file that ends in .safetensors, .pth, .pt" in result("w.bin", b"")
+    assert "it is no file of tensors alone" in message_of("zip.pth", (tmp_path / "zip.pth").read_bytes())
+    assert "it is no file of tensors alone" in message_of("cut.safetensors", b"\x08\0\0\0\0\0\0\0{")
+    assert "expected a file that ends in .safetensors, .pth, .pt" in message_of("w.bin", b"")
     torch.save({"lr": 0.1}, tmp_path / "other.pth")
-    assert "expected tensors by name, found 'lr': float" in result("other.pth", (tmp_path / "other.pth").read_bytes())
+    assert "expected tensors by name, found 'lr': float" in message_of(
+        "other.pth", (tmp_path / "other.pth").read_bytes()
+    )
     torch.save([1], tmp_path / "list.pth")
-    assert "expected tensors by name" in result("list.pth", (tmp_path / "list.pth").read_bytes())
+    assert "expected tensors by name" in message_of("list.pth", (tmp_path / "list.pth").read_bytes())
     assert "No such file" in refusal_of(ConfigError, weights.read, tmp_path / "none.pth")
     assert "No such file" in refusal_of(ConfigError, weights.digest, tmp_path / "none.pth")
 

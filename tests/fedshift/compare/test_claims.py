@@ -188,20 +188,20 @@ def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) ->
         make("fedprox", seed, 51 + seed * (seed - 1))
     make("moon", 0, 40)  # one seed: does not compare
 
-    def told(*flags: str) -> tuple[set[str], set[str]]:
+    def message_of(*flags: str) -> tuple[set[str], set[str]]:
         given = ["claims", str(tmp_path / "pacs"), *flags]
         rows = json.loads(CliRunner().invoke(cli.app, [*given, "--json"]).stdout)["claims"]
         lines = CliRunner().invoke(cli.app, [*given, "--markdown"]).stdout.splitlines()
         notes = {line for line in lines if line.startswith("- ")}
         return {row["row"] for row in rows if row["table"] == "f2dc.table1b"}, notes
 
-    everything, notes = result()
+    everything, notes = message_of()
     assert everything == {"F2DC", "FedProx", "MOON"}
-    comparable, fewer = result("--comparable")
+    comparable, fewer = message_of("--comparable")
     assert comparable == {"F2DC", "FedProx"}
     (more,) = fewer - notes
     assert notes < fewer and more.endswith(" are shown")
-    assert result("--own")[0] == result("--own", "--comparable")[0] == {"F2DC"}
+    assert message_of("--own")[0] == message_of("--own", "--comparable")[0] == {"F2DC"}
 
 
 @pytest.mark.parametrize(

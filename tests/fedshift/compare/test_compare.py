@@ -1044,14 +1044,14 @@ def test_a_title_says_over_how_many_rounds_is_averaged(make_run: MakeRun, rounds
 
 
 def test_distinct_test_images_are_told(make_run: MakeRun) -> None:
-    def told(images: int | None) -> dict[str, Any]:
+    def described(images: int | None) -> dict[str, Any]:
         content = figures_of(60, 40, 180)
         for one in content["domains"].values():
             one["images"] = images
         return content
 
     flat = {"set": SCAN_STREET}
-    run = make_run("local", 0, two(60, 40), flat=flat, figures=result(90))
+    run = make_run("local", 0, two(60, 40), flat=flat, figures=described(90))
     assert "test images: scan 90 (180 scores), street 90 (180 scores)" in compare([run]).numbers.notes
     assert "180 (360 scores)" in compare([run]).html()
 

@@ -130,14 +130,14 @@ def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
 
 
 def test_a_note_says_what_the_paper_prints_otherwise_than_the_experiment(keep: Keep) -> None:
-    def told(found: Comparison) -> str:
+    def message_of(found: Comparison) -> str:
         (note,) = [note for note in found.numbers.notes if note.startswith("the paper's values are those of")]
         return note.removeprefix("the paper's values are those of conf/experiments/")
 
     both = [keep("f2dc-pacs", "fedprox"), keep("f2dc-pacs", "f2dc")]
-    assert result(compare(both, paper="f2dc.table1b")) == "f2dc-pacs"
+    assert message_of(compare(both, paper="f2dc.table1b")) == "f2dc-pacs"
     both.append(keep("f2dc-pacs", "fedavg", "modules=[f2dc]"))
-    assert result(compare(both, paper="f2dc.table3")) == (
+    assert message_of(compare(both, paper="f2dc.table3")) == (
         "f2dc-pacs, but for modules.f2dc.local_modules=local, which it prints"
     )
 

@@ -112,20 +112,20 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     config, shared, own = fedbn
     model = shared_model(config, shared, tmp_path / "shared", origin())
 
-    def told(**asked: Any) -> str:
+    def message_of(**asked: Any) -> str:
         return refusal_of(ConfigError, on_node.save, Wanted(**{"model": model, "form": "safetensors"} | asked))
 
-    assert f"there is no folder {state}" in result()
+    assert f"there is no folder {state}" in message_of()
     remember({"previous/x": np.zeros(1, np.float32)}, 3)
-    assert "node has no personal parts of its own" in result()
+    assert "node has no personal parts of its own" in message_of()
     remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3, number=1)
-    assert "several nodes of this run are here; name one: node-0, node-1" in result()
-    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in result(node="node-7")
-    assert "one network for all, cnn_bn" in result(node="node-1", network="cnn")
-    assert "personal parts of the run" in result(state=tmp_path)
+    assert "several nodes of this run are here; name one: node-0, node-1" in message_of()
+    assert "'node-7' has no personal parts of this run; node-0, node-1 have" in message_of(node="node-7")
+    assert "one network for all, cnn_bn" in message_of(node="node-1", network="cnn")
+    assert "personal parts of the run" in message_of(state=tmp_path)
     whole, _ = on_node.save(Wanted(model, "safetensors", node="node-1"))
-    assert "is a complete model (node)" in result(model=whole)
-    assert "is there already" in result(node="node-1")
+    assert "is a complete model (node)" in message_of(model=whole)
+    assert "is there already" in message_of(node="node-1")
 
 
 def test_a_damaged_shelf_is_told(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:

@@ -228,13 +228,13 @@ def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Pa
 
 
 def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -> None:
-    def told(folder: Path) -> str:
+    def message_of(folder: Path) -> str:
         return refusal_of(ConfigError, predicting.predict, folder, [pictures], adapt="tent")
 
-    assert "this network has no BatchNorm" in result(model_of(tmp_path / "cnn", "cnn"))
-    assert "this network has no BatchNorm" in result(model_of(tmp_path / "group", "cnn_bn", "model.bn=group"))
-    assert "bn=freeze" in result(model_of(tmp_path / "freeze", "cnn_bn", "model.bn=freeze"))
-    assert "is frozen (model.freeze)" in result(model_of(tmp_path / "norm", "cnn_bn", "model.freeze=norm"))
+    assert "this network has no BatchNorm" in message_of(model_of(tmp_path / "cnn", "cnn"))
+    assert "this network has no BatchNorm" in message_of(model_of(tmp_path / "group", "cnn_bn", "model.bn=group"))
+    assert "bn=freeze" in message_of(model_of(tmp_path / "freeze", "cnn_bn", "model.bn=freeze"))
+    assert "is frozen (model.freeze)" in message_of(model_of(tmp_path / "norm", "cnn_bn", "model.freeze=norm"))
     one = refusal_of(ConfigError, predicting.predict, model, [pictures / "0" / "0.png"], adapt="tent")
     assert "needs batches of 2 images at least" in one
 

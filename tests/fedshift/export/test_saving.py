@@ -328,20 +328,20 @@ def test_names_cannot_break_the_card(fedavg: Run, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_saved(fedavg: Run, fedbn: Run, tmp_path: Path) -> None:
-    def told(run: Run, **asked: Any) -> str:
+    def message_of(run: Run, **asked: Any) -> str:
         wanted = Wanted(run.folder, **{"form": "safetensors", "output": tmp_path / "model"} | asked)
         return refusal_of(ConfigError, saving.save, wanted)
 
-    assert "give --node, one of 0 (scan), 1 (texture), 2 (street), 3 (sketch)" in result(fedbn)
-    assert "there is no node 9; the run has 0 (scan)" in result(fedbn, node=9)
-    assert "node 0 has no personal parts" in result(fedavg, node=0)
-    assert "--shared: this run's model has no personal parts" in result(fedavg, shared=True)
-    assert "--shared: the shared parts, as safetensors" in result(fedbn, shared=True, form="onnx")
-    assert "--round: 7 is not kept; kept are 1" in result(fedavg, server_round=7)
-    assert "--before-adaptation: this run scores its model unchanged" in result(fedavg, before=True)
+    assert "give --node, one of 0 (scan), 1 (texture), 2 (street), 3 (sketch)" in message_of(fedbn)
+    assert "there is no node 9; the run has 0 (scan)" in message_of(fedbn, node=9)
+    assert "node 0 has no personal parts" in message_of(fedavg, node=0)
+    assert "--shared: this run's model has no personal parts" in message_of(fedavg, shared=True)
+    assert "--shared: the shared parts, as safetensors" in message_of(fedbn, shared=True, form="onnx")
+    assert "--round: 7 is not kept; kept are 1" in message_of(fedavg, server_round=7)
+    assert "--before-adaptation: this run scores its model unchanged" in message_of(fedavg, before=True)
     assert not (tmp_path / "model").exists()
     (tmp_path / "model").mkdir()
-    assert "is there already" in result(fedavg)
+    assert "is there already" in message_of(fedavg)
     assert "it has no config.yaml" in refusal_of(ConfigError, saving.save, Wanted(tmp_path, "safetensors"))
 
 

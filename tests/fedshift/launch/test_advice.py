@@ -9,12 +9,12 @@ from fedshift_app.config.resolving import resolve
 MANY = "federation.participation=0.05 train.epochs=1 model.name=cnn"
 
 
-def told(nodes: int, images: float, more: str = "") -> str:
+def advice_for(nodes: int, images: float, more: str = "") -> str:
     return advice.faster_inline(resolve({"experiment": "handwritten", "set": f"{MANY} {more}"}), nodes, images)
 
 
 def test_many_clients_with_a_small_network_and_few_images_are_told_of_it() -> None:
-    line = result(1000, 35.6)
+    line = advice_for(1000, 35.6)
     assert line.startswith("hint: 50 clients a round, each with a small network and 36 images to pass, wait for")
     assert "engine=inline would be much faster" in line
     assert "\n" not in line
@@ -31,7 +31,7 @@ def test_many_clients_with_a_small_network_and_few_images_are_told_of_it() -> No
     ],
 )
 def test_others_are_not(nodes: int, images: float, more: str) -> None:
-    assert result(nodes, images, more) == ""
+    assert advice_for(nodes, images, more) == ""
 
 
 def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:

@@ -201,7 +201,7 @@ def test_every_ip_address_is_written_as_one(address: ipaddress.IPv4Address | ipa
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
+def refusal_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
     """Run a command in an empty folder and return what it prints; its mistakes are raised."""
     monkeypatch.chdir(tmp_path)
 
@@ -215,11 +215,11 @@ def told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., str]:
     return call
 
 
-def test_the_commands_write_what_the_superlink_reads(told: Callable[..., str], tmp_path: Path) -> None:
-    told("credentials", "authority", "federation")
-    told("credentials", "server", "federation", "--host", "superlink", "--host", "10.0.0.1", "--days", "10")
+def test_the_commands_write_what_the_superlink_reads(refusal_for: Callable[..., str], tmp_path: Path) -> None:
+    refusal_for("credentials", "authority", "federation")
+    refusal_for("credentials", "server", "federation", "--host", "superlink", "--host", "10.0.0.1", "--days", "10")
     folder = tmp_path / "federation"
-    assert told("credentials", "node", "keys", "scan") == (
+    assert refusal_for("credentials", "node", "keys", "scan") == (
         f"wrote {tmp_path / 'keys' / 'scan.key'}\nwrote {tmp_path / 'keys' / 'scan.pub'}\n"
     )
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "server.crt", "server.key"]
@@ -227,7 +227,7 @@ def test_the_commands_write_what_the_superlink_reads(told: Callable[..., str], t
 
 
 def test_a_superlink_is_secure_or_says_that_it_is_not(
-    told: Callable[..., str], made: Credentials, monkeypatch: pytest.MonkeyPatch
+    refusal_for: Callable[..., str], made: Credentials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
     guards: list[type[superlink.Guard]] = []
@@ -239,10 +239,10 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(
     monkeypatch.setattr(superlink, "serve", serve)
     for wrong in ([], ["--insecure", "--credentials", str(made.folder)]):
         with pytest.raises(ConfigError, match=r"either --credentials DIR.* or --insecure"):
-            told("superlink", *wrong)
+            refusal_for("superlink", *wrong)
     assert not started
-    told("superlink", "--credentials", str(made.folder), "--port", "9000", "--database", "state.db")
-    told("superlink", "--insecure", "--any-user")
+    refusal_for("superlink", "--credentials", str(made.folder), "--port", "9000", "--database", "state.db")
+    refusal_for("superlink", "--insecure", "--any-user")
     assert guards == [superlink.OnlyFleet, superlink.AnyUser]
     assert started == [
         [*made.superlink_options(), "--host", "0.0.0.0", "--port", "9000", "--database", "state.db"],
@@ -251,7 +251,7 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(
 
 
 def test_the_demo_is_secure_unless_told_otherwise(
-    told: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    refusal_for: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[bool] = []
 
@@ -260,6 +260,6 @@ def test_the_demo_is_secure_unless_told_otherwise(
         return tmp_path
 
     monkeypatch.setattr(deploy_demo, "demo", demo)
-    told("deploy-demo", "rounds=1")
-    told("deploy-demo", "--insecure", "rounds=1")
+    refusal_for("deploy-demo", "rounds=1")
+    refusal_for("deploy-demo", "--insecure", "rounds=1")
     assert asked == [True, False]

@@ -29,7 +29,7 @@ def images(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def told(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
+def report(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     assert prepare.prepare(name, list(arguments), as_json=True) == code
     out = capsys.readouterr().out
     found: dict[str, Any] = json.loads(out[out.index("{\n") :])  # lines of the log may come before
@@ -39,7 +39,7 @@ def told(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: i
 def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(images / "west" / "test" / "bar")
     (images / "empty").mkdir()
-    found = result(capsys, "folders", f"data-dir={images}", code=1)
+    found = report(capsys, "folders", f"data-dir={images}", code=1)
     assert found["classes"] == list(CLASSES)
     on_disk = {site: sum(path.suffix in (".png", ".jpg", ".bmp") for path in (images / site).rglob("*.*")) for site in
                ("north", "south", "west")}  # fmt: skip
@@ -61,7 +61,7 @@ def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFi
 
 
 def test_it_goes_on_without_broken_ones_if_asked(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = result(capsys, "folders", f"data-dir={images}", "dataset.skip_broken=true")
+    found = report(capsys, "folders", f"data-dir={images}", "dataset.skip_broken=true")
     assert found["skipped"]
     assert [Path(one["file"]).name for one in found["broken"]] == ["broken.png"]
 
@@ -83,7 +83,7 @@ def test_a_person_reads_the_same(images: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_images_that_are_no_files_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = result(capsys, "handwritten", "dataset.domains=[scan,street]")
+    found = report(capsys, "handwritten", "dataset.domains=[scan,street]")
     assert set(found["domains"]) == {"scan", "street"}
     assert len(found["domains"]["scan"]["images"]["train"]) == 10
     assert found["domains"]["scan"]["sizes"] == []
@@ -95,7 +95,7 @@ def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.Captu
     for path in sorted((images / "south" / "bar").glob("*.jpg"))[:3]:
         Image.open(path).copy().save(path, exif=exif)
     keys = [f"data-dir={images}", "dataset.skip_broken=true"]
-    found = result(capsys, "folders", *keys)
+    found = report(capsys, "folders", *keys)
     assert found["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
     assert prepare.prepare("folders", keys, as_json=False) == 0
     line = "EXIF orientation: 3 images must be turned or mirrored, ignored; dataset.exif=apply applies it"
@@ -108,7 +108,7 @@ def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: 
     for path in (images / "south" / "bar").glob("*.jpg"):
         path.unlink()
         path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
-    found = result(capsys, "folders", f"data-dir={images}", code=1)
+    found = report(capsys, "folders", f"data-dir={images}", code=1)
     away = [one for one in found["broken"] if "south/bar" in one["file"]]
     assert len(away) == 10 and all("git annex get" in one["reason"] for one in away)
     assert sum(found["domains"]["south"]["images"]["train"].values()) > 0
@@ -129,7 +129,7 @@ def test_init_writes_what_a_run_takes(images: Path, tmp_path: Path, capsys: pyte
     said = capsys.readouterr().out
     for command in ("prepare", "sweep", "deploy-demo"):
         assert f"fedshift {command} {path}" in said
-    assert result(capsys, str(path), "dataset.skip_broken=true")["domains"].keys() == {"north", "south", "west"}
+    assert report(capsys, str(path), "dataset.skip_broken=true")["domains"].keys() == {"north", "south", "west"}
     with pytest.raises(ConfigError, match="exists already"):
         init_files.init(str(tmp_path / "shapes"), [f"data-dir={images}"])
 

@@ -65,7 +65,7 @@ def test_a_problem_is_told_with_what_to_do_and_makes_the_exit_code(monkeypatch: 
     assert "FEDSHIFT_ARITHMETIC=hardware: nothing is measured" in shown.output
 
 
-def told(found: Iterator[Problem]) -> str:
+def message_of(found: Iterator[Problem]) -> str:
     return "\n".join(f"{one.what}: {one.remedy}" for one in found)
 
 
@@ -74,7 +74,7 @@ def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.Mon
     have = {"flwr": "1.42.0", "numpy": None, "timm": None}
     monkeypatch.setattr(diagnostics, "requires", lambda _: wanted)
     monkeypatch.setattr(diagnostics, "installed", have.get)
-    assert result(diagnostics.packages()) == (
+    assert message_of(diagnostics.packages()) == (
         "flwr 1.42.0, expected is flwr<1.42,>=1.41: pip install 'flwr<1.42,>=1.41'\n"
         "numpy is missing, expected is numpy>=1.26: pip install 'numpy>=1.26'"
     )
@@ -85,13 +85,13 @@ def test_packages_that_are_missing_or_of_another_version(monkeypatch: pytest.Mon
 def test_a_full_or_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"of": 10**12}
     monkeypatch.setattr(diagnostics.shutil, "disk_usage", lambda _: SimpleNamespace(free=free["of"], total=10**12))
-    assert result(diagnostics.folders()) == ""
+    assert message_of(diagnostics.folders()) == ""
     free["of"] = 300_000_000
-    assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE to your own folder" in result(
+    assert f"300 MB are free in {tmp_path} (FEDSHIFT_CACHE): set FEDSHIFT_CACHE to your own folder" in message_of(
         diagnostics.folders()
     )
     monkeypatch.setattr(diagnostics.os, "access", lambda path, how: path != tmp_path)
-    assert f"{tmp_path} cannot be written to (FEDSHIFT_CACHE)" in result(diagnostics.folders())
+    assert f"{tmp_path} cannot be written to (FEDSHIFT_CACHE)" in message_of(diagnostics.folders())
 
 
 def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,9 +102,9 @@ def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(diagnostics, "QUOTA", tmp_path / "cpu.max")
     monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 64)
     monkeypatch.setattr(diagnostics.os, "sched_getaffinity", lambda _: set(range(64)))
-    assert "64 cores" not in result(diagnostics.limits())  # no quota
+    assert "64 cores" not in message_of(diagnostics.limits())  # no quota
     (tmp_path / "cpu.max").write_text("250000 100000\n")
-    found = result(diagnostics.limits())
+    found = message_of(diagnostics.limits())
     assert "a process may open 256 files: ulimit -n 4096 (at most unlimited)" in found
     assert f"{tmp_path} has 67 MB, simulations are slow: docker run --shm-size=2g" in found
     assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in found
@@ -116,17 +116,17 @@ def test_memory_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     memory: Any = SimpleNamespace(available=3_000_000_000)
     monkeypatch.setattr(diagnostics.psutil, "virtual_memory", lambda: memory)
     monkeypatch.setattr(diagnostics.os, "cpu_count", lambda: 8)
-    assert result(diagnostics.memory()).endswith("about 1.1 GB for each of 8 cores: actors=2")
+    assert message_of(diagnostics.memory()).endswith("about 1.1 GB for each of 8 cores: actors=2")
     memory.available = 20_000_000_000
-    assert result(diagnostics.memory()) == ""
+    assert message_of(diagnostics.memory()) == ""
     (tmp_path / "version").write_text("NVRM")
     monkeypatch.setattr(diagnostics, "NVIDIA", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "there is an NVIDIA driver, but torch" in result(diagnostics.devices())
+    assert "there is an NVIDIA driver, but torch" in message_of(diagnostics.devices())
 
 
 def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert result(diagnostics.ports()) == ""
+    assert message_of(diagnostics.ports()) == ""
     with socket.socket() as other:
         other.bind((diagnostics.LOOPBACK, 0))
         other.listen(1)
@@ -136,11 +136,11 @@ def test_ports_that_cannot_be_listened_on(monkeypatch: pytest.MonkeyPatch) -> No
         assert doctor.facts()["ports"] == {"loopback": True, "superlink": port, "superlink_free": False}
     assert diagnostics.refused(port, diagnostics.LOOPBACK) == ""
     monkeypatch.setattr(diagnostics, "LOOPBACK", "192.0.2.1")  # of no machine
-    assert result(diagnostics.ports()).startswith("no port of 192.0.2.1 can be listened on: ")
+    assert message_of(diagnostics.ports()).startswith("no port of 192.0.2.1 can be listened on: ")
 
 
 def test_where_run_folders_are_made_must_be_writable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert doctor.facts()["folders"]["runs"] == str(tmp_path / "runs")
     monkeypatch.setattr("os.access", lambda folder, _: Path(folder) != tmp_path)
-    assert "(output-dir): set output-dir to your own folder with room" in result(diagnostics.folders())
+    assert "(output-dir): set output-dir to your own folder with room" in message_of(diagnostics.folders())

@@ -262,18 +262,18 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
             raise Stopped
         merge(self, updates)
 
-    def told(run: Run) -> list[dict[str, Any]]:
+    def kept_rounds(run: Run) -> list[dict[str, Any]]:
         return [{key: value for key, value in line.items() if key != "seconds"} for line in run.rounds]
 
     merge = FedCodeStrategy.merge_knowledge
     run = run_inline("", nodes=4, resume=interrupted(0))
-    assert result(run) == result(whole)
+    assert kept_rounds(run) == kept_rounds(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
     for file in (state_store.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
     run = run_inline("", nodes=4, resume=folder)
-    assert result(run) != result(whole)
+    assert kept_rounds(run) != kept_rounds(whole)
     assert run.rounds[2]["started_anew"] == [
         "node 2 (street): its private parts of round 2 are gone, it started them anew"
     ]

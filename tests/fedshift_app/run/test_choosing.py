@@ -14,7 +14,7 @@ import yaml
 from flwr.app import MessageType
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import NODES, SHORT, KillAt, only, resume, start
+from killing import NODES, SHORT, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
 from fedshift import compare
@@ -192,7 +192,7 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
         resume(killed)
     assert not (only(killed) / "results.json").exists()
     run = resume(killed)  # nothing is left to be done but that
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     assert run.results["resumed_after"] == [2, 3]
     assert (run.results["rounds"], len(run.rounds)) == (3, 3)
     assert run.results["stopped_early"] == {"after_round": 3, "of": 5, "best_round": 1, "patience": 2}
@@ -272,7 +272,7 @@ def test_a_finished_run_is_made_longer(three: Run, tmp_path: Path, kill_at: Kill
     with kill_at("weights-00005", "half"):
         resume(three.folder.parent, rounds=5)
     run = resume(three.folder.parent)
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     assert run.rounds[:3] == before
     content = yaml.safe_load((run.folder / "config.yaml").read_text())
     assert content["resolved"]["rounds"] == 5

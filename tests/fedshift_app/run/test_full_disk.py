@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from flwr.app import MessageType
-from killing import SHORT, STAGES, KillAt, only, resume, start
+from killing import SHORT, STAGES, KillAt, only, outcome, resume, start
 from support import ListeningGrid, Run, SmallDisk
 
 from fedshift import cli
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     assert not list(folder.rglob("*.part"))
     found = status.read(folder)
     assert (found["state"], os.strerror(number) in found["error"]) == ("failed", True)
-    assert result(resume(tmp_path)) == result(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "lock"])
@@ -118,7 +118,7 @@ def test_private_parts_of_all_nodes_that_cannot_be_kept(
     assert "round 1: no node delivered a usable result: " in line
     assert "cannot keep this node's private parts in " in line and "No space left on device" in line
     assert f"continue with: fedshift run resume={only(tmp_path)}" in line
-    assert result(resume(tmp_path)) == result(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
 
 
 def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
@@ -162,7 +162,7 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
 ) -> None:
     with failing(r"handwritten-.*/status\.json"), failing("log.jsonl"):
         run = start(tmp_path, **FLAT)
-    assert result(run) == result(whole_fedcode)
+    assert outcome(run) == outcome(whole_fedcode)
     out = capsys.readouterr().out
     assert out.count("the run continues without it: No space left on device") == 1
 
@@ -202,7 +202,7 @@ def test_a_disk_that_fills_up_and_gets_room_again(
     assert problem.endswith("No space left on device")
     assert go_on == f"continue with: fedshift run resume={only(runs)}"
     filler.unlink()
-    assert result(resume(runs)) == result(whole_fedcode)
+    assert outcome(resume(runs)) == outcome(whole_fedcode)
 
 
 def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
@@ -228,7 +228,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
     assert status.read(folder)["state"] == "interrupted"  # its last word could not be written
     small_disk.read_only(False)
-    assert result(resume(runs)) == result(whole_fedcode)
+    assert outcome(resume(runs)) == outcome(whole_fedcode)
 
 
 # --- room, before a run -------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_clock_that_jumps_changes_nothing(
     with kill_at("weights-00003", "half"):
         start(tmp_path, **FLAT)
     run = resume(tmp_path)
-    assert result(run) == result(whole_fedcode)
+    assert outcome(run) == outcome(whole_fedcode)
     assert 0 < run.results["seconds"] < 600
     found = status.read(run.folder)
     assert (found["state"], found["seconds"] < 600, found["seconds_left"]) == ("completed", True, 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from killing import SHORT, KillAt, killing, only, resume, start
+from killing import SHORT, KillAt, killing, only, outcome, resume, start
 from support import Killed, Run, refusal_of
 
 from datasets import catalog
@@ -81,7 +81,7 @@ def test_a_run_that_went_back_ends_as_one_that_was_never_further(method: str, tm
     lines = (only(runs) / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in lines] == [1, 2, 3, 4, 5]
     run = resume(runs, round=4)
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     assert run.results["resumed_after"] == [2, 4]
 
 
@@ -125,7 +125,7 @@ def test_killed_while_it_goes_back(
     left = checkpoints.rounds(only(interrupted) / "checkpoint")
     assert left == {"round-00005.json": [5, 4, 2], "config.yaml": [2]}.get(file, [4, 2])
     run = resume(interrupted)
-    assert result(run) == result(whole_fedcode)
+    assert outcome(run) == outcome(whole_fedcode)
     assert run.results["resumed_after"] == [left[0]]
 
 

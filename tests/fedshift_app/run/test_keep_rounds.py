@@ -8,7 +8,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import NODES, KillAt, only, resume, start
+from killing import NODES, KillAt, only, outcome, resume, start
 from support import Run, refusal_of
 
 from fedshift.sweep import grid
@@ -142,7 +142,7 @@ def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, ki
         start(runs, set=f"{SHORT} keep_rounds=1")
     run = resume(runs)
     assert rounds_of(run) == [3, 2, 1]
-    assert result(run) == result(plain)
+    assert outcome(run) == outcome(plain)
     assert rounds_of(resume(runs, rounds=4, set="keep_rounds=1,3")) == [4, 3, 2, 1]
     resolved = yaml.safe_load((only(runs) / "config.yaml").read_text())["resolved"]
     assert resolved["keep_rounds"] == [1, 3]
@@ -159,5 +159,5 @@ def test_a_run_goes_back_to_one_with_its_private_parts(tmp_path: Path, kill_at: 
     assert checkpoints.rounds(only(runs) / "checkpoint") == [3, 2, 1]
     assert len(list((only(runs) / "checkpoint" / "nodes").glob("node-*"))) == NODES
     run = resume(runs, round=1)
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     assert run.results["resumed_after"] == [1]

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
-from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, only, resume, start
+from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, only, outcome, resume, start
 from support import ListeningGrid, Run
 
 from fedshift.engine import inline
@@ -71,7 +71,7 @@ def test_a_run_killed_three_times_ends_as_if_it_had_not_been(method: str, tmp_pa
     with kill_at("round-00003.json", "after"):
         resume(runs)
     run = resume(runs)
-    assert result(run) == result(whole)
+    assert outcome(run) == outcome(whole)
     assert run.results["resumed_after"] == [1, 2, 3]
     assert run.results["seconds"] > sum(line["seconds"] for line in run.rounds) * 0.9
 
@@ -98,7 +98,7 @@ def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: Kill
     with kill_at(name, stage):
         start(tmp_path, method="fedcode")
     run = resume(tmp_path)
-    assert result(run) == result(whole_fedcode)
+    assert outcome(run) == outcome(whole_fedcode)
     assert not list(run.folder.glob("checkpoint/*.part"))
 
 
@@ -108,7 +108,7 @@ def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_
         start(tmp_path, method="fedcode")
     with kill_at(name, stage):
         resume(tmp_path)
-    assert result(resume(tmp_path)) == result(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
 
 
 @pytest.mark.long
@@ -123,7 +123,7 @@ def test_all_a_run_can_tell_is_told_after_it_was_resumed(tmp_path: Path, kill_at
     assert {"client_models", "best_validation"} <= whole.results.keys()
     with kill_at("round-00006.json", "unnamed"):
         start(tmp_path / "runs", **flat)
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)
 
 
 def test_a_node_that_was_left_out_keeps_its_memory(
@@ -141,7 +141,7 @@ def test_a_node_that_was_left_out_keeps_its_memory(
     assert whole.rounds[1]["left_out"] == ["node 2 (street): no answer in time"]
     with kill_at("weights-00003", "before"):
         start(tmp_path / "runs", method="fedcode")
-    assert result(resume(tmp_path / "runs")) == result(whole)
+    assert outcome(resume(tmp_path / "runs")) == outcome(whole)
 
 
 def test_what_a_resume_was_is_noted(tmp_path: Path, kill_at: KillAt) -> None:
@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     out = capsys.readouterr().out
     assert "a damaged checkpoint is skipped, the run continues after round 1: " in out
     assert path.parent.name in out
-    assert result(run) == result(whole_fedcode)
+    assert outcome(run) == outcome(whole_fedcode)
     assert run.results["resumed_after"] == [1]
 
 
@@ -405,9 +405,9 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
     ended = subprocess.run([*command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     run = Run(only(runs))
-    results, rounds = result(run)
+    results, rounds = outcome(run)
     assert results["engine"] == "simulation"
-    assert (results | {"engine": "inline"}, rounds) == result(whole)
+    assert (results | {"engine": "inline"}, rounds) == outcome(whole)
     assert len(run.results["resumed_after"]) == KILLS
     assert len(set(run.results["resumed_after"])) > 3  # at different moments
 

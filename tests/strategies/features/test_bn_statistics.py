@@ -27,7 +27,7 @@ def maps(seed: int, images: int) -> dict[str, Any]:
     return {name: rng.normal(seed, 1 + seed, (images, size, 4, 3)) for name, size in LAYERS.items()}
 
 
-def told(given: dict[str, Any]) -> Arrays:
+def sums_of(given: dict[str, Any]) -> Arrays:
     sums = {f"sum/{name}": x.mean((2, 3)).sum(0) for name, x in given.items()}
     return sums | {f"squares/{name}": np.square(x).mean((2, 3)).sum(0) for name, x in given.items()}
 
@@ -46,7 +46,7 @@ def read(message: Message, most: int = 1000, max_value: float = 1e6) -> tuple[Ar
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=4))
 def test_merged_statistics_are_those_of_all_images_together(sizes: list[int]) -> None:
     held = [maps(seed, size) for seed, size in enumerate(sizes)]
-    means = [({name: a / size for name, a in result(x).items()}, size) for x, size in zip(held, sizes, strict=True)]
+    means = [({name: a / size for name, a in sums_of(x).items()}, size) for x, size in zip(held, sizes, strict=True)]
     found = statistics.merge(means, list(LAYERS))
     assert list(found) == [f"{name}.{key}" for name in LAYERS for key in ("running_mean", "running_var")]
     for name in LAYERS:
@@ -58,14 +58,14 @@ def test_merged_statistics_are_those_of_all_images_together(sizes: list[int]) ->
 
 def test_what_a_node_tells_is_read_as_means() -> None:
     given = maps(1, 5)
-    means, images = read(reply(result(given), process=7))
+    means, images = read(reply(sums_of(given), process=7))
     assert images == 5
     np.testing.assert_allclose(means["sum/stem.bn"], given["stem.bn"].mean((0, 2, 3)))
     assert statistics.expected_images(NODE, 4) == 4
-    read(reply(result(maps(1, 4)), images=4), most=4)
+    read(reply(sums_of(maps(1, 4)), images=4), most=4)
 
 
-GOOD = told(maps(1, 5))
+GOOD = sums_of(maps(1, 5))
 
 
 @pytest.mark.parametrize(
