@@ -136,7 +136,7 @@ class _Odd(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layer", "told"),
+    ("layer", "reason"),
     [
         (nn.LayerNorm(4), "layer: LayerNorm"),
         (nn.Conv2d(4, 4, 3, groups=2), "layer: Conv2d of 2 groups"),
@@ -144,9 +144,9 @@ class _Odd(nn.Module):
         (nn.ReLU(), "no convolution or linear layer"),
     ],
 )
-def test_other_networks_are_refused_by_name(layer: nn.Module, told: str) -> None:
+def test_other_networks_are_refused_by_name(layer: nn.Module, reason: str) -> None:
     message = refusal_of(ConfigError, erased, SplitModel(_Odd(layer), 4, C), "mine")
-    assert told in message
+    assert reason in message
     assert "'mine'" in message
 
 

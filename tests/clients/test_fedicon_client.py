@@ -94,10 +94,10 @@ def test_loss_contrasts_the_two_views_of_the_batch(supervised: bool, projection:
     assert float(term.detach()) == pytest.approx(float(expected.detach()), rel=1e-4)
 
 
-@pytest.mark.parametrize("told", [{}, ENCODER])
+@pytest.mark.parametrize("scalars", [{}, ENCODER])
 @pytest.mark.parametrize("model", ["cnn", "cnn_bn"])
-def test_encoder_round_trains_the_encoder_alone(told: dict[str, str], model: str) -> None:
-    made = client(told=told, model=model, momentum=0.9, weight_decay=0.1)
+def test_encoder_round_trains_the_encoder_alone(scalars: dict[str, str], model: str) -> None:
+    made = client(told=scalars, model=model, momentum=0.9, weight_decay=0.1)
     before = weights(made)
     _, metrics = fit(made)
     moved = changed(before, weights(made))
@@ -362,17 +362,17 @@ def test_switched_on_it_is_not_fedavg(params: Settings, adapt: Settings | None) 
     assert mine.evaluate(wanted, asked)[0] != plain.evaluate(wanted, asked)[0]
 
 
-@pytest.mark.parametrize("told", [ENCODER, CLASSIFIER])
-def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(told: dict[str, str]) -> None:
+@pytest.mark.parametrize("scalars", [ENCODER, CLASSIFIER])
+def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(scalars: dict[str, str]) -> None:
     runs = []
     for noise in range(2):
         torch.manual_seed(noise)
-        arrays, metrics = (fit_and_score_locally if noise else fit)(client(told=told, adapt={}), ROUND)
+        arrays, metrics = (fit_and_score_locally if noise else fit)(client(told=scalars, adapt={}), ROUND)
         runs.append((arrays, metrics["loss"]))
     assert same(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
-    assert not same(runs[0][0], fit(client(told=told), ROUND + 1)[0])
-    assert not same(runs[0][0], fit(client(told=told, index=INDEX + 1), ROUND)[0])
+    assert not same(runs[0][0], fit(client(told=scalars), ROUND + 1)[0])
+    assert not same(runs[0][0], fit(client(told=scalars, index=INDEX + 1), ROUND)[0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

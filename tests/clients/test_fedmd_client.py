@@ -138,9 +138,9 @@ def test_a_round_without_mean_scores_revisits_alone() -> None:
     assert changed(before, weights(made))
 
 
-@pytest.mark.parametrize("told", [{"start": 3, "stop": 3}, {"start": -1, "stop": 2}, {"start": 0, "stop": 13}])
-def test_a_window_that_the_copy_does_not_have_is_refused(told: dict[str, int]) -> None:
-    assert "this node's copy has 12" in refusal_of(FedShiftError, lambda: fit(client(told=told)))
+@pytest.mark.parametrize("scalars", [{"start": 3, "stop": 3}, {"start": -1, "stop": 2}, {"start": 0, "stop": 13}])
+def test_a_window_that_the_copy_does_not_have_is_refused(scalars: dict[str, int]) -> None:
+    assert "this node's copy has 12" in refusal_of(FedShiftError, lambda: fit(client(told=scalars)))
 
 
 def test_scores_of_another_shape_are_refused() -> None:

@@ -85,7 +85,7 @@ def test_the_order_of_labels_is_that_of_the_classes(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mess", "told"),
+    ("mess", "reason"),
     [
         (
             lambda r: fill(r / "Bonn" / "extra", COUNTS),
@@ -97,9 +97,9 @@ def test_the_order_of_labels_is_that_of_the_classes(root: Path) -> None:
         (lambda r: fill(r / "-c", COUNTS), "site '-c'; allowed"),
     ],
 )
-def test_folders_that_are_no_sites(root: Path, mess: Callable[[Path], None], told: str) -> None:
+def test_folders_that_are_no_sites(root: Path, mess: Callable[[Path], None], reason: str) -> None:
     mess(root)
-    assert told in refusal_of(DataError, folders.names, Source(root))
+    assert reason in refusal_of(DataError, folders.names, Source(root))
 
 
 def test_what_is_missing_or_unknown_is_told_in_a_line(root: Path, tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "told"),
+    ("header", "row", "reason"),
     [
         ("file,domain", "a.jpg,north", "line 1: no column label; it needs file, label, domain, found file, domain"),
         ("file,label", "a.jpg,benign", "line 1: no column domain"),
@@ -221,10 +221,10 @@ def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
         ("file,label,domain", "", "no row below the names of its columns"),
     ],
 )
-def test_a_wrong_row_is_named(root: Path, header: str, row: str, told: str) -> None:
+def test_a_wrong_row_is_named(root: Path, header: str, row: str, reason: str) -> None:
     write_table(root / "labels.csv", [row], header)
     message = refusal_of(DataError, folders.find, "north", "train", source(root))
-    assert told in message and "labels.csv" in message and "\n" not in message, message
+    assert reason in message and "labels.csv" in message and "\n" not in message, message
 
 
 def test_a_table_that_is_named_must_be_there(root: Path) -> None:

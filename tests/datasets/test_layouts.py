@@ -81,7 +81,7 @@ def test_npz_files_in_other_spellings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mess", "told"),
+    ("mess", "reason"),
     [
         (lambda r: fill(r / "Training", {"x": 2, "y": 2}), "Training is no site, but the name of a split"),
         (lambda r: fill(r / "val", {"x": 2, "y": 2}), "val is no site, but the name of a split"),
@@ -97,11 +97,11 @@ def test_npz_files_in_other_spellings(tmp_path: Path) -> None:
         (lambda r: fill(r / "c" / "train", {"x": 1}) or fill(r / "c" / "Training", {"x": 1}), "both name the split"),
     ],
 )
-def test_what_has_no_known_layout_is_refused(tmp_path: Path, mess: Callable[[Path], object], told: str) -> None:
+def test_what_has_no_known_layout_is_refused(tmp_path: Path, mess: Callable[[Path], object], reason: str) -> None:
     fill(tmp_path / "a", {"x": 5, "y": 5})
     mess(tmp_path)
     message = refusal_of(DataError, folders.survey, Source(tmp_path))
-    assert told in message and "\n" not in message, message
+    assert reason in message and "\n" not in message, message
 
 
 def _empty(folder: Path) -> None:

@@ -127,7 +127,7 @@ def test_labels_from_one_of_classes_from_one_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("y", "told"),
+    ("y", "reason"),
     [
         (np.array([0.0, 1.0, 2.0]), "y has type float64"),
         (np.array([True, False, True]), "y has type bool"),
@@ -136,10 +136,10 @@ def test_labels_from_one_of_classes_from_one_are_refused(tmp_path: Path) -> None
         (np.array([-1, 1, 2]), "labels from -1 to 2, allowed are 0 to 2"),
     ],
 )
-def test_other_labels_are_refused(tmp_path: Path, y: Any, told: str) -> None:
+def test_other_labels_are_refused(tmp_path: Path, y: Any, reason: str) -> None:
     save(tmp_path, y=y)
-    assert told in refusal_of(DataError, labels, tmp_path, CLASSES)
-    assert told in refusal_of(DataError, folders.survey, Source(tmp_path, classes=CLASSES))  # `fedshift init`
+    assert reason in refusal_of(DataError, labels, tmp_path, CLASSES)
+    assert reason in refusal_of(DataError, folders.survey, Source(tmp_path, classes=CLASSES))  # `fedshift init`
 
 
 # --- the file states them --------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_a_class_without_an_image_may_be_unknown_to_the_run(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("own", "told"),
+    ("own", "reason"),
     [
         (np.array(["benign", "cyst"]), "labels from 0 to 2; its key classes has 0 to 1"),
         (np.array(["benign", "cyst", "Cyst "]), "classes has 'cyst' and 'Cyst ', which are one name"),
@@ -178,10 +178,10 @@ def test_a_class_without_an_image_may_be_unknown_to_the_run(tmp_path: Path) -> N
         (np.array([None, "a", "b"]), "key classes: cannot be read"),
     ],
 )
-def test_classes_of_a_file_that_cannot_be_used_are_refused(tmp_path: Path, own: Any, told: str) -> None:
+def test_classes_of_a_file_that_cannot_be_used_are_refused(tmp_path: Path, own: Any, reason: str) -> None:
     save(tmp_path, classes=own)
     message = refusal_of(DataError, folders.find, "s2", "train", Source(tmp_path, classes=CLASSES))
-    assert told in message and "s2_train.npz" in message and "\n" not in message
+    assert reason in message and "s2_train.npz" in message and "\n" not in message
 
 
 def test_a_files_classes_hold_for_any_data_set(tmp_path: Path) -> None:

@@ -338,7 +338,7 @@ def test_with_replacement_allows_more_than_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "reason"),
     [
         ({"with_replacement": True}, "needs a number under share"),
         ({"share_per": "domain"}, "share_per=domain needs a number under share"),
@@ -361,8 +361,8 @@ def test_with_replacement_allows_more_than_all() -> None:
         ({"validation_fraction": float("nan")}, "finite number"),
     ],
 )
-def test_settings_that_make_no_sense(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_settings_that_make_no_sense(settings: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
         Allocation(**settings)
 
 

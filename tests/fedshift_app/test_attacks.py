@@ -212,7 +212,7 @@ def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: Inli
 
 
 @pytest.mark.parametrize(
-    ("asked", "nodes", "told"),
+    ("asked", "nodes", "reason"),
     [
         ("robust=krum", 4, "robust=krum with aggregation.malicious=1 needs 5 nodes or more in each round, found 4"),
         ("robust=trimmed_mean", 4, "robust=trimmed_mean with aggregation.trim=0.2 needs 5 nodes or more in each round"),
@@ -221,10 +221,10 @@ def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: Inli
     ],
 )  # fmt: skip
 def test_too_few_nodes_are_told_before_the_first_round(
-    asked: str, nodes: int, told: str, run_inline: InlineRun, tmp_path: Path
+    asked: str, nodes: int, reason: str, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     said = refusal_of(FederationError, run_inline, nodes=nodes, rounds=1, set=f"{SHORT} aggregation.{asked}")
-    assert told in said
+    assert reason in said
     assert not (tmp_path / "runs").exists()
 
 

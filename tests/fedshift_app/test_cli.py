@@ -138,7 +138,7 @@ def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["nope"], ["experiment", "'nope'", "handwritten"]),
         (["nope.yaml"], ["experiment", "nope.yaml"]),
@@ -182,9 +182,9 @@ def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> Non
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_run_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+def test_run_refuses(arguments: list[str], reason: list[str], refused: Callable[..., str]) -> None:
     message = refused("run", "engine=inline", *arguments) if "=" in arguments[0] else refused("run", *arguments)
-    for part in told:
+    for part in reason:
         assert part in message
 
 
@@ -319,7 +319,7 @@ def test_preview_reads_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["nope"], ["'nope'", "handwritten"]),
         (["handwritten", "--domains", "scan,moon"], ["'moon'", "sketch"]),
@@ -330,9 +330,9 @@ def test_preview_reads_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
         (["digits", "--data-dir", "nowhere"], ["nowhere", "does not exist"]),
     ],
 )
-def test_preview_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+def test_preview_refuses(arguments: list[str], reason: list[str], refused: Callable[..., str]) -> None:
     message = refused("preview", *arguments)
-    for part in told:
+    for part in reason:
         assert part in message
 
 
@@ -381,7 +381,7 @@ def test_export_refuses_an_existing_folder(refused: Callable[..., str], tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["nope"], ["'nope'", "handwritten"]),
         (["handwritten", "nodes=1"], ["at least 2 nodes"]),
@@ -391,9 +391,9 @@ def test_export_refuses_an_existing_folder(refused: Callable[..., str], tmp_path
         (["handwritten", "nodes=12", "allocation.share=0.5"], ["3 nodes of 'scan'", "540"]),
     ],
 )
-def test_export_refuses(arguments: list[str], told: list[str], refused: Callable[..., str]) -> None:
+def test_export_refuses(arguments: list[str], reason: list[str], refused: Callable[..., str]) -> None:
     message = refused("export", *arguments, "-o", "out")
-    for part in told:
+    for part in reason:
         assert part in message
 
 

@@ -11,7 +11,7 @@ import safetensors.torch
 import yaml
 from flwr.app import MessageType
 from killing import killing, resume, start
-from killing import told as told_of
+from killing import outcome as outcome_of
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, refusal_of
 from torchvision import models
@@ -107,7 +107,7 @@ def test_a_run_goes_on_without_the_file(weights: Path, tmp_path: Path, monkeypat
         start(tmp_path / "runs", rounds=2, set=settings)
     mine.unlink()
     setup._bench.cache_clear()  # as in another process: what nodes begin from comes from the run folder
-    assert told_of(resume(tmp_path / "runs")) == told_of(whole)
+    assert outcome_of(resume(tmp_path / "runs")) == outcome_of(whole)
 
 
 def test_private_batchnorm_begins_from_the_file(weights: Path) -> None:
@@ -221,7 +221,7 @@ def test_draws_of_dropout_depend_on_seed_node_and_round_alone(weights: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reason"),
     [
         ("model.freeze=stages:0", "model.freeze"),
         ("model.freeze=head", "model.freeze"),
@@ -235,18 +235,18 @@ def test_draws_of_dropout_depend_on_seed_node_and_round_alone(weights: Path) -> 
         ("model.name=resnet10 model.freeze=stages:5", "the network resnet10 has the stages 1 to 4"),
     ],
 )  # fmt: skip
-def test_what_goes_not_together_is_refused_before_a_run(given: str, told: str) -> None:
+def test_what_goes_not_together_is_refused_before_a_run(given: str, reason: str) -> None:
     def asked() -> None:
         initial_model.begin(resolve({"set": given}))
 
     said = refusal_of(ConfigError, asked)
-    assert told in said
+    assert reason in said
     assert len(said) < 300
     assert "\n" not in said
 
 
 @pytest.mark.parametrize(
-    ("method", "given", "told"),
+    ("method", "given", "reason"),
     [
         ("fedcode", "model.name=torchvision:vit_b_32", "has no feature map for SAIN to work on"),
         ("fedcode", "model.head=mlp method.global_model=average_heads", "needs model.head=linear, found mlp"),
@@ -256,11 +256,11 @@ def test_what_goes_not_together_is_refused_before_a_run(given: str, told: str) -
         ("fedproto", "model.per_node=[torchvision:resnet18,cnn]", "must be equally wide|needs dataset.size"),
     ],
 )  # fmt: skip
-def test_what_a_method_cannot_take_is_refused_before_a_run(method: str, given: str, told: str, weights: Path) -> None:
+def test_what_a_method_cannot_take_is_refused_before_a_run(method: str, given: str, reason: str, weights: Path) -> None:
     def asked() -> None:
         run_build.prepare(resolve({"method": method, "rounds": 3, "set": given.format(weights)}), "inline")
 
-    assert re.search(told, refusal_of(ConfigError, asked))
+    assert re.search(reason, refusal_of(ConfigError, asked))
 
 
 def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) -> None:
@@ -309,14 +309,14 @@ def test_what_was_fetched_is_known_by_its_digest(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "told"),
+    ("name", "size", "reason"),
     [("resnet18", 128, "15 times the work of torchvision:resnet18"), ("resnet10", 96, "7 times"), ("resnet10", 64, ""),
      ("torchvision:resnet18", 128, ""), ("cnn", 32, "")],
 )  # fmt: skip
-def test_a_network_for_small_images_warns_of_large_ones(name: str, size: int, told: str) -> None:
+def test_a_network_for_small_images_warns_of_large_ones(name: str, size: int, reason: str) -> None:
     said = initial_model.slow(resolve({"set": f"dataset.size={size} model.name={name}"}))
-    assert told in said
-    assert bool(said) is bool(told)
+    assert reason in said
+    assert bool(said) is bool(reason)
 
 
 def test_the_work_that_the_warning_tells_is_counted() -> None:

@@ -185,7 +185,7 @@ def test_a_deployment_refuses_files(experiment: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plugins", "told"),
+    ("plugins", "reason"),
     [
         ("[nothing.py]", "plugins: cannot read .*nothing.py: No such file"),
         ("nothing.py", "plugins: expected a list of Python files, found 'nothing.py'"),
@@ -193,9 +193,9 @@ def test_a_deployment_refuses_files(experiment: Path) -> None:
         ("[own.yaml]", "own.yaml is not a Python file"),
     ],
 )
-def test_a_wrong_list_is_told_in_a_line(plugins: str, told: str, experiment: Path) -> None:
+def test_a_wrong_list_is_told_in_a_line(plugins: str, reason: str, experiment: Path) -> None:
     experiment.write_text(EXPERIMENT.replace("[my_method.py]", plugins))
-    with pytest.raises(ConfigError, match=told) as caught:
+    with pytest.raises(ConfigError, match=reason) as caught:
         resolve({"experiment": str(experiment)})
     assert "\n" not in str(caught.value)
 

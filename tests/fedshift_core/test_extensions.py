@@ -70,7 +70,7 @@ def test_a_package_brings_a_method(install: Install) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "more", "told"),
+    ("code", "more", "reason"),
     [
         ("import nothing_of_that_name", {}, "my-methods 1.0, which has the method 'mine', cannot be imported: Module"),
         ("1 / 0", {}, "cannot be imported: ZeroDivisionError: division by zero"),
@@ -81,14 +81,14 @@ def test_a_package_brings_a_method(install: Install) -> None:
     ],
 )
 def test_what_is_wrong_with_a_package_is_one_line_and_all_else_works(
-    install: Install, code: str, more: dict[str, str], told: str
+    install: Install, code: str, more: dict[str, str], reason: str
 ) -> None:
     install("my-methods", code, **more)
     name = more.get("offers", "mine").split(" ")[0]
     (problem,) = problems()
     assert "package my-methods 1.0" in problem
     assert "\n" not in problem
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reason):
         registry.get(name)
     assert name not in list(registry.METHODS)
     assert registry.get("i2pfl").name == "i2pfl"
@@ -140,17 +140,17 @@ def test_a_file_brings_what_it_defines(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
         ("x = 1", "defines nothing that FedShift knows; it looks for objects of"),
         ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
         (GOOD.replace("mine", "fedavg"), "claims the method 'fedavg', which fedshift has"),
     ],
 )
-def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, told: str) -> None:
+def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, reason: str) -> None:
     file = tmp_path / "own.py"
     file.write_text(code)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reason):
         load_file(file)
 
 

@@ -10,7 +10,7 @@ from fedshift_core.registry import Method
 
 
 @pytest.mark.parametrize(
-    ("told", "inside", "outside"),
+    ("reason", "inside", "outside"),
     [
         ([0.1, 1], [0.1, 0.5, 1], [0.09, 1.01, True, "0.5", None]),
         ([0.001, 1.0, "log"], [0.001, 1.0], [0, -1]),
@@ -18,23 +18,23 @@ from fedshift_core.registry import Method
         ({"values": ["none", "mlp", 1, True]}, ["mlp", 1, True], ["x", 1.0, False]),
     ],
 )
-def test_a_range_holds_what_is_in_it_and_is_told_as_it_was_read(told: Any, inside: Any, outside: Any) -> None:
-    found = read(told, "mu")
+def test_a_range_holds_what_is_in_it_and_is_told_as_it_was_read(reason: Any, inside: Any, outside: Any) -> None:
+    found = read(reason, "mu")
     assert all(found.holds(one) for one in (*inside, *found.ends()))
     assert not any(found.holds(one) for one in outside)
     assert read(found.as_yaml(), "mu") == found
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reason",
     [
         0.1, "0.1", None, [], [1], [1, 0], [1, 1], [0, 1, "log"], [1, 2, "linear"], [1, 2, "log", "whole"],
         [0.5, 2, "whole"], [True, 2], [0, float("inf")], [float("nan"), 1], ["a", "b"], {"values": []}, {"values": [1]},
         {"values": [1, 1]}, {"values": [[1], [2]]}, {"values": "ab"}, {"values": [1, 2], "log": True}, {"low": 1},
     ],
 )  # fmt: skip
-def test_what_is_no_range_is_refused_with_its_key(told: Any) -> None:
+def test_what_is_no_range_is_refused_with_its_key(reason: Any) -> None:
     with pytest.raises(ConfigError, match=r"^mu: "):
-        read(told, "mu")
+        read(reason, "mu")
     with pytest.raises(ConfigError, match=r"^mu: "):
-        Method(name="mine", title="Mine", search={"mu": told})
+        Method(name="mine", title="Mine", search={"mu": reason})

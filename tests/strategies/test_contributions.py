@@ -34,7 +34,7 @@ def test_what_is_declared_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knowledge", "told"),
+    ("knowledge", "reason"),
     [
         (dense(gift=np.zeros(1)), "unexpected knowledge gift"),
         ({"counts": np.array([0, 0, 0])}, "knowledge has no 'prototypes'"),
@@ -48,8 +48,8 @@ def test_what_is_declared_passes() -> None:
         (dense(counts=np.array([6, 0, 1])), "counts says 6 images of class 0, announced were 5"),
     ],
 )  # fmt: skip
-def test_what_is_not_is_refused(knowledge: dict[str, Any], told: str) -> None:
-    with pytest.raises(Refused, match=told):
+def test_what_is_not_is_refused(knowledge: dict[str, Any], reason: str) -> None:
+    with pytest.raises(Refused, match=reason):
         check(knowledge)
 
 
@@ -74,7 +74,7 @@ FEATURES: Declaration = DENSE | {"features": ("P", "D"), "labels": ("P",)}
 
 
 @pytest.mark.parametrize(
-    ("labels", "told"),
+    ("labels", "reason"),
     [
         ([0, 0, 1, 1, 1, 1, 1], None),
         ([0, 0, 0], "labels has 3 rows of class 0, announced were 2 images"),
@@ -84,17 +84,17 @@ FEATURES: Declaration = DENSE | {"features": ("P", "D"), "labels": ("P",)}
     ],
 )
 @pytest.mark.parametrize("clusters", [False, True])
-def test_there_are_no_more_rows_of_a_class_than_images(clusters: bool, labels: list[int], told: str | None) -> None:
+def test_there_are_no_more_rows_of_a_class_than_images(clusters: bool, labels: list[int], reason: str | None) -> None:
     """Features with a class each, which need no count, and prototypes of clusters, also such as count no image."""
     announced, declared = (2, 5, 0), RAGGED if clusters else FEATURES
     given = ragged(labels, [0] * len(labels))
     if not clusters:
         given["features"] = given["prototypes"]
         given |= dense(counts=np.array([0, 0, 0]))
-    if told is None:
+    if reason is None:
         check(given, declared, announced)
         return
-    with pytest.raises(Refused, match=told):
+    with pytest.raises(Refused, match=reason):
         check(given, declared, announced)
 
 

@@ -234,7 +234,7 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "told"),
+    ("found", "reason"),
     [
         ([0.25, 0.25, 0.25], "sum to 0.75, expected 1"),
         ([1.0, 1.0, 1.0], "sum to 3, expected 1"),
@@ -245,7 +245,7 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
         ([math.inf, 0.5, 0.5], ": found inf"),
     ],
 )
-def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list[float], told: str) -> None:
+def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list[float], reason: str) -> None:
     class Wrong(DomainStrategy):
         def weights(self, updates: list[Update]) -> list[float]:
             return found
@@ -253,7 +253,7 @@ def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list
     server = Wrong(federation(method="mine"), Params(), lambda *told: None)
     said = refusal_of(FederationError, server.node_weights, updates(*UNEVEN))
     assert said.startswith("weights of the method 'mine'")
-    assert told in said
+    assert reason in said
     equal = federation(method="mine", aggregation=AggregationConfig(weights="equal"))
     assert Wrong(equal, Params(), lambda *told: None).node_weights(updates(*UNEVEN)) == [1 / 3] * 3
 

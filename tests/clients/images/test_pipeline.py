@@ -183,7 +183,7 @@ def test_importing_and_building_a_client_leaves_torchvision_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reason"),
     [
         ({"jitter": (0.4, 0.4, 0.4)}, "jitter"),
         ({"jitter": (-0.1, 0, 0, 0)}, "greater than or equal to 0"),
@@ -200,6 +200,6 @@ def test_importing_and_building_a_client_leaves_torchvision_out() -> None:
     ],
     ids=str,
 )
-def test_values_outside_their_range_are_refused(given: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_values_outside_their_range_are_refused(given: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValidationError, match=reason):
         ImageConfig(**given)

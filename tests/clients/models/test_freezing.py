@@ -62,14 +62,14 @@ def test_dropout_of_a_frozen_encoder_is_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "name", "told"),
+    ("what", "name", "reason"),
     [
         ("norm", "cnn", "model.freeze=norm: the network cnn has no normalisation layers"),
         ("stages:9", NETWORK, f"model.freeze=stages:9: the network {NETWORK} has the stages 1 to 4"),
     ],
 )
-def test_parts_that_a_network_lacks_are_refused(what: str, name: str, told: str) -> None:
-    assert refusal_of(ConfigError, frozen, what, name) == told
+def test_parts_that_a_network_lacks_are_refused(what: str, name: str, reason: str) -> None:
+    assert refusal_of(ConfigError, frozen, what, name) == reason
 
 
 def test_timm_and_transformers_have_no_stages_to_freeze() -> None:

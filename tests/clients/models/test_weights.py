@@ -97,7 +97,7 @@ def test_auxiliary_outputs_are_set_aside_and_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         ({"conv1.0.weight": None, "conv5.0.weight": None}, r"lacks encoder.body.conv1.0.weight, encoder.body.conv5"),
         ({"evil": torch.zeros(2)}, "has encoder.body.evil, which it has not"),
@@ -108,9 +108,9 @@ def test_auxiliary_outputs_are_set_aside_and_told() -> None:
         ({"conv1.1.weight": torch.zeros(24, dtype=torch.complex64)}, "is of type torch.complex64"),
     ],
 )  # fmt: skip
-def test_whatever_does_not_fit_is_refused_by_name(change: dict[str, Tensor | None], told: str) -> None:
+def test_whatever_does_not_fit_is_refused_by_name(change: dict[str, Tensor | None], reason: str) -> None:
     given = {name: tensor for name, tensor in (by_library() | change).items() if tensor is not None}
-    assert re.search(told, refusal(given))
+    assert re.search(reason, refusal(given))
 
 
 def test_another_network_is_refused_with_the_first_names() -> None:

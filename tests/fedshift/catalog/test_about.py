@@ -161,7 +161,7 @@ def test_one_experiment(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["methods", "fedvag"], "did you mean fedavg"),
         (["methods", "fpl", "--markdown"], "'fpl' is one method"),
@@ -172,10 +172,10 @@ def test_one_experiment(tmp_path: Path) -> None:
         (["papers", "x"], ""),
     ],
 )
-def test_what_is_unknown_is_refused(arguments: list[str], told: str) -> None:
+def test_what_is_unknown_is_refused(arguments: list[str], reason: str) -> None:
     ended = CliRunner().invoke(cli.app, arguments)
     assert ended.exit_code != 0
-    assert told in str(ended.exception)
+    assert reason in str(ended.exception)
 
 
 def test_the_version() -> None:

@@ -470,7 +470,7 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
 
 
 @pytest.mark.parametrize(
-    ("experiment", "method", "flat", "paper", "told"),
+    ("experiment", "method", "flat", "paper", "reason"),
     [
         ("f2dc-digits", "f2dc", {}, "f2dc.table2", []),
         ("f2dc-digits", "f2dc", {"set": "method.sigma=5 method.local_modules=aggregate method.eval_modules=aggregated"},
@@ -506,7 +506,7 @@ CLIENTS = {"lta": 90, "ata": FIVE, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by
     ],
 )  # fmt: skip
 def test_each_value_that_is_not_the_papers_is_named(
-    make_run: MakeRun, experiment: str, method: str, flat: dict[str, Any], paper: str, told: list[str]
+    make_run: MakeRun, experiment: str, method: str, flat: dict[str, Any], paper: str, reason: list[str]
 ) -> None:
     config = resolve({"experiment": experiment, "method": method} | flat)
     nodes = as_many(config.allocation.num_nodes() or 0)
@@ -514,9 +514,9 @@ def test_each_value_that_is_not_the_papers_is_named(
     run = make_run(method, 0, numbers, experiment=experiment, flat=flat, nodes=nodes, client_models=CLIENTS)
     found = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
     (row,) = found.numbers.rows
-    assert row.paper is not None and [one.text for one in row.paper.altered] == told
+    assert row.paper is not None and [one.text for one in row.paper.altered] == reason
     named = f"{row.label} beside {row.paper.label}"
-    expected = f"not the paper's, {named}: {', '.join(told)}" if told else f"all as in the paper: {named}"
+    expected = f"not the paper's, {named}: {', '.join(reason)}" if reason else f"all as in the paper: {named}"
     assert expected in found.numbers.notes
     start = f"the paper's values are those of conf/experiments/{experiment}"
     assert sum(note.partition(", but for ")[0] == start for note in found.numbers.notes) == 1

@@ -229,7 +229,7 @@ def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         ([], "costs: name one or more methods; `fedshift methods` lists them"),
         (["handwritten"], "costs: name one or more methods"),
@@ -245,8 +245,8 @@ def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -
         (["fedicon", "rounds=2"], "fedicon: rounds=2: the last method.classifier_rounds=5 rounds"),
     ],
 )
-def test_wrong_arguments_are_refused_in_a_line(arguments: list[str], told: str) -> None:
-    assert told in refusal_of(FedShiftError, command.run, arguments)
+def test_wrong_arguments_are_refused_in_a_line(arguments: list[str], reason: str) -> None:
+    assert reason in refusal_of(FedShiftError, command.run, arguments)
 
 
 def test_a_node_that_fails_is_no_figure() -> None:

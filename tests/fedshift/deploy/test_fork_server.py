@@ -244,9 +244,9 @@ def test_what_cannot_be_forked_from_says_why(monkeypatch: pytest.MonkeyPatch) ->
         fork_server.check_fork()
 
 
-@pytest.mark.parametrize(("told", "silent"), [("0", True), ("1", False), (None, False)])
+@pytest.mark.parametrize(("reason", "silent"), [("0", True), ("1", False), (None, False)])
 def test_where_flower_may_not_report_nothing_is_prepared(
-    told: str | None, silent: bool, monkeypatch: pytest.MonkeyPatch
+    reason: str | None, silent: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Flower would start a thread and a program for a report that it then does not send."""
     leaving: Any = import_module("flwr.supercore.exit.exit")
@@ -254,8 +254,8 @@ def test_where_flower_may_not_report_nothing_is_prepared(
     for module in (leaving, entering):
         monkeypatch.setattr(module, "event", telemetry.event)
     monkeypatch.delenv(fork_server.TELEMETRY, raising=False)
-    if told is not None:
-        monkeypatch.setenv(fork_server.TELEMETRY, told)
+    if reason is not None:
+        monkeypatch.setenv(fork_server.TELEMETRY, reason)
     seen: list[bool] = []
 
     def run_clientapp(**_: Any) -> None:

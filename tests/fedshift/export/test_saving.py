@@ -221,17 +221,17 @@ def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "told"),
+    ("method", "options", "reason"),
     [
         ("fedavg-ft", "", "adapt.name=finetune"),
         ("fedicon", "", "method fedicon makes it anew and adapt.name=fedicon"),
         ("fedavg", "adapt.name=finetune", "adapt.name=finetune"),
     ],
 )
-def test_what_is_made_anew_for_each_score_is_told(method: str, options: str, told: str) -> None:
+def test_what_is_made_anew_for_each_score_is_told(method: str, options: str, reason: str) -> None:
     config = resolve({"method": method, "set": options})
-    assert told in refusal_of(ConfigError, saving._before_a_score, config, False)
-    assert saving._before_a_score(config, True) == told
+    assert reason in refusal_of(ConfigError, saving._before_a_score, config, False)
+    assert saving._before_a_score(config, True) == reason
 
 
 def test_before_adaptation_has_the_figures_of_before(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def edit(folder: Path, change: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reason"),
     [
         (lambda c: c.update(fedshift_model=2), "fedshift_model is 2, this version reads 1"),
         (lambda c: c.update(form="pickle"), "form: Input should be"),
@@ -416,9 +416,9 @@ def edit(folder: Path, change: Any) -> None:
         (lambda c: (c.update(network="cnn2"), c["configuration"]["model"].update(name="cnn2")), "not those of the"),
     ],
 )
-def test_a_model_json_that_was_edited(change: Any, told: str, model: Path) -> None:
+def test_a_model_json_that_was_edited(change: Any, reason: str, model: Path) -> None:
     edit(model, change)
-    with pytest.raises(FedShiftError, match=told) as caught:
+    with pytest.raises(FedShiftError, match=reason) as caught:
         opening.program_of(*saved.read(model))
     assert "\n" not in str(caught.value)
 

@@ -55,11 +55,11 @@ def anew(made: Credentials) -> str:
     )
 
 
-@pytest.mark.parametrize(("first", "last", "told"), [(-9, -1, "expired on "), (1, 9, "is not valid before ")])
-def test_a_certificate_that_is_not_valid_now(made: Credentials, first: int, last: int, told: str) -> None:
+@pytest.mark.parametrize(("first", "last", "reason"), [(-9, -1, "expired on "), (1, 9, "is not valid before ")])
+def test_a_certificate_that_is_not_valid_now(made: Credentials, first: int, last: int, reason: str) -> None:
     dated(made.certificate, made.ca_key, first, last)
     message = refusal(made)
-    assert message.startswith(f"{made.certificate} {told}")
+    assert message.startswith(f"{made.certificate} {reason}")
     assert message.endswith(anew(made))
 
 

@@ -84,9 +84,9 @@ REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
 }
 
 
-@pytest.mark.parametrize(("mess", "domains", "told"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("mess", "domains", "reason"), REFUSED.values(), ids=REFUSED)
 def test_what_one_refuses_all_refuse(
-    tmp_path: Path, mess: Callable[[Path], None], domains: list[str], told: str
+    tmp_path: Path, mess: Callable[[Path], None], domains: list[str], reason: str
 ) -> None:
     root = tmp_path / "images"
     sites(root, "a")
@@ -97,7 +97,7 @@ def test_what_one_refuses_all_refuse(
     said += [refusal_of(FedShiftError, prepare.prepare, str(path), [], as_json=False)]
     said += [refusal_of(FedShiftError, lambda: checking.check_data(as_run(path), 2))]
     for line in said:
-        assert told in line and "\n" not in line, line
+        assert reason in line and "\n" not in line, line
 
 
 TAKEN: dict[str, tuple[Callable[[Path], None], list[str]]] = {

@@ -55,7 +55,7 @@ def test_a_small_app_is_taken(app: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "told"),
+    ("broken", "reason"),
     [
         (change("pyproject.toml", "license = { file =", "license = { text ="), "license file, not inline text"),
         (change("pyproject.toml", 'license = { file = "LICENSE" }', 'license = "Apache-2.0"'), 'file = "LICENSE"'),
@@ -78,10 +78,10 @@ def test_a_small_app_is_taken(app: Path) -> None:
         (lambda app: (app / "/".join("abcdefghijkl")).mkdir(parents=True), ""),
     ],
 )
-def test_what_it_does_not_take(app: Path, broken: Callable[[Path], object], told: str) -> None:
+def test_what_it_does_not_take(app: Path, broken: Callable[[Path], object], reason: str) -> None:
     broken(app)
     found = what(app)
-    assert (any(told in one for one in found)) if told else not found, found
+    assert (any(reason in one for one in found)) if reason else not found, found
 
 
 def test_a_file_that_lies_too_deep(app: Path) -> None:

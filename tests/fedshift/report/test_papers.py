@@ -173,16 +173,16 @@ def test_a_long_local_round_is_left_to_who_asks_for_it(copied: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "told"),
+    ("argument", "reason"),
     [
         ("node=4", "node: the run has the nodes 0 to 3, found 4"),
         ("node=-1", "node: expected a whole number, found '-1'"),
         ("node=first", "node: expected a whole number, found 'first'"),
     ],
 )
-def test_wrong_nodes(argument: str, told: str, copied: Run) -> None:
+def test_wrong_nodes(argument: str, reason: str, copied: Run) -> None:
     before = sorted(copied.folder.iterdir())
-    assert told in refusal_of(ConfigError, command.run, copied.folder, [argument])
+    assert reason in refusal_of(ConfigError, command.run, copied.folder, [argument])
     assert sorted(copied.folder.iterdir()) == before
 
 

@@ -588,7 +588,7 @@ def test_images_that_are_gone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["images=0"], "images: expected a whole number of at least 1 or all, found '0'"),
         (["images=many"], "'many'"),
@@ -597,8 +597,8 @@ def test_images_that_are_gone(tmp_path: Path) -> None:
         (["seed=1"], "unknown key 'seed'; there are data-dir, images"),
     ],
 )
-def test_wrong_keys(arguments: list[str], told: str, finished: Run) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_keys(arguments: list[str], reason: str, finished: Run) -> None:
+    with pytest.raises(ConfigError, match=reason):
         command.run(finished.folder, arguments)
 
 

@@ -66,7 +66,7 @@ def test_split(text: str, values: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["seed=0,,1"], ["seed", "missing", "'0,,1'"]),
         (["seed="], ["seed", "missing"]),
@@ -89,10 +89,10 @@ def test_split(text: str, values: list[str]) -> None:
         (["nodes=8,1"], ["fedavg nodes=1: ", "at least 2 nodes"]),
     ],
 )
-def test_a_wrong_grid_is_refused(arguments: list[str], told: list[str]) -> None:
+def test_a_wrong_grid_is_refused(arguments: list[str], reason: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
         gridded(*arguments)
-    for part in told:
+    for part in reason:
         assert part in str(caught.value)
 
 

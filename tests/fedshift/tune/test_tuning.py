@@ -72,7 +72,7 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         ([], "budget is missing"),
         (["budget=0"], "budget: .*greater than or equal to 1.*'0'"),
@@ -89,10 +89,10 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
         (["budget=3", "method=fedavg,nope"], "unknown method 'nope'"),
     ],
 )
-def test_a_wrong_search_is_refused_before_anything_starts(arguments: list[str], told: str) -> None:
+def test_a_wrong_search_is_refused_before_anything_starts(arguments: list[str], reason: str) -> None:
     import re
 
-    assert re.search(told, refusal_of(ConfigError, read, *arguments))
+    assert re.search(reason, refusal_of(ConfigError, read, *arguments))
 
 
 def test_without_optuna_one_line_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_of_metrics_the_validation_alone_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("evaluate.test=false", "needs allocation.validation_fraction above 0"),
         (
@@ -170,8 +170,8 @@ def test_of_metrics_the_validation_alone_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_run_without_test_images_must_have_something_to_score(text: str, told: str) -> None:
-    assert told in refusal_of(ConfigError, resolve, {"set": text})
+def test_a_run_without_test_images_must_have_something_to_score(text: str, reason: str) -> None:
+    assert reason in refusal_of(ConfigError, resolve, {"set": text})
 
 
 # --- searches, played by a script -----------------------------------------------------------------------------

@@ -211,7 +211,7 @@ def test_modules_bring_their_defaults_and_are_written_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("modules.name=x", ["modules: ", "'x'", "f2dc"]),
         ("modules.tau=1", ["modules.tau", "none"]),
@@ -219,9 +219,9 @@ def test_modules_bring_their_defaults_and_are_written_out() -> None:
         ("modules.name=f2dc modules.tau=0", ["modules.f2dc.tau", "greater than 0", "0"]),
     ],
 )
-def test_modules_that_make_no_sense(text: str, told: list[str]) -> None:
+def test_modules_that_make_no_sense(text: str, reason: list[str]) -> None:
     message = refusal({"set": text})
-    assert all(part in message for part in told), message
+    assert all(part in message for part in reason), message
 
 
 def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "told"),
+    ("flat", "reason"),
     [
         ({"set": "model.per_node=[cnn]"}, ["model.per_node", "'fedavg' averages weights", "fedseproto"]),
         ({"method": "fedseproto", "set": "model.per_node=[big]"}, ["model.per_node", "cnn2", "'big'"]),
@@ -243,22 +243,22 @@ def test_model_per_node_has_two_spellings(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_networks_that_cannot_be(flat: dict[str, Any], told: list[str]) -> None:
+def test_networks_that_cannot_be(flat: dict[str, Any], reason: list[str]) -> None:
     message = refusal(flat)
-    assert all(part in message for part in told), message
+    assert all(part in message for part in reason), message
 
 
 @pytest.mark.parametrize(
-    ("flat", "told"),
+    ("flat", "reason"),
     [
         ({"method": "fedicon", "rounds": 5}, ["rounds=5", "classifier_rounds=5"]),
         ({"method": "fedicon", "set": "images.views=1"}, ["images.views=1", "lie=true"]),
         ({"method": "fedseproto", "set": "train.epochs=1"}, ["phase1_epochs=1", "train.epochs=1", "joint"]),
     ],
 )
-def test_what_a_method_cannot_run_with(flat: dict[str, Any], told: list[str]) -> None:
+def test_what_a_method_cannot_run_with(flat: dict[str, Any], reason: list[str]) -> None:
     message = refusal(flat)
-    assert all(part in message for part in told), message
+    assert all(part in message for part in reason), message
 
 
 def test_methods_section_counts_for_a_chosen_method_alone(tmp_path: Path) -> None:
@@ -391,7 +391,7 @@ def test_set_does_not_touch_what_it_does_not_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "told"),
+    ("flat", "reason"),
     [
         ({"experiment": "nope"}, ["experiment", "'nope'", "handwritten", "digits-small"]),
         ({"method": "nope"}, ["method", "'nope'", "fedavg", "i2pfl"]),
@@ -414,9 +414,9 @@ def test_set_does_not_touch_what_it_does_not_name() -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )  # fmt: skip
-def test_unknown_names_and_keys(flat: dict[str, Any], told: list[str]) -> None:
+def test_unknown_names_and_keys(flat: dict[str, Any], reason: list[str]) -> None:
     message = refusal(flat)
-    for part in told:
+    for part in reason:
         assert part in message
 
 
@@ -591,7 +591,7 @@ def test_empty_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"model": None}, ["model is missing"]),
         ({"rounds": None}, ["rounds is missing"]),
@@ -603,9 +603,9 @@ def test_empty_file(tmp_path: Path) -> None:
         ({"dataset": {"name": "nope"}}, ["'nope'", "handwritten"]),
     ],
 )
-def test_mistakes_in_an_experiment_file(changes: dict[str, Any], told: list[str], tmp_path: Path) -> None:
+def test_mistakes_in_an_experiment_file(changes: dict[str, Any], reason: list[str], tmp_path: Path) -> None:
     message = refusal({"experiment": written(tmp_path, **changes)})
-    for part in told:
+    for part in reason:
         assert part in message
 
 

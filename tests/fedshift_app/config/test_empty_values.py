@@ -30,7 +30,7 @@ def test_an_empty_experiment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "told"),
+    ("call", "reason"),
     [
         (lambda: grid.points(grid.read(["handwritten", "data-dir="]), lambda *_: None), "data-dir: "),
         (lambda: grid.points(grid.read(["handwritten", "method="]), lambda *_: None), "method: a value is missing"),
@@ -41,10 +41,10 @@ def test_an_empty_experiment() -> None:
     ],
 )
 def test_of_other_commands(
-    call: Callable[[], object], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: Callable[[], object], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         call()
-    assert told in str(caught.value)
+    assert reason in str(caught.value)
     assert not list(tmp_path.iterdir())

@@ -225,7 +225,7 @@ def refusal(*arguments: str, **flat: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (BOMB, "it has more than 20000 values, including those that aliases repeat"),
         ("a: &a [*a]", "lists and mappings are nested more than 20 deep"),
@@ -255,10 +255,10 @@ def refusal(*arguments: str, **flat: Any) -> str:
         ("a: {scan:0.1, street: 2}", "'scan:0.1': a space is missing after the colon, {scan: 0.1}"),
     ],
 )
-def test_yaml_that_no_key_takes(text: str, told: str, tmp_path: Path) -> None:
+def test_yaml_that_no_key_takes(text: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(text)
     message = refusal(str(tmp_path / "mine.yaml"))
-    assert told in message
+    assert reason in message
     assert "mine.yaml: cannot be read as YAML: " in message
 
 
@@ -304,7 +304,7 @@ def test_no_number_of_nodes_hangs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("argument", "told"),
+    ("argument", "reason"),
     [
         (f"rounds={MOST_ROUNDS + 1}", f"rounds: expected at most {MOST_ROUNDS}"),
         ("rounds=" + "9" * 5000, "rounds: expected a whole number"),
@@ -322,8 +322,8 @@ def test_no_number_of_nodes_hangs(tmp_path: Path) -> None:
         ("method.name=[fedavg]", "unknown method"),
     ],
 )
-def test_numbers_have_bounds(argument: str, told: str) -> None:
-    assert told in refusal(argument)
+def test_numbers_have_bounds(argument: str, reason: str) -> None:
+    assert reason in refusal(argument)
 
 
 def test_the_largest_seed_is_taken() -> None:

@@ -73,7 +73,7 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flat", "told"),
+    ("flat", "reason"),
     [
         ({}, "reads its domains and classes from data-dir; without one, as on the server"),
         ({"set": "dataset.of=pacs"}, "dataset.of: pacs has its own names; allowed is folders"),
@@ -92,9 +92,9 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
         ({"set": STATED + " dataset.labels=/etc/passwd"}, "dataset.labels: '/etc/passwd'; allowed"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(hospital: str, flat: dict[str, Any], told: str) -> None:
+def test_what_is_wrong_is_told_in_a_line(hospital: str, flat: dict[str, Any], reason: str) -> None:
     message = refusal(**{"experiment": hospital} | flat)
-    assert told in message and "\n" not in message, message
+    assert reason in message and "\n" not in message, message
 
 
 def test_a_name_of_ones_own_is_not_that_of_a_data_set(tmp_path: Path, hospital: str) -> None:

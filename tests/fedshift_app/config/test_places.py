@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told", "where"),
+    ("old", "new", "reason", "where"),
     [
         ("lr: 0.1", "lr: 0.1, sedule: step", "unknown key train.sedule", (4, 45)),
         ("lr: 0.1", "lr: -1", "train.lr: Input should be greater than 0, found -1", (4, 36)),
@@ -62,9 +62,9 @@ def path(tmp_path: Path) -> Path:
         ("rounds: 2", "rounds: 2\nallocation: {counts: {scn: 2}}", "did you mean scan?", (14, 23)),
     ],
 )
-def test_the_place_of_what_is_wrong(old: str, new: str, told: str, where: tuple[int, int], path: Path) -> None:
+def test_the_place_of_what_is_wrong(old: str, new: str, reason: str, where: tuple[int, int], path: Path) -> None:
     message = refusal(path, old, new)
-    assert told in message
+    assert reason in message
     assert message.endswith(f"(line {where[0]}, column {where[1]} of mine.yaml)")
     assert "\n" not in message and len(message) <= 293
 

@@ -96,7 +96,7 @@ def test_unknown_parameters_are_told_with_those_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "settings", "told"),
+    ("method", "settings", "reason"),
     [
         ("f2dc", "modules=[]", "method f2dc needs the modules f2dc, found modules=none"),
         ("fedavg-ft", "adapt.name=none", "method fedavg-ft needs adapt.name=finetune, found none"),
@@ -105,8 +105,8 @@ def test_unknown_parameters_are_told_with_those_there_are() -> None:
         ("fedbn", "model.name=cnn", "fedbn needs a network with BatchNorm, found model.name=cnn; there are cnn_bn"),
     ],
 )  # fmt: skip
-def test_what_makes_it_the_method_cannot_be_taken_away(method: str, settings: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_makes_it_the_method_cannot_be_taken_away(method: str, settings: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         resolve({"method": method, "set": settings})
 
 
@@ -178,7 +178,7 @@ def test_the_section_modules_takes_a_list(given: str, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "reason"),
     [
         ("modules=[nothing]", "modules: unknown modules 'nothing'; there are f2dc"),
         ("modules=[f2dc,f2dc]", "modules: 'f2dc' comes twice"),
@@ -190,8 +190,8 @@ def test_the_section_modules_takes_a_list(given: str, names: list[str]) -> None:
         ("adapt.epochs=1", "unknown key adapt.epochs for adapt.name=none"),
     ],
 )
-def test_what_the_sections_may_not_say(given: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_the_sections_may_not_say(given: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         resolve({"set": given})
 
 
@@ -202,7 +202,7 @@ def test_the_command_takes_a_list_of_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "told", "untold"),
+    ("asked", "scalars", "untold"),
     [
         ("", {"method.tta": True, "method.tta_lr": 0.001}, ["adapt.name", "adapt.lr"]),
         ("method.tta=false", {"method.tta": False}, ["adapt.name"]),
@@ -210,11 +210,11 @@ def test_the_command_takes_a_list_of_modules() -> None:
     ],
 )
 def test_another_adaptation_over_fedicon_is_not_told_as_its_own(
-    asked: str, told: dict[str, object], untold: list[str]
+    asked: str, scalars: dict[str, object], untold: list[str]
 ) -> None:
     config = resolve({"method": "fedicon", "set": f"model.name=cnn_bn {asked}"})
     found = as_requested(flat(config.model_dump(mode="json")))
-    assert {key: found[key] for key in told} == told
+    assert {key: found[key] for key in scalars} == scalars
     assert not set(untold) & set(found)
 
 

@@ -18,7 +18,7 @@ rounds: 2
 
 
 @pytest.mark.parametrize(
-    ("entry", "told"),
+    ("entry", "reason"),
     [
         ("{key: garbage}", "unknown key 'key'"),
         ("{tau: garbage}", "methods.i2pfl.tau: "),
@@ -33,12 +33,12 @@ rounds: 2
     ],
 )
 @pytest.mark.parametrize("runs", ["fedavg", "i2pfl"])
-def test_garbage_is_refused(entry: str, told: str, runs: str, tmp_path: Path) -> None:
+def test_garbage_is_refused(entry: str, reason: str, runs: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(f"{HEAD}methods: {{i2pfl: {entry}}}\n")
     with pytest.raises(ConfigError) as caught:
         resolve({"experiment": str(file), "method": runs})
-    assert told in str(caught.value) or runs == "i2pfl"
+    assert reason in str(caught.value) or runs == "i2pfl"
 
 
 def test_what_is_right_changes_nothing(tmp_path: Path) -> None:

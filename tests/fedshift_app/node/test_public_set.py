@@ -131,7 +131,7 @@ def real(domain: str, folder: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("dataset.public=sketch", r"dataset.public=sketch: nodes hold this domain, (?s:.*)=\[scan,texture,street\]"),
         ("dataset.public=moon", "dataset.public: handwritten has no domain 'moon'; it has scan, texture"),
@@ -143,21 +143,21 @@ def real(domain: str, folder: Path) -> Place:
         ("dataset.public=0.1 allocation.test_on=domain", "needs allocation.test_on=split, found domain"),
     ],
 )
-def test_what_cannot_be_public(text: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_what_cannot_be_public(text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         config(text)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("dataset.public=0.001", "of the 360 images of 'scan' that is 0; at least one must be public"),
         ("dataset.public=0.3 allocation.share=0.4", "2 times 40 % of 'scan' .* and 30 % for all .* allowed is 100 %"),
         ("dataset.public=0.3 allocation.share=0.8 allocation.with_replacement=true", "1 times 80 % of 'scan'"),
     ],
 )
-def test_more_than_there_is_cannot_be_dealt(text: str, told: str) -> None:
-    with pytest.raises(DataError, match=told):
+def test_more_than_there_is_cannot_be_dealt(text: str, reason: str) -> None:
+    with pytest.raises(DataError, match=reason):
         check_data(config(text), NODES)
 
 
@@ -301,11 +301,11 @@ def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize(
-    ("copies", "told"), [("ab", "1 with 9 images, sha256 a"), ("bbaac", "2 with 9 images, sha256 a")]
+    ("copies", "reason"), [("ab", "1 with 9 images, sha256 a"), ("bbaac", "2 with 9 images, sha256 a")]
 )
-def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, told: str) -> None:
+def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, reason: str) -> None:
     found = refusal_of(FederationError, gathered, Copies(*copies))
-    assert "no public set is that of most nodes: " + told in found
+    assert "no public set is that of most nodes: " + reason in found
     assert "give all nodes the same copy" in found
 
 

@@ -124,17 +124,17 @@ def folder_with(tmp_path: Path, state: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("written", "locked", "told"),
+    ("written", "locked", "reason"),
     [
         ("training", True, "training"), ("training", False, "interrupted"), ("evaluating", False, "interrupted"),
         ("waiting", False, "interrupted"), ("waiting", True, "waiting"), ("completed", False, "completed"),
         ("failed", False, "failed"), ("failed", True, "gathering"), ("interrupted", True, "gathering"),
     ],
 )  # fmt: skip
-def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, locked: bool, told: str) -> None:
+def test_the_lock_tells_whether_a_run_goes_on(tmp_path: Path, written: str, locked: bool, reason: str) -> None:
     folder = folder_with(tmp_path, written)
     lock = Lock(folder / LOCK_FILE) if locked else None
-    assert status.read(folder)["state"] == told
+    assert status.read(folder)["state"] == reason
     if lock is not None:
         lock.release()
 

@@ -32,7 +32,7 @@ def folder_with(where: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reason"),
     [
         ({"resolved": 5}, "resolved"),
         ({"nodes": "many"}, "nodes"),
@@ -52,9 +52,9 @@ def folder_with(where: Path, **changes: Any) -> Path:
     ids=["resume", "report"],
 )
 def test_a_damaged_config_is_refused(
-    read: Callable[[Path], object], changes: dict[str, Any], told: str, tmp_path: Path
+    read: Callable[[Path], object], changes: dict[str, Any], reason: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=reason):
         read(folder_with(tmp_path, **changes))
 
 

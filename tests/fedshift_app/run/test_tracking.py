@@ -142,14 +142,14 @@ def test_an_unknown_tracker_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "names"),
+    ("reason", "names"),
     [
         ("none", ()), ("", ()), (None, ()), ([], ()), ("mlflow", ("mlflow",)), ("[wandb, mlflow]", ("wandb", "mlflow")),
         ("mlflow,mlflow", ("mlflow",)), (["none"], ()), (["tensorboard", "wandb"], ("tensorboard", "wandb")),
     ],
 )  # fmt: skip
-def test_trackers_are_a_list_and_may_be_one_word_as_runs_of_before_have_it(told: Any, names: tuple[str, ...]) -> None:
-    config = resolve({}).model_dump(mode="json") | {"tracking": told}
+def test_trackers_are_a_list_and_may_be_one_word_as_runs_of_before_have_it(reason: Any, names: tuple[str, ...]) -> None:
+    config = resolve({}).model_dump(mode="json") | {"tracking": reason}
     assert from_json(json.dumps(config)).tracking == names
 
 

@@ -178,9 +178,9 @@ values = st.integers(-(2**63), 2**63 - 1) | st.floats() | st.lists(st.integers(-
 
 
 @given(st.dictionaries(names, values, max_size=8))
-def test_whatever_passes_has_known_names_and_numbers_in_their_ranges(told: dict[str, Any]) -> None:
+def test_whatever_passes_has_known_names_and_numbers_in_their_ranges(scalars: dict[str, Any]) -> None:
     try:
-        check_trained(told)
+        check_trained(scalars)
     except Refused as refused:
         reason = str(refused)
     else:
@@ -188,8 +188,10 @@ def test_whatever_passes_has_known_names_and_numbers_in_their_ranges(told: dict[
     assert len(reason) <= MOST_TEXT and reason.isprintable()
     if reason:
         return
-    assert told.keys() <= {*GOOD, "started-anew"}
-    assert all(isinstance(value, int | float) and (math.isnan(value) or abs(value) <= 1e9) for value in told.values())
+    assert scalars.keys() <= {*GOOD, "started-anew"}
+    assert all(
+        isinstance(value, int | float) and (math.isnan(value) or abs(value) <= 1e9) for value in scalars.values()
+    )
 
 
 def reply(content: RecordDict) -> Message:
