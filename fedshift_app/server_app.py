@@ -355,9 +355,9 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
     if config.privacy.name != "none":
         lines.append(f"  {privacy.summary_line(config.privacy, config.rounds)}")
     if config.aggregation.robust != "none":
-        lines.append(f"  {robust.told(config.aggregation)}")
+        lines.append(f"  {robust.description(config.aggregation)}")
     if config.server.optimizer != "none":
-        lines.append(f"  {server_optimizer.told(config.server)}")
+        lines.append(f"  {server_optimizer.description(config.server)}")
     return "\n".join(lines)
 
 
