@@ -149,7 +149,7 @@ def test_classifier_round_trains_the_classifier_alone(model: str) -> None:
 def test_phases_may_alternate_on_one_client(adapt: Settings | None) -> None:
     made = client(adapt=adapt)
     for told, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
-        made.told, before = told, weights(made)
+        made.scalars, before = told, weights(made)
         fit(made)
         made.score_test(barred_images(9))  # must not leave flags behind either
         assert parts_of(changed(before, weights(made))) == {part}
@@ -236,11 +236,11 @@ def behaviour(params: Settings, adapt: Settings | None) -> dict[str, Any]:
     start = weights(made)
     _, metrics = fit(made)
     encoder = weights(made)
-    made.told = CLASSIFIER
+    made.scalars = CLASSIFIER
     fit(made)
     classifier = weights(made)
     made.model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
-    made.told = {}
+    made.scalars = {}
     scores, states = scored_weights(made, barred_images(12, seed=1))
     return {
         "terms": terms_in(metrics),
@@ -408,7 +408,7 @@ def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(told: di
 def test_nodes_with_one_class_or_one_image_train_and_test(train_set: ImageSet, precision: str) -> None:
     made = client(train_set=train_set, precision=precision, adapt={})
     for told in (ENCODER, CLASSIFIER):
-        made.told = told
+        made.scalars = told
         arrays, metrics = fit(made)
         assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
         assert np.isfinite(metrics["loss"])
