@@ -82,9 +82,9 @@ class Networks(Registry[Network]):
         """
         family = family_of(name)
         if family is not None:
-            if name not in self._cached:
-                self._cached[name] = imported(family.find)(name.partition(":")[2])
-            return self._cached[name]
+            if name not in self._found:
+                self._found[name] = imported(family.find)(name.partition(":")[2])
+            return self._found[name]
         if not super().__contains__(name):
             known = ", ".join((*self, *(f"{prefix}:NAME" for prefix in FAMILIES)))
             raise ConfigError(f"unknown {self.kind} {as_found(name)}; there are {known}{meant(name, self)}")

@@ -742,7 +742,7 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     # A round without a domain, and one scored on a part, are no points of a curve.
     assert labels[1] == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
     told = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
-    assert told | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not told", "seeds": "3"} == told
+    assert told | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not recorded", "seeds": "3"} == told
     assert "swipe it sideways" in found.html()
     kept = keep(runs, tmp_path / "kept")
     assert _Page.read(compare(kept).html(place)).labels == labels and _Page.read(compare(kept).html(place)).links == []
