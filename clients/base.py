@@ -141,11 +141,11 @@ class DomainClient(LocalTrainer[P]):
             for places in adaptation.adapt(self, test.x):
                 if not times.any():
                     self.start_pass()  # with the model as it is adapted
-                whole = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
-                part = test if whole else test.select(places)
-                found = self.scored(part)
-                correct, loss_sum = correct + found.correct, loss_sum + found.loss_sum
-                counts = found.counts if counts is None or found.counts is None else counts + found.counts
+                complete = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
+                part = test if complete else test.select(places)
+                scores = self.scored(part)
+                correct, loss_sum = correct + scores.correct, loss_sum + scores.loss_sum
+                counts = scores.counts if counts is None or scores.counts is None else counts + scores.counts
                 np.add.at(times, places, 1)
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")

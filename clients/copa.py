@@ -32,12 +32,12 @@ class CopaParams(Params):
 class CopaClient(DomainClient[CopaParams]):
     """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
 
-    _own: int | None = None  # which of the heads is that of the node's domain, as the server told
+    _own: int | None = None  # which of the heads is that of the node's domain, as the server says
 
     def received(self) -> None:
         """Put the head of the node's domain into the model; the average that came with the weights is not used."""
-        told = self.told.get("head")
-        self._own = None if told is None else int(told)
+        head = self.scalars.get("head")
+        self._own = None if head is None else int(head)
         if self._own is not None:
             heads.put(self.model.classifier, heads.sent_heads(self)[self._own])
 

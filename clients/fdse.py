@@ -223,8 +223,8 @@ class FDSEClient(DomainClient[FDSEParams]):
         if outcomes and self.params.kl == "gaussian":
             terms["kl"] = self.params.lambda_kl * terms_of_fdse.shift(outcomes, self.params.beta)
         elif outcomes:
-            found = terms_of_fdse.shift_as_released(outcomes, self.params.beta, self._running)
-            terms["kl"] = self.params.lambda_kl * found
+            shift = terms_of_fdse.shift_as_released(outcomes, self.params.beta, self._running)
+            terms["kl"] = self.params.lambda_kl * shift
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:

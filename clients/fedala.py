@@ -94,7 +94,7 @@ class FedALAClient(DomainClient[FedALAParams]):
             if name in self.shared_names and name.startswith(("encoder.", CLASSIFIER))
         ]  # fmt: skip
         output = (CLASSIFIER + "weight", CLASSIFIER + "bias")  # a hidden layer of the head is listed after it
-        named.sort(key=lambda one: one[0] in output)
+        named.sort(key=lambda entry: entry[0] in output)
         return dict(named[-self.params.layers :])
 
     def _mix(self) -> None:
@@ -109,15 +109,15 @@ class FedALAClient(DomainClient[FedALAParams]):
         for tensor in self._top.values():
             tensor.requires_grad_(True)
         self._fill(local)
-        images, found = self._sample(times), list[float]()
+        images, epoch_losses = self._sample(times), list[float]()
         with self.own_draws("dropout-ala", times):
             for epoch in itertools.count(1):
                 loss = self._epoch(images, local, times)
                 # The first aggregation of a node goes on until its loss is calm.
                 if times > 1 or epoch >= self.params.most_epochs:
                     break
-                found.append(float(loss))
-                if len(found) > LAST and np.std(found[-LAST:]) < CALM:
+                epoch_losses.append(float(loss))
+                if len(epoch_losses) > LAST and np.std(epoch_losses[-LAST:]) < CALM:
                     break
         with torch.no_grad():
             for name, tensor in self.model.named_buffers():

@@ -272,7 +272,7 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         self._semantic = self.tensor("prototypes")  # G, K' x D
         self._labels = self.tensor("labels")  # the class of each, K'
         self._style = self.tensor("style-prototypes")  # P, J x D
-        own = self.told.get("pseudo-label")  # none for a node that has not contributed yet
+        own = self.scalars.get("pseudo-label")  # none for a node that has not contributed yet
         self._domain = None if own is None else int(own)  # j
 
     def start_epoch(self, epoch: int) -> None:
@@ -286,7 +286,7 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         """Return the terms of Eq. 16, weighted."""
         p = self.params
         z_c, logits = self.forward(batch.x)  # B x D, B x C
-        found = {"ce": losses.cross_entropy(logits, batch.y)}  # Eq. 15
+        weighted = {"ce": losses.cross_entropy(logits, batch.y)}  # Eq. 15
         sums = p.proto_source == "last_epoch" and p.contrasts
         z_s = None
         if p.loss_needs_style or sums:
@@ -295,10 +295,10 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         if sums and z_s is not None:
             self._accumulate(z_c.detach(), z_s.detach(), batch.y)
         if p.contrasts:
-            found |= self._contrasts(z_c, z_s, batch.y)
+            weighted |= self._contrasts(z_c, z_s, batch.y)
         if p.decouples and z_s is not None:
-            found["fdr"] = p.beta * terms.decoupling(z_s, z_c, p.fdr_form)
-        return found
+            weighted["fdr"] = p.beta * terms.decoupling(z_s, z_c, p.fdr_form)
+        return weighted
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute c_n (Eq. 2) and s_n (Eq. 8), and the head where it is to be averaged for scoring."""
@@ -329,21 +329,21 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     def _contrasts(self, z_c: Tensor, z_s: Tensor | None, y: Tensor) -> dict[str, Tensor]:
         """Return SemCL (Eq. 11) and StyCL (Eq. 13) as far as there are prototypes for them."""
         p = self.params
-        found: dict[str, Tensor] = {}
+        weighted: dict[str, Tensor] = {}
         if self._semantic is None or self._labels is None or self._style is None:
-            return found
+            return weighted
         centres = (self._style.mean(dim=0), self._semantic.mean(dim=0)) if p.center_in_negatives else (None, None)
         if p.use_semcl:
             contrast = terms.semantic_contrast(
                 z_c, y, self._semantic, self._labels, p.tau, style=self._negative(z_s), centre=centres[0]
             )
-            found["semcl"] = p.alpha * contrast
+            weighted["semcl"] = p.alpha * contrast
         if p.use_stycl and z_s is not None and self._domain is not None:
             contrast = terms.style_contrast(
                 z_s, self._domain, self._style, p.tau, semantic=self._negative(z_c), centre=centres[1]
             )
-            found["stycl"] = p.alpha * contrast
-        return found
+            weighted["stycl"] = p.alpha * contrast
+        return weighted
 
     def _negative(self, z: Tensor | None) -> Tensor | None:
         """Return a sample's other feature as its negative: live, as a constant (A8), or not at all."""

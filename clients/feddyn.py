@@ -63,10 +63,10 @@ class FedDynClient(DomainClient[FedDynParams]):
     @property
     def _alpha(self) -> float:
         """The weight of the regulariser: what the server tells this node, else the run's."""
-        return float(self.told.get("alpha", self.params.alpha))
+        return float(self.scalars.get("alpha", self.params.alpha))
 
     def start_round(self, server_round: int) -> None:
-        """Set each weight beside the point that it is held to, w^t - s_n; s_n is 0 before the first round."""
+        """Pair each weight with the point that it is held to, w^t - s_n; s_n is 0 before the first round."""
         received = self.received_weights
         self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
         self._held_to = {name: received[name] for name in self._weights}

@@ -121,7 +121,7 @@ class FedICONClient(DomainClient[FedICONParams]):
     @property
     def _trains_classifier(self) -> bool:
         """Whether the server says that this is a classifier round; it says nothing where there is none."""
-        return self.told.get("phase") == "classifier"
+        return self.scalars.get("phase") == "classifier"
 
     def phases(self, server_round: int) -> list[Phase]:
         """Return the one part of this round: encoder (two views), classifier (no augmentation), or both at once."""

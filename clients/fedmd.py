@@ -106,7 +106,7 @@ class FedMDClient(DomainClient[FedMDParams]):
         """Contribute the scores of the next round's window, in evaluation mode, not augmented."""
         if not self.params.digest_epochs:
             return {}
-        window = self._window(self.told.get("start", 0), self.told.get("stop", len(self._public)))
+        window = self._window(self.scalars.get("start", 0), self.scalars.get("stop", len(self._public)))
         self.model.eval()
         with torch.inference_mode():
             scores = torch.cat([self.forward(x)[1] for x, _ in self.plain_batches(window)])

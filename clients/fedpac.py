@@ -76,9 +76,9 @@ class FedPACClient(DomainClient[FedPACParams]):
             h, v = terms_of_fedpac.statistics(means, squares, counts)
             self._statistics = {"class-features": h.cpu().numpy(), "variance": v.cpu().numpy()}
         self._targets: Tensor | None = None
-        found = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
-        if self.params.lambda_align > 0 and found is not None:
-            self._targets = torch.where(found[1][:, None], found[0], means)
+        prototypes = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
+        if self.params.lambda_align > 0 and prototypes is not None:
+            self._targets = torch.where(prototypes[1][:, None], prototypes[0], means)
 
     def phases(self, server_round: int) -> list[Phase]:
         """Return the head's phase and the body's."""
@@ -115,5 +115,5 @@ class FedPACClient(DomainClient[FedPACParams]):
             z = self.forward(x)[0]
             return torch.cat([z, z.square().sum(dim=1, keepdim=True)], dim=1)
 
-        found, counts = self.class_means_of(encode)
-        return found[:, :-1], found[:, -1], counts
+        means, counts = self.class_means_of(encode)
+        return means[:, :-1], means[:, -1], counts

@@ -106,8 +106,8 @@ class FedPallClient(DomainClient[FedPallParams]):
         z, logits = self.forward(batch.x)  # B x D, B x C
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
         if p.lambda_adv > 0 and self._amplifier:
-            told = terms_of_fedpall.amplifier(z, self._amplifier)
-            terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(told)
+            amplified = terms_of_fedpall.amplifier(z, self._amplifier)
+            terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(amplified)
         if p.lambda_con > 0 and self._prototypes is not None:
             near = terms_of_fedpall.collaboration(z, batch.y, *self._prototypes, p.tau, p.contrast)
             terms["con"] = p.lambda_con * near
@@ -118,8 +118,8 @@ class FedPallClient(DomainClient[FedPallParams]):
         p = self.params
         if p.lambda_adv == p.lambda_con == p.take == 0:
             return {}
-        found = contribution(*self.class_prototypes())
-        return found | self._mixed(server_round) if p.lambda_adv > 0 or p.take > 0 else found
+        contributed = contribution(*self.class_prototypes())
+        return contributed | self._mixed(server_round) if p.lambda_adv > 0 or p.take > 0 else contributed
 
     def _mixed(self, server_round: int) -> Arrays:
         """Return features (P, D), mixed with the global prototypes of their classes and masked, and labels (P,).

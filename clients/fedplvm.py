@@ -84,8 +84,8 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
         counts: list[int] = []
         for k in np.unique(y).tolist():
             members = z[self._some(np.flatnonzero(y == k), rng)]  # images x D
-            whole = [np.arange(len(members))]
-            for cluster in finch_groups(members, early_exit=False) if self.params.cluster_locally else whole:
+            one_cluster = [np.arange(len(members))]
+            for cluster in finch_groups(members, early_exit=False) if self.params.cluster_locally else one_cluster:
                 means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32))
                 labels.append(k)
                 counts.append(len(cluster))
@@ -95,8 +95,8 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
         """Return the features (N, D) of all training images, not augmented."""
         self.model.eval()
         with torch.inference_mode():
-            found = [self.forward(x)[0] for x, _ in self.plain_batches(self.train_set)]
-            return torch.cat(found).cpu().numpy()
+            features = [self.forward(x)[0] for x, _ in self.plain_batches(self.train_set)]
+            return torch.cat(features).cpu().numpy()
 
     def _some(self, places: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
         """Return the images of a class that are clustered: all, or a sample of ``most_images``."""

@@ -39,7 +39,7 @@ class FedProcClient(DomainClient[FedProcParams]):
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
-        self._alpha = None if self._prototypes is None else float(self.told["alpha"])
+        self._alpha = None if self._prototypes is None else float(self.scalars["alpha"])
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""

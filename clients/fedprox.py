@@ -33,7 +33,7 @@ class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
 
     def start_round(self, server_round: int) -> None:
-        """Set each weight beside what it was in w^t."""
+        """Pair each weight with what it was in w^t."""
         named = [(name, p) for name, p in self.model.named_parameters() if name in self.received_weights]
         self._weights = [p for _, p in named]
         self._global = [self.received_weights[name] for name, _ in named]

@@ -72,10 +72,10 @@ class FedRCLClient(DomainClient[FedRCLParams]):
         if not p.active:
             return super().loss(batch)
         levels = levels_of(self.model.encoder, "method=fedrcl")
-        with level_features(levels if p.levels == "all" else levels[-1:]) as found:
+        with level_features(levels if p.levels == "all" else levels[-1:]) as maps:
             _, logits = self.forward(batch.x)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
-        cosines = [terms_of_fedrcl.cosines(f.relu() if p.feature_relu else f) for f in found]
+        cosines = [terms_of_fedrcl.cosines(f.relu() if p.feature_relu else f) for f in maps]
         if p.lambda_scl > 0:
             contrast = _mean(lambda s: terms_of_fedrcl.hard_contrast(s, batch.y, p.tau, p.negatives), cosines)
             terms["scl"] = p.lambda_scl * contrast

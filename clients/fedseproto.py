@@ -152,7 +152,7 @@ class Decoder(nn.Module):
 
 
 class FedSeProtoModel(SplitModel):
-    """A network with F^s between encoder and classifier, and F^d and G beside them.
+    """A network with F^s between encoder and classifier, with F^d and G next to them.
 
     Attributes:
         semantic: F^s.
@@ -191,7 +191,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
 
     @classmethod
     def build_model(cls, plan: Blueprint, params: FedSeProtoParams) -> FedSeProtoModel:
-        """Build the network with FedAvg's initial weights and put F^s, F^d and G beside it."""
+        """Build the network with FedAvg's initial weights and add F^s, F^d and G."""
         network = super().build_model(plan, params)
         width, gaussian = network.feature_dim, params.samples
 

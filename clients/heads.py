@@ -1,4 +1,4 @@
-"""Heads that the server sends beside the shared weights: the arrays of a classifier, by name."""
+"""Heads that the server sends in addition to the shared weights: the arrays of a classifier, by name."""
 
 from collections.abc import Mapping
 
@@ -30,9 +30,9 @@ def put(classifier: nn.Module, head: Mapping[str, Tensor]) -> None:
 
 
 def _named(client: NodeTools, prefix: str) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in client.model.classifier.state_dict():
         tensor = client.tensor(prefix + name)
         if tensor is not None:
-            found[name] = tensor
-    return found
+            tensors[name] = tensor
+    return tensors

@@ -138,10 +138,10 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
             sums, counts = self._running
             self.memory[AUGMENTED_SUMS] = sums.cpu().numpy()
             self.memory[AUGMENTED_COUNTS] = counts.cpu().numpy()
-        told = super().finish_round(server_round)
-        return told | {"prototypes": self._with_noise(told["prototypes"], told["counts"] > 0, server_round)}
+        sent = super().finish_round(server_round)
+        return sent | {"prototypes": self._with_noise(sent["prototypes"], sent["counts"] > 0, server_round)}
 
-    def _with_noise(self, told: NDArray[np.float32], held: NDArray[np.bool_], server_round: int) -> NDArray[np.float32]:
+    def _with_noise(self, mean: NDArray[np.float32], held: NDArray[np.bool_], server_round: int) -> NDArray[np.float32]:
         """Return what leaves the node: p, or with ``dp`` p + q N(0, s^2) or (1 - q) p + N(0, s^2) (A13).
 
         The noise is on the mean of a class, whatever the class's size. Nothing bounds a single image's
@@ -150,13 +150,13 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         """
         p = self.params
         if p.dp == "off":
-            return told
-        noise = self.protecting_rng("i2pfl-dp", server_round).normal(0.0, p.dp_scale, told.shape)
-        noisy = told + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * told + noise
+            return mean
+        noise = self.protecting_rng("i2pfl-dp", server_round).normal(0.0, p.dp_scale, mean.shape)
+        noisy = mean + p.dp_q * noise if p.dp == "add" else (1 - p.dp_q) * mean + noise
         return np.where(held[:, None], noisy, 0.0).astype(np.float32)
 
     def _alignment(self, features: Tensor, batch: Batch) -> Tensor:
-        """APA (Eq. 9) against the augmented prototypes of the configured scope (Eq. 8)."""
+        """APA (Eq. 9) against the augmented mean of the configured scope (Eq. 8)."""
         p = self.params
         mixed = features if p.augproto_scope == "class_set" else self._mixed_features(features, batch)  # B x D
         if p.augproto_scope in ("epoch", "round"):

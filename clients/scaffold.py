@@ -101,15 +101,15 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         self.memory[CONTROL] = new.cpu().numpy()
         return {CHANGE: (new - self._c_i).cpu().numpy()}
 
-    def _control(self, found: NDArray[Any] | None) -> Tensor:
+    def _control(self, array: NDArray[Any] | None) -> Tensor:
         """Return a control variate on the device, zeros where there is none yet.
 
         Raises:
             FedShiftError: If it is not of this model.
         """
-        if found is None:
+        if array is None:
             return torch.zeros_like(self._x)
-        control = view(found)
+        control = view(array)
         if control.shape != self._x.shape or control.dtype != self._x.dtype:
             raise FedShiftError(
                 f"a control variate of shape {tuple(control.shape)}, this node's model has {self._x.numel()} parameters"
@@ -123,8 +123,8 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         total = [torch.zeros_like(weight) for weight in learned]
         for x, y in self.plain_batches(self.train_set):
             loss = losses.cross_entropy(self.forward(x)[1], y) * len(y) / len(self.train_set)
-            found = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
-            for part, grad in zip(total, found, strict=True):
+            gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
+            for part, grad in zip(total, gradients, strict=True):
                 part += grad
         by_weight = dict(zip(map(id, learned), total, strict=True))
         return _flat(by_weight.get(id(w), torch.zeros_like(w)) for w in self._weights.values())

@@ -247,7 +247,7 @@ def report(
     """Write report.html into a run folder: what the run came to, on one page that opens offline.
 
     Keys: data-dir, the folder of the test images; images, how many of each domain are scored (2000), or all;
-    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, which is told.
+    node, whose model is looked at more closely. The exit code is 5 where something could not be drawn, with the reason.
     """
     from fedshift.report import command
 

@@ -70,7 +70,7 @@ def query(msg: Message, context: Context) -> Message:
 def _answer(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
     """Reply with what ``work`` returns, or with its error in one line; refuse what the run does not ask for.
 
-    Flower would send a traceback; the server should be able to show what it is told.
+    Flower would send a traceback; the server should be able to show the reason.
     """
     try:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)

@@ -60,7 +60,7 @@ from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
 
 STOPPED = "the ServerApp was stopped, or lost its SuperLink"  # unless it gets to say something else
-NAMED_NODES = 20  # of a domain; more are told as a number
+NAMED_NODES = 20  # of a domain; of more only the number is said
 
 app = ServerApp()
 
@@ -176,8 +176,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
                 node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
             if skipped:
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
-                told = {"event": "skipped", "images": len(skipped)}
-                console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=told)
+                fields = {"event": "skipped", "images": len(skipped)}
+                console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=fields)
             for line in copied:
                 console.log.warning("%s", line, extra={"event": "copies"})
             progress.folder, progress.strategy = folder, strategy
@@ -212,14 +212,14 @@ def _last_word(status: StatusFile, file: logs.LogFile, folder: RunFolder) -> Ite
     try:
         yield
     except Exception as error:
-        told = str(error) if isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
-        status.end(FAILED, told)
-        file.tell(logging.ERROR, f"the run failed: {told}", event="failed")
+        reason = str(error) if isinstance(error, FedShiftError) else f"{type(error).__name__}: {error}"
+        status.end(FAILED, reason)
+        file.tell(logging.ERROR, f"the run failed: {reason}", event="failed")
         raise
     except BaseException as stop:
-        told = _stopped_by(stop, folder.engine)
-        status.end(INTERRUPTED, told)
-        file.tell(logging.WARNING, f"the run is interrupted: {told}", event="interrupted")
+        reason = _stopped_by(stop, folder.engine)
+        status.end(INTERRUPTED, reason)
+        file.tell(logging.WARNING, f"the run is interrupted: {reason}", event="interrupted")
         raise
     if lost := folder.lost:
         file.tell(logging.WARNING, f"the run is degraded: {lost}", event="degraded")
@@ -266,8 +266,8 @@ def _rounds(
                 grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
             )
     if config.profile:
-        found = profiling.summary((result.profile for result in folder.history), folder.writing)
-        write_atomically(folder.path / PROFILE_FILE, json.dumps(found, indent=2) + "\n")
+        summary = profiling.summary((result.profile for result in folder.history), folder.writing)
+        write_atomically(folder.path / PROFILE_FILE, json.dumps(summary, indent=2) + "\n")
     results = folder.finish(strategy.roster.nodes)
     try:
         chosen = results.get("chosen_round", {}).get("round", 0)
@@ -276,7 +276,7 @@ def _rounds(
         console.log.warning("files that are not needed any more stay: %s", error)
     console.log.info("%s", console.table(results), extra={"event": "finished", "round": len(folder.history)})
     if config.profile:
-        console.log.info("%s", profiling.table(found))
+        console.log.info("%s", profiling.table(summary))
 
 
 def _tell(status: dict[str, Any]) -> None:
@@ -314,16 +314,16 @@ class Progress:
         self._done += 1
         left = self._seconds / self._done * (self._rounds - result.server_round)
         self.status.full_round(result, left)
-        told = {"event": "round", "round": result.server_round}
-        console.log.info("%s", console.round_line(result, self._rounds, left), extra=told)
+        fields = {"event": "round", "round": result.server_round}
+        console.log.info("%s", console.round_line(result, self._rounds, left), extra=fields)
         if model_selection.is_over(self._config, self.folder.history):
             raise _EarlyEnd
 
 
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
-    told = flwr_run.run_config_text(run_config)
-    return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", told])
+    typed = flwr_run.run_config_text(run_config)
+    return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", typed])
 
 
 def _engine(grid: Grid) -> str:
@@ -332,7 +332,7 @@ def _engine(grid: Grid) -> str:
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 
-def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[str, ...] = (AVERAGED,)) -> str:
+def describe(config: RunConfig, engine: str, nodes: list[Node], bn_statistics: tuple[str, ...] = (AVERAGED,)) -> str:
     """Return a few lines that say what is about to run, and which node holds which domain."""
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
@@ -351,23 +351,23 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_ways: tuple[s
             "of the test images, in whole batches"
         )
     if config.evaluate.bn != (AVERAGED,):
-        lines.append(f"  scored with BatchNorm's statistics {_ways_told(config, bn_ways)}")
+        lines.append(f"  scored with BatchNorm's statistics {_bn_statistics_text(config, bn_statistics)}")
     if config.privacy.name != "none":
         lines.append(f"  {privacy.summary_line(config.privacy, config.rounds)}")
     if config.aggregation.robust != "none":
-        lines.append(f"  {robust.told(config.aggregation)}")
+        lines.append(f"  {robust.description(config.aggregation)}")
     if config.server.optimizer != "none":
-        lines.append(f"  {server_optimizer.told(config.server)}")
+        lines.append(f"  {server_optimizer.description(config.server)}")
     return "\n".join(lines)
 
 
-def _ways_told(config: RunConfig, ways: tuple[str, ...]) -> str:
-    """Return the ways of ``evaluate.bn``, with what decides their numbers."""
+def _bn_statistics_text(config: RunConfig, names: tuple[str, ...]) -> str:
+    """Return the statistics of ``evaluate.bn``, with what decides their numbers."""
     most, batch = config.evaluate.bn_images, config.images.eval_batch
     more = {RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} test images)"}
-    told = ", ".join(f"{way}{more.get(way, '')}" for way in ways)
-    missing = [way for way in config.evaluate.bn if way not in ways]
-    return told + "".join(f"; not {way}: with this method no statistics of BatchNorm travel" for way in missing)
+    line = ", ".join(f"{name}{more.get(name, '')}" for name in names)
+    missing = [name for name in config.evaluate.bn if name not in names]
+    return line + "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
 
 
 def _held_by(nodes: list[Node]) -> str:

@@ -84,7 +84,7 @@ class DomainStrategy(MethodHooks[P]):
     def resume(self, completed: int, knowledge: Arrays, state: Arrays, moments: Arrays) -> None:
         """Go on where a run was after so many full rounds, of which a checkpoint holds the arrays."""
         self.completed = completed
-        self.start_values.beside = self.federation.engine.is_simulation
+        self.start_values.on_disk = self.federation.engine.is_simulation
         self.knowledge, self.state, self.moments = dict(knowledge), dict(state), dict(moments)
 
     # --- a round: training -------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class DomainStrategy(MethodHooks[P]):
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
         session = Session(
             server_round, [node for node in nodes if node.index in trained], self.scored_weights(), self._ask,
-            self._hear, self._leave_out,
+            self._observe, self._leave_out,
         )  # fmt: skip
         self.features.before_scores(session, self._result)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
@@ -275,7 +275,7 @@ class DomainStrategy(MethodHooks[P]):
     def _score(self, evaluation: Evaluation, replies: Iterable[Message]) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
-            for node, problem in evaluation.read(self._answers(replies), self._hear):
+            for node, problem in evaluation.read(self._answers(replies), self._observe):
                 self._leave_out(node, f"could not evaluate: {problem}", lost=problem == checks.NO_ANSWER)
             again = evaluation.replacements()
             if not again:
@@ -296,7 +296,7 @@ class DomainStrategy(MethodHooks[P]):
         more = self.features.train_bounds(node, self._training)
         checks.trained(metrics, node.num_examples, fed.model.terms, more)
         self.features.read_train(metrics)
-        self._hear(node, metrics)
+        self._observe(node, metrics)
         update = read_update(node, content, metrics, weights, bounds.max_value)
         sizes, declared = {"C": fed.num_classes, "D": fed.feature_dim}, self.expected()
         check_contribution(update.knowledge, declared, sizes, node.class_counts, bounds.max_value)
@@ -308,20 +308,20 @@ class DomainStrategy(MethodHooks[P]):
     def _answers(self, replies: Iterable[Message]) -> list[Message]:
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
-        self.start_values.heard(answers)
+        self.start_values.record_answers(answers)
         senders = [reply.metadata.src_node_id for reply in answers]
-        self.roster.heard(senders, self._kind)
+        self.roster.record_answers(senders, self._kind)
         self.roster.listener.answered(senders)
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self.federation.engine.is_simulation:
             check_whole(answers, self.roster.nodes, self._result.server_round)
         return answers
 
-    def _hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+    def _observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Note what a node says of its memory, and hand its numbers, which are checked, to the features."""
-        if problem := self.memory.hear(node, self._result.server_round, metrics):
+        if problem := self.memory.record(node, self._result.server_round, metrics):
             self._result.started_anew.append(problem)
-        self.features.hear(node, metrics)
+        self.features.observe(node, metrics)
 
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
         """Note that a node's answer is not used; ``lost`` if that is no fault of its own."""

@@ -69,8 +69,8 @@ def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, 
                 known[letter] = size
     wanted = tuple(known.get(part, part) if isinstance(part, str) else part for part in shape)
     if array.shape != wanted or array.dtype != dtype:
-        told = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
-        raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {told} and {dtype}")
+        expected = f"({', '.join(map(str, wanted))}{',' if len(wanted) == 1 else ''})"
+        raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {expected} and {dtype}")
 
 
 def _check_rows(labels: NDArray[Any], class_counts: Sequence[int]) -> None:
@@ -87,16 +87,16 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
     if (counts < 0).any():
         raise Refused("counts holds negative numbers")
     if declared[COUNTS] == ("C",):
-        told = counts
+        by_class = counts
     elif LABELS in declared and declared[COUNTS] == declared[LABELS]:
-        told = np.zeros(len(class_counts), np.int64)
-        np.add.at(told, knowledge[LABELS], np.minimum(counts, sum(class_counts) + 1))
+        by_class = np.zeros(len(class_counts), np.int64)
+        np.add.at(by_class, knowledge[LABELS], np.minimum(counts, sum(class_counts) + 1))
     else:  # of which class is not known
         number, announced = sum(counts.reshape(-1).tolist()), sum(class_counts)
         if number > announced:
             raise Refused(f"counts says {number} images, announced were {announced}")
         return
-    for label, (number, announced) in enumerate(zip(told.tolist(), class_counts, strict=True)):
+    for label, (number, announced) in enumerate(zip(by_class.tolist(), class_counts, strict=True)):
         if number > announced:
             raise Refused(f"counts says {number} images of class {label}, announced were {announced}")
 

@@ -59,17 +59,17 @@ def slopes(network: Mapping[str, Floats], x: Floats, y: NDArray[np.int64]) -> Ne
     g = _softmax(logits)
     g[np.arange(len(y)), y] -= 1
     g /= len(y)
-    found: Network = {"bias": g.sum(axis=0)} if "bias" in network else {}
+    gradients: Network = {"bias": g.sum(axis=0)} if "bias" in network else {}
     for k in range(last, 0, -1):
-        found[f"linear{k}"] = g.T @ inputs[k - 1]
+        gradients[f"linear{k}"] = g.T @ inputs[k - 1]
         if k == 1:
             break
         g = g @ network[f"linear{k}"] * (inputs[k - 1] > 0)
         n, scale = normal[k - 2], network[f"scale{k - 1}"]
-        found[f"scale{k - 1}"], found[f"shift{k - 1}"] = (g * n).sum(axis=0), g.sum(axis=0)
+        gradients[f"scale{k - 1}"], gradients[f"shift{k - 1}"] = (g * n).sum(axis=0), g.sum(axis=0)
         g = g * scale
         g = (g - g.mean(axis=0) - n * (g * n).mean(axis=0)) / deviations[k - 2]
-    return found
+    return gradients
 
 
 def train(

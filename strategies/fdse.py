@@ -59,14 +59,14 @@ class FDSEStrategy(DomainStrategy[FDSEServerParams]):
         merged: Arrays = {}
         erasers: Arrays = {}
         for name, sent in decode(self.sent).items():
-            found = [update.arrays()[name] for update in updates]
+            arrays = [update.arrays()[name] for update in updates]
             if is_eraser(name):
-                for update, mixed in zip(updates, mixtures(found, self.params.tau), strict=True):
+                for update, mixed in zip(updates, mixtures(arrays, self.params.tau), strict=True):
                     erasers[_key(update.node, name)] = mixed
             if is_eraser(name) or name in self.federation.buffers:
-                merged[name] = _mean(found, weights)
+                merged[name] = _mean(arrays, weights)
             else:
-                merged[name] = sent + consensus([array - sent for array in found], weights).astype(sent.dtype)
+                merged[name] = sent + consensus([array - sent for array in arrays], weights).astype(sent.dtype)
         self.state = self.state | erasers
         return encode(merged)
 
@@ -116,8 +116,8 @@ def shortest(gram: FloatArray) -> FloatArray:
     values, vectors = np.linalg.eigh(gram)
     root = np.sqrt(values.clip(min=0))[:, None] * vectors.T  # root.T @ root is the gram matrix
     rows = np.vstack([root, np.ones(len(gram))])
-    found, _ = nnls(rows, np.append(np.zeros(len(gram)), 1.0))
-    return np.asarray(found / found.sum())
+    solution, _ = nnls(rows, np.append(np.zeros(len(gram)), 1.0))
+    return np.asarray(solution / solution.sum())
 
 
 def mixtures(tensors: Sequence[NDArray[Any]], tau: float) -> list[NDArray[Any]]:

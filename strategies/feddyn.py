@@ -105,10 +105,10 @@ def mean_change(received: list[Arrays], sent: Arrays, names: tuple[str, ...], no
         names: Of the parameters.
         nodes: m, all nodes of the federation.
     """
-    found: Arrays = {}
+    means: Arrays = {}
     for name in names:
         total = np.zeros(sent[name].shape)
         for arrays in received:
             total += arrays[name].astype(np.float64) - sent[name]
-        found[name] = total / nodes
-    return found
+        means[name] = total / nodes
+    return means

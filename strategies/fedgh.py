@@ -57,12 +57,12 @@ class FedGHStrategy(PrototypeStrategy[FedGHServerParams]):
         """
         p, counts = stack_prototypes([update.knowledge for update in updates])  # N x C x D, N x C
         points, labels = uploaded(p, counts)
-        told, params = self.federation, self.params
-        kept = self.knowledge or initial(told.num_classes, told.feature_dim, generator(told.seed, "fedgh-initial"))
+        run, params = self.federation, self.params
+        kept = self.knowledge or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedgh-initial"))
         weight, bias = (kept[HEAD + name].astype(np.float64) for name in ("weight", "bias"))
-        held = np.isin(np.arange(told.num_classes), labels)
-        rng = generator(told.seed, "fedgh-order", self.server_round)
-        with np.errstate(over="ignore", invalid="ignore"):  # told in one line afterwards
+        held = np.isin(np.arange(run.num_classes), labels)
+        rng = generator(run.seed, "fedgh-order", self.server_round)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
             for _ in range(params.server_epochs):
                 for some in minibatches(rng, len(labels), params.server_batch):
                     head = {"linear1": weight, "bias": bias}

@@ -110,14 +110,14 @@ class FedHEALStrategy(DomainStrategy[FedHEALParams]):
 
     def _distances(self, updates: Sequence[Update]) -> FloatArray:
         """Return d: the norms of a node's masked updates, summed over the parameters, (N,)."""
-        found = np.zeros(len(updates))
+        norms = np.zeros(len(updates))
         for name, sent in decode(self.sent).items():
             if name in self.federation.buffers:
                 continue
             for n, update in enumerate(updates):
                 step = _step(sent, update.arrays()[name])
-                found[n] += np.linalg.norm(self._mask(update, name, step) * step)
-        return found
+                norms[n] += np.linalg.norm(self._mask(update, name, step) * step)
+        return norms
 
     def _mask(self, update: Update, name: str, step: FloatArray) -> BoolArray:
         rounds = self._rounds(update)
@@ -203,9 +203,9 @@ def _step(sent: NDArray[Any], got: NDArray[Any]) -> FloatArray:
     return np.asarray(np.subtract(sent, got, dtype=np.float64))
 
 
-def _like(sent: NDArray[Any], found: FloatArray) -> NDArray[Any]:
+def _like(sent: NDArray[Any], array: FloatArray) -> NDArray[Any]:
     """Return numbers in the type of what was sent; counts are rounded."""
-    return (found if sent.dtype.kind == "f" else np.rint(found)).astype(sent.dtype)
+    return (array if sent.dtype.kind == "f" else np.rint(array)).astype(sent.dtype)
 
 
 def _key(update: Update, what: str, name: str = "") -> str:

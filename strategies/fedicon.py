@@ -21,7 +21,7 @@ from strategies.base import DomainStrategy, Scalars
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
-PHASE = "phase"  # told: ENCODER or CLASSIFIER; only in runs that have both
+PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"
 
 

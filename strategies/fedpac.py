@@ -111,12 +111,12 @@ def combinations(features: NDArray[np.float32], variances: NDArray[np.float32]) 
     """
     h = features.reshape(len(features), -1).astype(np.float64)  # N x CD
     spread = np.diag(np.maximum(variances.astype(np.float64), 0))
-    found = []
+    rows = []
     for own in h:
         apart = own - h  # N x CD
-        found.append(_on_simplex(spread + apart @ apart.T))
+        rows.append(_on_simplex(spread + apart @ apart.T))
     # A node for which all combinations are equally good keeps its own head.
-    return np.stack([np.eye(len(h))[n] if alpha is None else alpha for n, alpha in enumerate(found)])
+    return np.stack([np.eye(len(h))[n] if alpha is None else alpha for n, alpha in enumerate(rows)])
 
 
 def _on_simplex(q: Floats) -> Floats | None:

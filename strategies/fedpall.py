@@ -153,7 +153,7 @@ class FedPallStrategy(DomainStrategy[FedPallServerParams]):
         self, purpose: str, network: Network, momenta: Network, x: Floats, y: NDArray[np.int64]
     ) -> tuple[Network, Network]:
         p, rng = self.params, generator(self.federation.seed, purpose, self.server_round)
-        with np.errstate(all="ignore"):  # what is not finite is told when it is kept
+        with np.errstate(all="ignore"):  # what is not finite is reported when it is kept
             return dense.train(
                 network, momenta, x, y, rng, epochs=p.server_epochs, batch=p.server_batch, lr=p.server_lr,
                 momentum=SGD_MOMENTUM, decay=DECAY,
@@ -161,7 +161,7 @@ class FedPallStrategy(DomainStrategy[FedPallServerParams]):
 
     def _keep(self, prefix: str, network: Network, momenta: Network) -> None:
         rate = self.params.server_lr
-        network, momenta = (as_kept(one, self.server_round, rate) for one in (network, momenta))
+        network, momenta = (as_kept(arrays, self.server_round, rate) for arrays in (network, momenta))
         self.knowledge = self.knowledge | {prefix + name: array for name, array in network.items()}
         self.state = self.state | {MOMENTUM + prefix + name: array for name, array in momenta.items()}
 

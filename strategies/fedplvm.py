@@ -68,7 +68,7 @@ def collected(contributions: list[Arrays], most: int) -> tuple[FloatArray, NDArr
     A prototype of no image is none. Of a class that has more than ``most``, those of the most images are taken.
     """
     names = ("prototypes", "labels", "counts")
-    prototypes, labels, counts = (np.concatenate([told[name] for told in contributions]) for name in names)
+    prototypes, labels, counts = (np.concatenate([arrays[name] for arrays in contributions]) for name in names)
     places = [np.flatnonzero((labels == k) & (counts > 0)) for k in np.unique(labels)]
     kept = [np.sort(own[np.argsort(-counts[own], kind="stable")[:most]]) for own in places]
     taken = np.sort(np.concatenate([np.zeros(0, np.int64), *kept]))

@@ -51,8 +51,8 @@ class FedSAStrategy(PrototypeStrategy[FedSAServerParams]):
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Draw the anchors."""
-        told = self.federation
-        anchors = initial_anchors(told.num_classes, told.feature_dim, generator(told.seed, "fedsa-anchors"))
+        run = self.federation
+        anchors = initial_anchors(run.num_classes, run.feature_dim, generator(run.seed, "fedsa-anchors"))
         self.knowledge = {"anchors": anchors}
 
     def merge_knowledge(self, updates: list[Update]) -> None:

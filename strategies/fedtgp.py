@@ -123,18 +123,18 @@ class FedTGPStrategy(PrototypeStrategy[FedTGPServerParams]):
             return
         made = self._trained(points.astype(np.float64), labels, margin(p, counts > 0, self.params.margin_cap))
         parts = vars(made) | {"prototypes": made.made_of(made.hidden())}
-        found = as_kept(parts, self.server_round, self.params.server_lr)
+        kept = as_kept(parts, self.server_round, self.params.server_lr)
         known = np.union1d(self.knowledge.get("labels", labels), labels)
-        self.knowledge = {"prototypes": found.pop("prototypes")[known], "labels": known}
-        self.state = found
+        self.knowledge = {"prototypes": kept.pop("prototypes")[known], "labels": known}
+        self.state = kept
 
     def _trained(self, points: Floats, labels: Labels, delta: float) -> TrainedPrototypes:
         """Return what this round's epochs on prototypes (U, D) of classes (U,) make of the state."""
-        told, p = self.federation, self.params
-        kept = self.state or initial(told.num_classes, told.feature_dim, generator(told.seed, "fedtgp-initial"))
+        run, p = self.federation, self.params
+        kept = self.state or initial(run.num_classes, run.feature_dim, generator(run.seed, "fedtgp-initial"))
         made = TrainedPrototypes(**{name: part.astype(np.float64) for name, part in kept.items()})
-        rng = generator(told.seed, "fedtgp-order", self.server_round)
-        with np.errstate(over="ignore", invalid="ignore"):  # told in one line afterwards
+        rng = generator(run.seed, "fedtgp-order", self.server_round)
+        with np.errstate(over="ignore", invalid="ignore"):  # reported in one line afterwards
             for _ in range(p.server_epochs):
                 for some in minibatches(rng, len(labels), p.server_batch):
                     made = made.stepped(points[some], labels[some], delta, p.server_lr)

@@ -132,7 +132,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
         return self.knowledge
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
-        """Return the numbers and words that this node is told: ``self.told`` of its client."""
+        """Return the numbers and words for this node: ``self.scalars`` of its client."""
         return {}
 
     def expected(self) -> Declaration:

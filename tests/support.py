@@ -170,7 +170,7 @@ def client_setup(
 
 def new_client(
     kind: type[Client], params: dict[str, Any] | None = None, knowledge: Arrays | None = None, *,
-    told: Mapping[str, int | float | str] | None = None, train_set: ImageSet | None = None,
+    scalars: Mapping[str, int | float | str] | None = None, train_set: ImageSet | None = None,
     test_set: Callable[[str], ImageSet] | None = None, validation_set: ImageSet | None = None,
     network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (),
     adaptation: Adaptation | None = None, public_set: Callable[[], ImageSet] | None = None, **options: Any,
@@ -181,7 +181,7 @@ def new_client(
         kind: Its class.
         params: The method's own parameters.
         knowledge: The arrays that the server sent besides weights.
-        told: The numbers and words that it sent.
+        scalars: The numbers and words that it sent.
         train_set: Its images; random ones if None.
         test_set: The test set of each domain; the training images if None.
         validation_set: Images of its own that it does not train on.
@@ -202,7 +202,7 @@ def new_client(
         model, configured, own, images, test_set or (lambda domain: images), validation_set, modules=parts,
         adaptation=adaptation, public_set=public_set,
     )  # fmt: skip
-    made.prepare(RoundInputs(dict(knowledge or {}), dict(told or {})))
+    made.prepare(RoundInputs(dict(knowledge or {}), dict(scalars or {})))
     return made
 
 

@@ -52,7 +52,7 @@ class Adaptation(Parametrised[P]):
         """
 
     def received(self, client: LocalTrainer) -> None:
-        """Be told that the client has been given other weights: what was worked out from those before is void."""
+        """Note that the client has other weights: what was worked out from those before is void."""
 
     def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
         """Change the client's model by what test images (N, H, W, 3) look like.
@@ -70,6 +70,6 @@ class Adaptation(Parametrised[P]):
     def predict(self, client: LocalTrainer, x: Tensor) -> Tensor:
         """Return the logits (B, C) by which images (B, 3, H, W) are classified; by default the client's own.
 
-        It is asked in the order of the images that :meth:`adapt` yielded.
+        It is used in the order of the images that :meth:`adapt` yielded.
         """
         return client.predict(x)

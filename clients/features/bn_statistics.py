@@ -81,10 +81,10 @@ class BatchNormStatisticsOnNode(NodeFeature):
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return the correct predictions with all other statistics."""
         metrics: Metrics = {}
-        for way in request.get(BN_WAYS, (AVERAGED,))[1:]:
-            with scored_with(client, way, request):
-                for domain, test in client.tests(request, mixed=way == BATCH):
-                    metrics[DomainScore.other_key(BN_SCORE + way, domain)] = client.score_test(test).correct
+        for name in request.get(BN_WAYS, (AVERAGED,))[1:]:
+            with scored_with(client, name, request):
+                for domain, test in client.tests(request, mixed=name == BATCH):
+                    metrics[DomainScore.other_key(BN_SCORE + name, domain)] = client.score_test(test).correct
         return metrics
 
     def answer(
@@ -124,17 +124,17 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
 
 
 @contextmanager
-def scored_with(client: Client, way: str, request: Mapping[str, Any]) -> Iterator[None]:
+def scored_with(client: Client, name: str, request: Mapping[str, Any]) -> Iterator[None]:
     """Let the model be scored with statistics of ``evaluate.bn``."""
     client.other_weights()
     client.other_statistics()
-    if way == AVERAGED:
+    if name == AVERAGED:
         yield
-    elif way == BATCH:
+    elif name == BATCH:
         with client.scoring_by_batch():
             yield
     else:
-        if way == OWN:
+        if name == OWN:
             given = statistics.of_moments(*client.take_statistics(int(request[BN_IMAGES])))
         else:
             given = {name: view(array) for name, array in client.statistics.items()}

@@ -129,12 +129,12 @@ class Features:
 
     def _sent(self, add: Callable[[NodeFeature], dict[str, Any]], *kinds: str) -> dict[str, Any]:
         """Return what all features add to a reply; raise ``FedShiftError`` where one does not declare a name."""
-        found: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
         for feature in self.all:
             more = add(feature)
             self._check(feature, more, *kinds)
-            found |= more
-        return found
+            merged |= more
+        return merged
 
     def _check(self, feature: NodeFeature, names: Mapping[str, Any], *kinds: str) -> None:
         declared = [key for kind in kinds for key in getattr(self._declared[feature.name], kind)]

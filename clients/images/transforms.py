@@ -1,7 +1,7 @@
 """Transforms of torchvision's v2 with one draw per image of the batch.
 
 torchvision's own draw once per call, so that all images of a batch would share a window and a colour. These
-mean the same for each image and are called with a CPU generator, which they return beside the images:
+mean the same for each image and are called with a CPU generator, which they return with the images:
 ``x, rng = transform(x, rng)``. ``v2.Compose`` chains them.
 
 Everywhere x are images (B, 3, H, W), float32 in [0, 1]; results are new tensors.

@@ -34,8 +34,8 @@ class Outcome:
 
 def layer_weights(layers: int, beta: float) -> list[float]:
     r"""Return :math:`w_l=e^{\beta l}/\sum_ke^{\beta k}` of layers from the images on."""
-    each = [math.exp(beta * (place + 1 - layers)) for place in range(layers)]  # no more than 1: beta may be large
-    return [one / sum(each) for one in each]
+    powers = [math.exp(beta * (place + 1 - layers)) for place in range(layers)]  # no more than 1: beta may be large
+    return [weight / sum(powers) for weight in powers]
 
 
 def shift(outcomes: Sequence[Outcome], beta: float) -> Tensor:

@@ -23,7 +23,7 @@ def length(z: Tensor, form: Length) -> Tensor:
 
 
 def conditional_information(mean: Tensor, deviation: Tensor, class_mean: Tensor, class_deviation: Tensor) -> Tensor:
-    r"""Hold p(z|x) to r(z|y), which bounds the information that z has of x beside y.
+    r"""Hold p(z|x) to r(z|y), which bounds the information that z has of x given y.
 
     .. math:: \frac1B\sum_iKL\big(\mathcal N(\mu_i,\sigma_i^2)\,\|\,\mathcal N(m_{y_i},s_{y_i}^2)\big)
         =\frac1B\sum_i\sum_d\Big(\log\frac{s}{\sigma}+\frac{\sigma^2+(\mu-m)^2}{2s^2}-\frac12\Big)

@@ -81,7 +81,7 @@ class AllModules:
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return the loss terms of all entries."""
-        found: dict[str, Tensor] = {}
+        weighted: dict[str, Tensor] = {}
         for entry in self._entries:
-            found |= entry.terms(model, batch)
-        return found
+            weighted |= entry.terms(model, batch)
+        return weighted

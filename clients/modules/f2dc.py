@@ -151,8 +151,8 @@ class Maps:
 
     def latents(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return l+, l- and l*, (B, C) each; r^F is linear, so sums and differences are taken after it."""
-        plus, whole = (pooled(f, torch.float32) for f in (self.plus, self.f))
-        minus = whole - plus
+        plus, fused = (pooled(f, torch.float32) for f in (self.plus, self.f))
+        minus = fused - plus
         return plus, minus, minus if self.correction is None else minus + pooled(self.correction, torch.float32)
 
 
@@ -361,13 +361,13 @@ class F2DCModules(Modules[F2DCParams]):
             raise RuntimeError(
                 f"modules f2dc: the method's first pass had {len(seen.logits)} images, the batch has {len(batch.y)}"
             )
-        found = {}
+        weighted = {}
         if p.use_dfd_loss and p.lambda1 > 0:
-            found["dfd"] = p.lambda1 * _mean([self._dfd(latents, seen.logits, batch.y) for latents in seen.latents])
+            weighted["dfd"] = p.lambda1 * _mean([self._dfd(latents, seen.logits, batch.y) for latents in seen.latents])
         if p.use_dfc_loss and p.lambda2 > 0:
             each = [terms.calibration(at.insertion.logits(at.star), batch.y) for at in seen.latents]
-            found["dfc"] = p.lambda2 * _mean(each)
-        return found
+            weighted["dfc"] = p.lambda2 * _mean(each)
+        return weighted
 
     def _dfd(self, at: Latents, logits: Tensor, y: Tensor) -> Tensor:
         plus, minus = at.insertion.logits(at.plus), at.insertion.logits(at.minus)

@@ -1,7 +1,8 @@
-"""What a loss is given: one mini-batch."""
+"""Mini-batches: what a loss is given, and how images are cut into them."""
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -21,3 +22,14 @@ class Batch:
     def __repr__(self) -> str:
         """Show no image: this ends up in messages and logs."""
         return f"Batch({len(self.y)} images, epoch {self.epoch})"
+
+
+def cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
+
+    BatchNorm has no variance over one sample.
+    """
+    parts = list(torch.split(permutation, batch_size))
+    if len(parts) > 1 and len(parts[-1]) == 1:
+        parts[-2:] = [torch.cat(parts[-2:])]
+    return parts

@@ -15,7 +15,7 @@ class Counting:
         self._classes = classes
         self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
         self._images = 0
-        self._found: Counts | None = None
+        self._sum: Counts | None = None
 
     def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
         """Add a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
@@ -26,18 +26,18 @@ class Counting:
 
     def counts(self) -> Counts:
         """Return the counts of all batches."""
-        if self._waiting or self._found is None:
+        if self._waiting or self._sum is None:
             self._count()
-        assert self._found is not None
-        return self._found
+        assert self._sum is not None
+        return self._sum
 
     def _count(self) -> None:
         if self._waiting:
             logits, predicted, y = (torch.cat(column) for column in zip(*self._waiting, strict=True))
         else:  # of no image
             logits, predicted, y = torch.zeros(0, self._classes), *torch.zeros(2, 0, dtype=torch.int64)
-        found = count(logits, predicted, y, self._classes)
-        self._found = found if self._found is None else self._found + found
+        counts = count(logits, predicted, y, self._classes)
+        self._sum = counts if self._sum is None else self._sum + counts
         self._waiting, self._images = [], 0
 
 

@@ -37,7 +37,7 @@ class RoundInputs:
 
     Attributes:
         knowledge: The arrays that the server sent besides weights, ``client.knowledge``.
-        scalars: The numbers and words that the server's method sent this node, ``client.told``.
+        scalars: The numbers and words that the server's method sent this node, ``client.scalars``.
         memory: What the node has kept between calls, ``client.memory``; the client changes it.
         statistics: BatchNorm's statistics that the server sent with the weights, by state-dict name.
     """

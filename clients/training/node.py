@@ -17,7 +17,7 @@ from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
-from clients.training.batches import Batch
+from clients.training.batches import Batch, cut
 from clients.training.counting import Counting
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
@@ -54,12 +54,12 @@ class NodeTools(NumPyClient, Parametrised[P]):
 
     Attributes:
         knowledge: The arrays that the server sent besides weights, as :meth:`prepare` was given them.
-        told: The numbers and words that the server's method told this node; likewise.
+        scalars: The numbers and words that the server's method sent this node; likewise.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
         public_set: Gives the labelled images that all nodes have, to a method that uses them (``uses_public``).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
-        statistics: BatchNorm's statistics that the server sent beside the weights, by state-dict name; likewise.
+        statistics: BatchNorm's statistics that the server sent with the weights, by state-dict name; likewise.
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         watch: Where the time of the calls went, if ``setup.profile``.
@@ -94,17 +94,22 @@ class NodeTools(NumPyClient, Parametrised[P]):
 
     def prepare(self, inputs: RoundInputs) -> None:
         """Take what comes with a message, before ``fit`` or ``evaluate``."""
-        self.knowledge, self.told = inputs.knowledge, inputs.scalars
+        self.knowledge, self.scalars = inputs.knowledge, inputs.scalars
         self.memory, self.statistics = inputs.memory, inputs.statistics
 
     @property
     def inputs(self) -> RoundInputs:
         """What the client works with now, of what comes with a message."""
-        return RoundInputs(self.knowledge, self.told, self.memory, self.statistics)
+        return RoundInputs(self.knowledge, self.scalars, self.memory, self.statistics)
+
+    @property
+    def told(self) -> Mapping[str, int | float | str]:
+        """The former name of ``scalars``, for methods of other packages."""
+        return self.scalars
 
     @property
     def begun(self) -> str:
-        """The digest of what the model began from beside the seed, as the server sent it; empty for nothing."""
+        """The digest of what the model began from besides the seed, as the server sent it; empty for nothing."""
         return self._bench.begun
 
     def begin(self, start: Arrays, digest: str) -> None:
@@ -328,7 +333,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         ready = self._ready_for(images, pixels, pipeline) if views else None
-        for index in _cut(permutation, batch_size):
+        for index in cut(permutation, batch_size):
             if ready is not None:
                 yield self._gathered(ready, index, labels[index], views, first, second, epoch)
                 continue
@@ -338,11 +343,11 @@ class NodeTools(NumPyClient, Parametrised[P]):
             x = torch.index_select(pixels, 0, index, out=taken).to(device)
             y = labels[index.to(device)]
             if views == 2:
-                one, other = pipeline.two_views(x, first, second)
-                yield Batch(one, y, epoch, other)
+                prepared, other_view = pipeline.two_views(x, first, second)
+                yield Batch(prepared, y, epoch, other_view)
             else:
-                one = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
-                yield Batch(one, y, epoch)
+                prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
+                yield Batch(prepared, y, epoch)
 
     def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
         """Return the node's training images converted once for all epochs; None where that does not pay.
@@ -387,14 +392,3 @@ class NodeTools(NumPyClient, Parametrised[P]):
         state = self.model.state_dict()
         for name in self._private:
             self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
-
-
-def _cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
-    """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
-
-    BatchNorm has no variance over one sample.
-    """
-    parts = list(torch.split(permutation, batch_size))
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [torch.cat(parts[-2:])]
-    return parts

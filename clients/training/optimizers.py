@@ -1,6 +1,6 @@
 """torch's optimisers without its compiler, which they would import for nothing.
 
-The first step of any optimiser of torch imports ``torch._dynamo``, so that a compiled step could be told apart: two
+The first step of any optimiser of torch imports ``torch._dynamo``, so that a compiled step could be recognised: two
 seconds and 160 MB in every process, measured with torch 2.15. These do the same steps, and leave it out. Where torch is
 built in another way, they are torch's own.
 """
@@ -27,8 +27,8 @@ def _uncompiled(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer
     class Uncompiled(kind):  # type: ignore[misc, valid-type]
         def step(self, closure: Callable[[], float] | None = None) -> float | None:
             with torch.no_grad():
-                found: float | None = step(self, closure)
-            return found
+                loss: float | None = step(self, closure)
+            return loss
 
     Uncompiled.__name__ = Uncompiled.__qualname__ = kind.__name__
     return Uncompiled

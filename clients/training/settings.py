@@ -1,4 +1,4 @@
-"""What a node is told about models and training. Pydantic only: the command line reads it without torch."""
+"""Settings of a node for models and training. Pydantic only: the command line reads it without torch."""
 
 import math
 from typing import Annotated, Literal, Self

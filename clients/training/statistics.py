@@ -1,10 +1,10 @@
-"""BatchNorm's statistics in other ways than as they were averaged: taken anew of images, or of each batch.
+"""BatchNorm statistics other than the averaged ones: re-estimated from images, or those of each batch.
 
 Running statistics are collected while weights change, on one node's images; averaged with the weights they are not
 those of the averaged network. The weights themselves are left alone here.
 
 Source of the question: Wang et al., "Why Batch Normalization Damage Federated Learning on Non-IID Data?", 2023,
-https://arxiv.org/abs/2301.02982; of the ways to answer it, the configuration (``evaluate.bn``).
+https://arxiv.org/abs/2301.02982; answers to it are in the configuration (``evaluate.bn``).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -72,7 +72,7 @@ def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterabl
     Returns:
         By name of the layer; nothing of a layer that was not used.
     """
-    found: dict[str, Moments] = {}
+    moments_of: dict[str, Moments] = {}
     seen: dict[str, int] = {}
     images = 0
 
@@ -80,10 +80,10 @@ def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterabl
         values = x.detach().float()
         var, mean = torch.var_mean(values, [dim for dim in range(values.ndim) if dim != 1], correction=0)
         mean, number = mean.double(), len(values)
-        if name not in found:
-            found[name] = Moments(torch.zeros_like(mean), torch.zeros_like(mean))
-        found[name].sums += number * mean
-        found[name].squares += number * (var.double() + mean.square())
+        if name not in moments_of:
+            moments_of[name] = Moments(torch.zeros_like(mean), torch.zeros_like(mean))
+        moments_of[name].sums += number * mean
+        moments_of[name].squares += number * (var.double() + mean.square())
         seen[name] = seen.get(name, 0) + number
 
     def hook(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
@@ -99,20 +99,20 @@ def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterabl
     finally:
         for handle in handles:
             handle.remove()
-    for name, moments in found.items():  # a layer may be used several times in a pass
+    for name, moments in moments_of.items():  # a layer may be used several times in a pass
         moments.sums *= images / seen[name]
         moments.squares *= images / seen[name]
-    return found
+    return moments_of
 
 
 def of_moments(moments: Mapping[str, Moments], images: int) -> dict[str, Tensor]:
     """Return the statistics of so many images, by state-dict name: means and (biased) variances, float32."""
-    found = {}
-    for name, one in moments.items():
-        mean = one.sums / images
-        found[f"{name}.{BN_MEAN}"] = mean.float()
-        found[f"{name}.{BN_VAR}"] = (one.squares / images - mean.square()).clamp(min=0).float()
-    return found
+    statistics = {}
+    for name, layer in moments.items():
+        mean = layer.sums / images
+        statistics[f"{name}.{BN_MEAN}"] = mean.float()
+        statistics[f"{name}.{BN_VAR}"] = (layer.squares / images - mean.square()).clamp(min=0).float()
+    return statistics
 
 
 @contextmanager

@@ -90,8 +90,8 @@ def described(name: str) -> str:
 def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
     of = registry.METHODS[method.name].of
     _, sections = _divided(method)
-    told = parameter_of_key(method)  # a recipe's parameters say these
-    asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in told)
+    parameters = parameter_of_key(method)  # a recipe's parameters say these
+    asks = ", ".join(f"{key}={as_yaml(value)}" for key, value in _dotted(sections).items() if key not in parameters)
     needs = ", ".join(f"{key}={as_yaml(value)}" for key, value in method.needs.items())
     return [
         ("venue", method.venue),
@@ -105,7 +105,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("travels", f"besides the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
-        ("tuned in", ", ".join(f"{key} {as_yaml(read(told, key).as_yaml())}" for key, told in method.search.items())),
+        ("tuned in", ", ".join(f"{key} {as_yaml(read(space, key).as_yaml())}" for key, space in method.search.items())),
         ("needs", needs),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
@@ -116,10 +116,10 @@ def page(name: str) -> str:
 
     Some have none of their own, such as FedAvg.
     """
-    told = f"{PAGES}/{name}.md"
-    here = files.APP / told
+    page = f"{PAGES}/{name}.md"
+    here = files.APP / page
     if not here.is_file():
-        return told
+        return page
     return f"{here}{EQUATIONS}" if "\n## Equations\n" in here.read_text(encoding="utf-8") else str(here)
 
 
@@ -196,15 +196,15 @@ def _few(names: list[str]) -> str:
 
 def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the experiments that stand for papers' tables, each with what it sets of a method."""
-    for experiment, told in _experiments():
-        own = section_of(told, "method")
-        yield experiment, section_of(section_of(told, "methods"), name) | (own if own.get("name") == name else {})
+    for experiment, settings in _experiments():
+        own = section_of(settings, "method")
+        yield experiment, section_of(section_of(settings, "methods"), name) | (own if own.get("name") == name else {})
 
 
 @functools.cache
 def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
     read = ((name, read_yaml(configuration.experiment_file(name))) for name in files.names("experiments"))
-    return tuple((name, told) for name, told in read if told.get("paper"))
+    return tuple((name, settings) for name, settings in read if settings.get("paper"))
 
 
 def _class(one: Any) -> str:

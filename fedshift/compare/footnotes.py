@@ -13,7 +13,7 @@ from fedshift.results.settings import BASELINE, BN_STATISTICS, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.model_selection import early_stop_text
 from fedshift_app.run.summary import lost_text, untrained_line
-from fedshift_core.options.scoring import BN_WAYS_TOLD, LAST_ROUNDS
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 
 #: First words of the notes about values that the paper leaves open.
@@ -32,7 +32,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes = ["mean ± sample standard deviation (ddof=1) over n seeds; one seed has no spread"]
     kinds = {run.results.scored_with for row in rows for run in row.runs} - {AVERAGED}
     if accuracy and kinds:
-        kinds_text = " and ".join(sorted(f"{kind} ({BN_WAYS_TOLD.get(kind, kind)})" for kind in kinds))
+        kinds_text = " and ".join(sorted(f"{kind} ({BN_STATISTICS_TEXT.get(kind, kind)})" for kind in kinds))
         notes.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {kinds_text}")
     notes += _test_batches(rows)
     rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}

@@ -73,7 +73,7 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
     images = [
         total_images_text([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
         if figures_of_run is not None
-        else "not told"
+        else "not recorded"
         for figures_of_run in (run.results.figures for run in runs)
     ]
     return [

@@ -153,7 +153,7 @@ def needs(client: DomainClient) -> Needs:
     """
     knowledge, scalars, memory = (
         _RecordingDict(client.knowledge),
-        _RecordingDict(client.told),
+        _RecordingDict(client.scalars),
         _RecordingDict(client.memory),
     )
     kept = client.inputs

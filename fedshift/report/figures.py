@@ -11,7 +11,7 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.run.figures import images_text
-from fedshift_core.options.scoring import BN_WAYS_TOLD
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT
 from fedshift_core.seeding import generator
 
 MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel
@@ -86,7 +86,7 @@ def _who(record: Record, sight: Sight) -> list[str]:
             sentences.append(f"{', '.join(anew)}: has not trained yet; its private parts are as they were initialised.")
     if record.config.evaluate.bn[0] != (keep := record.config.model.bn_keep):
         sentences.append(
-            f"BatchNorm's statistics are those of the kept model ({BN_WAYS_TOLD[keep]}), "
+            f"BatchNorm's statistics are those of the kept model ({BN_STATISTICS_TEXT[keep]}), "
             "not those of the run's first score."
         )
     if not sight.alone:

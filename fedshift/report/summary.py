@@ -16,7 +16,7 @@ from fedshift_app.run.console import percent, scored_with
 from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_text
 from fedshift_core.limits import MOST_SHOWN, few, plain
-from fedshift_core.options.scoring import BN_WAYS_TOLD, last_rounds
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 
@@ -116,12 +116,11 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         notes.append(f"The run is degraded: {lost_text(lost)}.")
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
     if kinds or scored_with(results) != AVERAGED:
-        further = "".join(f"; bn={kind}: the same rounds with those {BN_WAYS_TOLD.get(kind, kind)}" for kind in kinds)
+        text = BN_STATISTICS_TEXT
+        further = "".join(f"; bn={kind}: the same rounds with those {text.get(kind, kind)}" for kind in kinds)
         first = scored_with(results)
         batch = f"; batches of {test_batch} test images" if BATCH in (first, *kinds) else ""
-        notes.insert(
-            0, f"BatchNorm's statistics: {first} ({BN_WAYS_TOLD.get(first, first)}){further}{batch} (evaluate.bn)."
-        )
+        notes.insert(0, f"BatchNorm's statistics: {first} ({text.get(first, first)}){further}{batch} (evaluate.bn).")
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
     return columns, notes

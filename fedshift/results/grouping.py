@@ -154,7 +154,7 @@ def harmless(runs: Sequence[Run]) -> list[str]:
 def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
     """Return the value of each run by key, for surroundings that are not the same in all runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
-    by_key = {key: [run.surroundings.get(key, "not told") for run in runs] for key in keys}
+    by_key = {key: [run.surroundings.get(key, "not recorded") for run in runs] for key in keys}
     return {key: values for key, values in by_key.items() if len(_distinct(values)) > 1}
 
 

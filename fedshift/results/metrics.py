@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from fedshift.results.loading import Run
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
-from fedshift_core.options.scoring import BN_WAYS_TOLD, LAST_ROUNDS, last_rounds
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS, last_rounds
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 
@@ -94,7 +94,7 @@ def _all_statistics(run: Run) -> dict[str, float | None]:
     """
     averages: dict[str, float | None] = {}
     worsts: dict[str, float | None] = {}
-    for kind in BN_WAYS_TOLD:
+    for kind in BN_STATISTICS_TEXT:
         known = [value for value in (with_statistics(run, kind) or {}).values() if value is not None]
         full = len(known) == len(run.results.domains)
         averages[kind] = sum(known) / len(known) if full else None
@@ -137,7 +137,7 @@ SCORES: dict[str, tuple[Score, str]] = {
     "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
     **{
         f"{BN_SCORE}{kind}": (_by_statistics(kind), f"BatchNorm's statistics {description}, {LAST_FIVE}")
-        for kind, description in BN_WAYS_TOLD.items()
+        for kind, description in BN_STATISTICS_TEXT.items()
     },
     **{name: (_by_figure(name), "last round") for name in FIGURES},
     "clients": (_clients, f"client models after local training, {LAST_FIVE}"),

@@ -48,10 +48,10 @@ def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
         return [Role(domain, split == "test", read(split)) for split in allocation.reads(domain)]
     parts = node_data.parts_of(config, nodes, domain).values()
     pool = [read(split) for split in allocation.pool]
-    whole = ImageSet(np.concatenate([one.x for one in pool]), np.concatenate([one.y for one in pool]))
+    joined = ImageSet(np.concatenate([images.x for images in pool]), np.concatenate([images.y for images in pool]))
     test = np.unique(np.concatenate([part.test for part in parts]))
     train = np.unique(np.concatenate([index for part in parts for index in (part.train, part.validation)]))
-    return [Role(domain, False, whole.select(train)), Role(domain, True, whole.select(test))]
+    return [Role(domain, False, joined.select(train)), Role(domain, True, joined.select(test))]
 
 
 @functools.cache

@@ -24,7 +24,7 @@ class Place:
     Attributes:
         domain: The domain of its training images.
         partition_id: Its number, or -1 if it was given none.
-        num_partitions: How many nodes there are, or -1 if it was not told.
+        num_partitions: How many nodes there are, or -1 where the node does not know.
         source: Where its images are.
         shared: It sees whole domains and takes its share of them (simulation).
         threads: CPU threads; 0 leaves torch's choice.
@@ -114,8 +114,8 @@ def public_images(
         return _read(dataset, dataset.public_domain, split, source, shared=True)
     parts = []
     for domain in held:
-        whole = _pool(dataset, allocation, source, domain)
-        parts.append(whole.select(public_part(domain, whole.y, dataset.public_share, seed)))
+        images = _pool(dataset, allocation, source, domain)
+        parts.append(images.select(public_part(domain, images.y, dataset.public_share, seed)))
     return ImageSet(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
 
 
@@ -182,17 +182,17 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
     shift = config.shift
     if shift.name == "corruption" and shift.severity > 0:
-        whole = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
+        images = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
     elif where.shared and config.allocation.test_on == "domain":
-        whole = _both_splits(config.dataset, where.source, domain)
+        images = _both_splits(config.dataset, where.source, domain)
     else:
-        whole = _split(config, where, "test", domain)
+        images = _split(config, where, "test", domain)
     if where.shared and shift.label_mix == "own":
-        return whole.select(_mixed_test(config, where, domain, whole.y))
+        return images.select(_mixed_test(config, where, domain, images.y))
     if not where.shared or config.allocation.test_fraction == 0:
-        return whole
+        return images
     chosen = _test_parts(config.allocation, config.dataset, where.source, where.num_partitions, domain, config.seed)
-    return _take(config, where, domain, chosen) if len(chosen) else whole  # nobody divides a held-out domain
+    return _take(config, where, domain, chosen) if len(chosen) else images  # nobody divides a held-out domain
 
 
 def num_test(config: RunConfig, where: Place) -> int:
@@ -236,21 +236,21 @@ def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
     """
     cfg = config.dataset
     catalog.check_files(cfg.kind, read_parts(config), cfg.source())
-    found: dict[str, dict[str, str]] = {}
+    stamps: dict[str, dict[str, str]] = {}
     for domain, split in read_parts(config):
         mark = catalog.content(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
         if mark is not None:
-            found.setdefault(domain, {})[split] = mark
-    return found
+            stamps.setdefault(domain, {})[split] = mark
+    return stamps
 
 
 def read_parts(config: RunConfig) -> list[tuple[str, Split]]:
     """Return the domains and splits that a simulation reads, that of a public domain last."""
     cfg = config.dataset
-    found = [(domain, split) for domain in cfg.domains for split in _reads(config, domain)]
+    splits = [(domain, split) for domain in cfg.domains for split in _reads(config, domain)]
     if cfg.public_domain:
-        found.append((cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]))
-    return found
+        splits.append((cfg.public_domain, cfg.known().splits(cfg.public_domain)[0]))
+    return splits
 
 
 def _reads(config: RunConfig, domain: str) -> tuple[Split, ...]:
@@ -271,9 +271,9 @@ def skipped(config: RunConfig) -> list[dict[str, str]]:
     """
     cfg = config.dataset
     return [
-        {"domain": domain, "split": split, "file": one.name, "reason": one.reason}
+        {"domain": domain, "split": split, "file": image.name, "reason": image.reason}
         for domain, split in read_parts(config)
-        for one in catalog.skipped(cfg.kind, domain, split, cfg.source(), cfg.form())
+        for image in catalog.skipped(cfg.kind, domain, split, cfg.source(), cfg.form())
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a node begins from beside the weights of each round: it comes once, and is kept on the node's disk."""
+"""What a node begins from in addition to the weights of each round: it comes once, and is kept on the node's disk."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, she
         client: As it was made.
         header: What the message says of the run.
         sent: What came with it to begin from; None for nothing.
-        shelf: Where the node keeps what it remembers; a simulated node finds the server's own file beside it.
+        shelf: Where the node keeps what it remembers; a simulated node finds the server's own file next to it.
 
     Raises:
         FedShiftError: If the arrays are not there (the server sends them again), not what the server says that they

@@ -1,4 +1,4 @@
-"""What trains fastest on this machine: measured once for each network, kept beside the decoded images.
+"""What trains fastest on this machine: measured once for each network, kept with the decoded images.
 
 A node tells the server, which takes what most nodes tell (``fedshift_app.run.precision``).
 """
@@ -85,14 +85,14 @@ def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
 
 
 @functools.lru_cache(maxsize=64)
-def _known(work: Work, asked: str) -> Arithmetic:
+def _known(work: Work, requested: str) -> Arithmetic:
     device = precision.default_device()
-    if asked == "hardware":
+    if requested == "hardware":
         return precision.by_hardware(device)
-    if asked:
-        named = [name for name in ARITHMETICS if name == asked]
+    if requested:
+        named = [name for name in ARITHMETICS if name == requested]
         if not named:
-            raise ConfigError(f"{ASKED} is {as_found(asked)}; allowed are hardware, {', '.join(ARITHMETICS)}")
+            raise ConfigError(f"{ASKED} is {as_found(requested)}; allowed are hardware, {', '.join(ARITHMETICS)}")
         return named[0]
     return chosen(work, device)
 
@@ -104,21 +104,21 @@ def chosen(work: Work, device: torch.device, *, renew: bool = False) -> Arithmet
     kept: the machine may only have been busy.
     """
     path = _path(work, device)
-    found: Found | None = None
+    measured: Found | None = None
     try:
         with _alone(path):
             kept = None if renew else read(path)
             if kept is not None and _is_of(kept, work, device):
                 return kept.choice
-            found = autotune.measure(work, device)
-            if found.milliseconds:
-                write_atomically(path, _entry(work, device, found).model_dump_json(indent=2) + "\n")
+            measured = autotune.measure(work, device)
+            if measured.milliseconds:
+                write_atomically(path, _entry(work, device, measured).model_dump_json(indent=2) + "\n")
     except OSError as error:
         log.warning(
             "what trains fastest on this machine cannot be kept in %s (%s): each run measures it",
             shown(path.parent), error.strerror or error,
         )  # fmt: skip
-    return (found or autotune.measure(work, device)).choice
+    return (measured or autotune.measure(work, device)).choice
 
 
 def entries() -> list[tuple[Path, Entry | None]]:
@@ -164,11 +164,11 @@ def _path(work: Work, device: torch.device) -> Path:
     return folder() / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def _entry(work: Work, device: torch.device, found: Found) -> Entry:
+def _entry(work: Work, device: torch.device, measured: Found) -> Entry:
     now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
     return Entry(
-        machine=machine.describe(), device=device.type, work=_Work(**asdict(work)), choice=found.choice,
-        milliseconds=found.milliseconds, images=found.images, measured=now,
+        machine=machine.describe(), device=device.type, work=_Work(**asdict(work)), choice=measured.choice,
+        milliseconds=measured.milliseconds, images=measured.images, measured=now,
     )  # fmt: skip
 
 

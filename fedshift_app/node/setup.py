@@ -47,7 +47,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     """Work out a node's place from what it was started with.
 
     Raises:
-        ConfigError: If ``--node-config`` lacks what the node needs, or a real node is told to be a simulated one.
+        ConfigError: If ``--node-config`` lacks what the node needs, or a real node is to be a simulated one.
     """
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
@@ -289,7 +289,7 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
 
 
 def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0) -> None:
-    """Put shared arrays into the client's model, and its private parts beside them, as before a score; score nothing.
+    """Put shared arrays into the client's model, and its private parts with them, as before a score; score nothing.
 
     Args:
         arrays: By name.

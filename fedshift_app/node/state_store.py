@@ -87,7 +87,7 @@ class Shelf:
         folder: The node's folder; None where nothing is kept on disk.
         resumed_after: The rounds after which the run was resumed.
         expected: The node has memory of this round or a later one, by the server's word; 0 for none.
-        chosen: Rounds of which the server keeps the checkpoint beside the usual ones.
+        chosen: Rounds of which the server keeps the checkpoint in addition to the usual ones.
         own: The folder is the node's, which clears away its earlier runs; else it is in the run folder.
     """
 
@@ -101,8 +101,8 @@ class Shelf:
         """Return the versions that count, by round."""
         if self.folder is None or not self.folder.is_dir():
             return []
-        found = [version for path in self.folder.iterdir() if (version := _version(path))]
-        return sorted((v for v in found if v.counts(self.resumed_after)), key=lambda v: (v.server_round, v.resumes))
+        versions = [version for path in self.folder.iterdir() if (version := _version(path))]
+        return sorted((v for v in versions if v.counts(self.resumed_after)), key=lambda v: (v.server_round, v.resumes))
 
     def recall(self, before: int | None = None) -> tuple[int, Arrays]:
         """Return the last round that was remembered, and what; 0 and nothing where there is none.
@@ -172,7 +172,7 @@ class Shelf:
         versions = self.versions()
         rounds = (*kept_rounds(server_round - 1), *self.chosen)
         upto = ([v for v in versions if v.server_round <= kept] for kept in rounds)
-        return [found[-1] for found in upto if found]
+        return [older[-1] for older in upto if older]
 
 
 def shelf(header: RunHeader, where: Place) -> Shelf:

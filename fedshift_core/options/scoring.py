@@ -9,8 +9,8 @@ from fedshift_core.params import Rounds
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 
 #: With which statistics of BatchNorm the same weights are scored.
-BnWay = Literal["averaged", "retaken", "own", "batch"]
-BN_WAYS_TOLD = {
+BnStatistics = Literal["averaged", "retaken", "own", "batch"]
+BN_STATISTICS_TEXT = {
     AVERAGED: "as they were averaged",
     RETAKEN: "retaken from the nodes' training images",
     OWN: "of each node's own training images",
@@ -79,7 +79,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: Each further one costs as much as scoring once more, retaken and own a pass over ``bn_images`` training images on
     #: each node in addition. They change the score alone; FixBN (Zhong et al., arXiv 2303.06530) has statistics that
     #: stand still in training, which is not here.
-    bn: tuple[BnWay, ...] = Field(
+    bn: tuple[BnStatistics, ...] = Field(
         ("averaged",),
         min_length=1,
         description="BatchNorm statistics of the scored models: averaged, re-estimated on all nodes (retaken), each "
@@ -106,10 +106,10 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
 
     @field_validator("bn")
     @classmethod
-    def _different(cls, ways: tuple[BnWay, ...]) -> tuple[BnWay, ...]:
-        if len(set(ways)) != len(ways):
-            raise ValueError(f"expected different ways, found {', '.join(ways)}")
-        return ways
+    def _different(cls, names: tuple[BnStatistics, ...]) -> tuple[BnStatistics, ...]:
+        if len(set(names)) != len(names):
+            raise ValueError(f"expected different statistics, found {', '.join(names)}")
+        return names
 
     @field_validator("client_models", mode="before")
     @classmethod

@@ -59,10 +59,10 @@ class Counts:
 
     def arrays(self, domain: str) -> Arrays:
         """Return what travels, as ``shapes`` has it."""
-        found: Arrays = {CALIBRATION + domain: self.calibration}
+        sent: Arrays = {CALIBRATION + domain: self.calibration}
         if self.confusion is None or self.scores is None:
-            return found | {CLASSES + domain: self.classes.astype(np.int32)}
-        return found | {
+            return sent | {CLASSES + domain: self.classes.astype(np.int32)}
+        return sent | {
             CONFUSION + domain: self.confusion.astype(np.int32),
             CLASS_SCORES + domain: self.scores.astype(np.int32),
         }
@@ -70,24 +70,24 @@ class Counts:
 
 def shapes(domain: str, classes: int) -> Mapping[str, tuple[tuple[int, ...], type[np.generic]]]:
     """Return shape and type by name of the arrays that travel of a domain."""
-    found: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
+    shape_of: dict[str, tuple[tuple[int, ...], type[np.generic]]] = {
         CALIBRATION + domain: ((3, CALIBRATION_BINS), np.float64)
     }
     if classes > MOST_CLASSES:
-        return found | {CLASSES + domain: ((3, classes), np.int32)}
-    return found | {
+        return shape_of | {CLASSES + domain: ((3, classes), np.int32)}
+    return shape_of | {
         CONFUSION + domain: ((classes, classes), np.int32),
         CLASS_SCORES + domain: ((2, classes, SCORE_BINS), np.int32),
     }
 
 
-def from_arrays(told: Arrays, domain: str) -> Counts:
+def from_arrays(arrays: Arrays, domain: str) -> Counts:
     """Return what :meth:`Counts.arrays` wrote; names, shapes and numbers are the caller's to check."""
-    calibration = told[CALIBRATION + domain].copy()  # not a view of all that came
-    if CLASSES + domain in told:
-        return Counts(told[CLASSES + domain].astype(np.int64), calibration, None, None)
-    confusion = told[CONFUSION + domain].astype(np.int64)
-    return Counts(sums_of(confusion), calibration, confusion, told[CLASS_SCORES + domain].astype(np.int64))
+    calibration = arrays[CALIBRATION + domain].copy()  # not a view of all that came
+    if CLASSES + domain in arrays:
+        return Counts(arrays[CLASSES + domain].astype(np.int64), calibration, None, None)
+    confusion = arrays[CONFUSION + domain].astype(np.int64)
+    return Counts(sums_of(confusion), calibration, confusion, arrays[CLASS_SCORES + domain].astype(np.int64))
 
 
 def sums_of(confusion: Ints) -> Ints:

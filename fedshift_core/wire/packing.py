@@ -34,19 +34,19 @@ def packed(content: RecordDict, once: dict[int, bytes] | None = None) -> RecordD
     """
     done = {} if once is None else once
     small: dict[str, bytes] = {}
-    found = RecordDict()
+    records = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord):
             data = done[id(record)] = done.get(id(record)) or pack(record)
             if len(data) < LARGE:
                 small[name] = data
             else:
-                found[name] = ArrayRecord({PACKED: Array("uint8", (len(data),), PACKED, data)})
+                records[name] = ArrayRecord({PACKED: Array("uint8", (len(data),), PACKED, data)})
         else:
-            found[name] = record
+            records[name] = record
     if small:
-        found[PACKED] = ConfigRecord(dict(small))
-    return found
+        records[PACKED] = ConfigRecord(dict(small))
+    return records
 
 
 def has_packed(content: RecordDict) -> bool:
@@ -60,17 +60,17 @@ def unpacked(content: RecordDict) -> RecordDict:
     Raises:
         RecordError: If something is not what it says.
     """
-    found = RecordDict()
+    records = RecordDict()
     for name, record in content.items():
         if isinstance(record, ArrayRecord) and _is_large(record):
-            found[name] = unpack(record[PACKED].data)
+            records[name] = unpack(record[PACKED].data)
         elif name != PACKED:
-            found[name] = record
+            records[name] = record
     for name, data in content.config_records.get(PACKED, {}).items():
-        if not isinstance(data, bytes) or name in found:
+        if not isinstance(data, bytes) or name in records:
             raise RecordError(f"{shown(name)} is packed as {type(data).__name__}, or there twice")
-        found[name] = unpack(data)
-    return found
+        records[name] = unpack(data)
+    return records
 
 
 def _is_large(record: ArrayRecord) -> bool:

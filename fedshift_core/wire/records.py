@@ -122,11 +122,11 @@ def decode_array(name: str, array: Array) -> NDArray[Any]:
     text = _TEXT.fullmatch(data, _START, offset)
     if text is None or len(data) < offset or offset % _ALIGNMENT:
         raise RecordError(f"{name} has no header of booleans or numbers as NumPy writes it")
-    dtype, told = _dtype(text[1])
+    dtype, declared = _dtype(text[1])
     if dtype is None:
-        raise RecordError(f"{name} is of type {told!r}, which NumPy does not know")
-    if told != array.dtype:
-        raise RecordError(f"{name} holds {told}, but is said to hold {array.dtype[:40]!r}")
+        raise RecordError(f"{name} is of type {declared!r}, which NumPy does not know")
+    if declared != array.dtype:
+        raise RecordError(f"{name} holds {declared}, but is said to hold {array.dtype[:40]!r}")
     if text[3] != repr(shape).encode():
         raise RecordError(f"{name} has another shape in its header than {shape}, which it is said to have")
     if len(data) - offset != math.prod(shape) * dtype.itemsize:

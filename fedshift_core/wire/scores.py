@@ -87,8 +87,8 @@ class DomainScore:
         if correct > count:
             raise Refused(f"{correct:g} correct of {count:g} in domain {domain!r}")
         named = {name: cls.other_key(name, domain) for name in others}
-        found = {name: float(numbers[key]) for name, key in named.items() if key in numbers}
-        for name, right in found.items():
+        correct_of = {name: float(numbers[key]) for name, key in named.items() if key in numbers}
+        for name, right in correct_of.items():
             if right > count:
                 raise Refused(f"{named[name]} {right:g} of {count:g}")
-        return cls(correct, count, loss_sum, found)
+        return cls(correct, count, loss_sum, correct_of)

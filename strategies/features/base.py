@@ -48,7 +48,7 @@ class Session:
         nodes: The connected nodes that trained in it; all connected ones where none did.
         weights: The weights that are scored, of whose arrays only the shapes are looked at.
         ask: Sends nodes, each with its work in images, a question, and returns their answers.
-        hear: Is handed the numbers of each reply that is used.
+        observe: Is handed the numbers of each reply that is used.
         leave_out: Is handed each node whose reply is not used, why, and whether it is ``lost``.
     """
 
@@ -56,7 +56,7 @@ class Session:
     nodes: Sequence[Node]
     weights: ArrayRecord
     ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]]
-    hear: Callable[[Node, Mapping[str, Any]], None]
+    observe: Callable[[Node, Mapping[str, Any]], None]
     leave_out: LeaveOut
 
 
@@ -87,7 +87,7 @@ class ServerFeature:
     def passed(self, phase: str) -> None:
         """Note that a phase of the round is over (``strategies.federation.phases``)."""
 
-    def hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Take in the numbers of any reply that is used; they are checked."""
 
     def noise(self) -> float:

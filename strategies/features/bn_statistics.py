@@ -33,7 +33,7 @@ from fedshift_core.wire.names import (
 from strategies.features.base import ServerFeature, Session
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import Evaluation, Heard
+from strategies.federation.evaluation import Evaluation, Observe
 from strategies.federation.nodes import Node
 from strategies.federation.update_norms import out_of_proportion
 from strategies.federation.updates import array_record, by_reason, decode
@@ -69,18 +69,18 @@ def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max
     record = array_record(content, KNOWLEDGE)
     if record is None or NUM_EXAMPLES not in metrics:
         raise Refused(f"the reply lacks the record {KNOWLEDGE!r} or {NUM_EXAMPLES!r}")
-    told = decode(record)
+    sums = decode(record)
     wanted = {key + name: size for name, size in channels.items() for key in (BN_SUM, BN_SQUARES)}
-    if told.keys() != wanted.keys():
-        strange = sorted(told.keys() ^ wanted.keys())
+    if sums.keys() != wanted.keys():
+        strange = sorted(sums.keys() ^ wanted.keys())
         raise Refused(f"statistics do not match the model: {', '.join(strange[:3])}")
     means: Arrays = {}
     for name, size in wanted.items():
-        if told[name].shape != (size,) or told[name].dtype != np.float64:
+        if sums[name].shape != (size,) or sums[name].dtype != np.float64:
             raise Refused(
-                f"{name} has shape {told[name].shape} and type {told[name].dtype}, expected ({size},) and float64"
+                f"{name} has shape {sums[name].shape} and type {sums[name].dtype}, expected ({size},) and float64"
             )
-        means[name] = told[name] / images
+        means[name] = sums[name] / images
         check_numbers(name, means[name], max_value if name.startswith(BN_SUM) else max_value**2)
     for name in channels:
         mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
@@ -90,44 +90,44 @@ def read(node: Node, reply: Message, channels: Mapping[str, int], most: int, max
 
 
 def read_all(
-    asked: Mapping[int, Node],
+    nodes_by_id: Mapping[int, Node],
     replies: Iterable[Message],
     channels: Mapping[str, int],
     run: RunContext,
-    hear: Heard,
+    observe: Observe,
 ) -> tuple[list[tuple[Arrays, int]], list[tuple[Node, str]]]:
     """Return what nodes tell, in the order of their index, and why the others cannot be used.
 
     Args:
-        asked: The nodes by their id.
+        nodes_by_id: The nodes by their id.
         replies: One of each at most.
         channels: C by the name of the layer.
         run: The bounds.
-        hear: Is told the numbers of each reply that is used.
+        observe: Is called with the numbers of each reply that is used.
     """
-    told: dict[Node, tuple[Arrays, int]] = {}
-    waiting, problems = dict(asked), []
+    moments: dict[Node, tuple[Arrays, int]] = {}
+    waiting, problems = dict(nodes_by_id), []
     for reply in replies:
         node = waiting.pop(reply.metadata.src_node_id)
         try:
-            told[node] = read(node, reply, channels, run.config.evaluate.bn_images, run.config.federation.max_value)
-            hear(node, checks.metrics_of(reply.content))
+            moments[node] = read(node, reply, channels, run.config.evaluate.bn_images, run.config.federation.max_value)
+            observe(node, checks.metrics_of(reply.content))
         except Refused as refused:
             problems.append((node, str(refused)))
             checks.let_go(reply)
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
-    nodes = sorted(told, key=lambda node: node.index)
+    nodes = sorted(moments, key=lambda node: node.index)
     # Domains differ in the means of their features more than in prototypes (dark images and light ones).
-    strange = out_of_proportion([told[node][0] for node in nodes], MORE * run.config.federation.max_update)
+    strange = out_of_proportion([moments[node][0] for node in nodes], MORE * run.config.federation.max_update)
     problems += [(nodes[place], reason) for place, reason in strange.items()]
-    usable = [told[node] for place, node in enumerate(nodes) if place not in strange]
+    usable = [moments[node] for place, node in enumerate(nodes) if place not in strange]
     return usable, sorted(problems, key=lambda problem: problem[0].index)
 
 
 def statistics_of(run: RunContext) -> tuple[str, ...]:
     """Return the statistics that test images are scored with: those of ``evaluate.bn`` that there are."""
-    asked = run.config.evaluate.bn
-    return asked if run.model.batchnorms else tuple(name for name in asked if name != RETAKEN)
+    wanted = run.config.evaluate.bn
+    return wanted if run.model.batchnorms else tuple(name for name in wanted if name != RETAKEN)
 
 
 class BatchNormStatistics(ServerFeature):
@@ -136,7 +136,7 @@ class BatchNormStatistics(ServerFeature):
     _estimated: Arrays = {}  # noqa: RUF012 (replaced, never changed)
 
     @property
-    def ways(self) -> tuple[str, ...]:
+    def bn_names(self) -> tuple[str, ...]:
         """The statistics to score with, that of the accuracy first."""
         return statistics_of(self.run)
 
@@ -147,14 +147,14 @@ class BatchNormStatistics(ServerFeature):
             FederationError: If no node delivers any that can be used.
         """
         self._estimated = {}
-        if RETAKEN not in self.ways:
+        if RETAKEN not in self.bn_names:
             return
         most = self.run.config.evaluate.bn_images
         work = {node: expected_images(node, most) for node in session.nodes}
         channels = {name: session.weights[f"{name}.{BN_MEAN}"].shape[0] for name in self.run.model.batchnorms}
         replies = session.ask(work, {BN_IMAGES: most, TAKE_STATISTICS: True})
         usable, problems = read_all(
-            {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.hear
+            {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.observe
         )
         for node, reason in problems:
             lost = reason == checks.NO_ANSWER
@@ -167,9 +167,9 @@ class BatchNormStatistics(ServerFeature):
 
     def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
         """Say with which statistics to score, unless it is with the averaged ones alone."""
-        if self.ways == (AVERAGED,):
+        if self.bn_names == (AVERAGED,):
             return {}
-        return {BN_WAYS: list(self.ways), BN_IMAGES: self.run.config.evaluate.bn_images}
+        return {BN_WAYS: list(self.bn_names), BN_IMAGES: self.run.config.evaluate.bn_images}
 
     def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
         """Send the re-estimated statistics with a message that scores with them."""
@@ -177,27 +177,27 @@ class BatchNormStatistics(ServerFeature):
 
     def other_scores(self) -> tuple[str, ...]:
         """Return the names of the scores with all statistics but those of the accuracy."""
-        return tuple(BN_SCORE + way for way in self.ways[1:])
+        return tuple(BN_SCORE + name for name in self.bn_names[1:])
 
     def counts_other(self, name: str, *, held: bool) -> bool:
         """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""
         return held or name != BN_SCORE + OWN
 
 
-def merge(told: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:
+def merge(moments: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:
     r"""Return the statistics of all nodes' images together, by state-dict name, float32.
 
     .. math:: \mu=\frac{\sum_kn_k\mu_k}{\sum_kn_k},\quad\sigma^2=\frac{\sum_kn_km_k}{\sum_kn_k}-\mu^2
 
     Args:
-        told: Means mu_k and mean squares m_k of each node, in the order of the nodes, and its number of images n_k.
+        moments: Means mu_k and mean squares m_k of each node, in the order of the nodes, and its number of images n_k.
         layers: Names of the BatchNorm layers.
     """
-    images = sum(number for _, number in told)
-    found: Arrays = {}
+    images = sum(number for _, number in moments)
+    statistics: Arrays = {}
     for name in layers:
-        mean = sum(number * means[BN_SUM + name] for means, number in told) / images
-        square = sum(number * means[BN_SQUARES + name] for means, number in told) / images
-        found[f"{name}.{BN_MEAN}"] = np.asarray(mean, np.float32)
-        found[f"{name}.{BN_VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
-    return found
+        mean = sum(number * means[BN_SUM + name] for means, number in moments) / images
+        square = sum(number * means[BN_SQUARES + name] for means, number in moments) / images
+        statistics[f"{name}.{BN_MEAN}"] = np.asarray(mean, np.float32)
+        statistics[f"{name}.{BN_VAR}"] = np.asarray(np.maximum(square - np.square(mean), 0), np.float32)
+    return statistics

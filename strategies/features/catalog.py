@@ -67,9 +67,9 @@ class Features:
         """Note that a phase of the round is over."""
         self.each(lambda feature: feature.passed(phase))
 
-    def hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Take in the numbers of any reply that is used."""
-        self.each(lambda feature: feature.hear(node, metrics))
+        self.each(lambda feature: feature.observe(node, metrics))
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return what all features add to a message to train."""
@@ -125,7 +125,7 @@ class Features:
 
 
 def _union(parts: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for part in parts:
-        found |= part
-    return found
+        merged |= part
+    return merged

@@ -15,7 +15,7 @@ from strategies.federation.updates import Update
 
 
 def asked_of(node: Node, run: RunContext) -> dict[str, list[str]]:
-    """Return on which domains a node is to score its own model, as it is told: all whose test images it sees."""
+    """Return the domains on which a node scores its own model: all whose test images it sees."""
     own = [node.domain] if node.num_test else []
     return {LOCAL_DOMAINS: list(run.domains) if node.shared_test else own}
 
@@ -29,7 +29,7 @@ def read(
         updates: Those of the round, of nodes that were asked.
         nodes: All nodes of the federation.
         run: The run.
-        leave_out: Is told of each node whose scores cannot be used.
+        leave_out: Is called with each node whose scores cannot be used.
     """
     accuracy: dict[int, dict[str, float]] = {}
     own: dict[int, float] = {}
@@ -54,13 +54,13 @@ def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str
     Raises:
         Refused: If the node says nothing of one.
     """
-    found = {}
+    accuracy = {}
     for domain in domains:
         correct, count = right_of(metrics, LOCAL_CORRECT + domain, LOCAL_COUNT + domain)
         if not count:
             raise Refused(f"no numbers for domain {domain!r}")
-        found[domain] = 100 * correct / count
-    return found
+        accuracy[domain] = 100 * correct / count
+    return accuracy
 
 
 def own_accuracy(metrics: Mapping[str, float]) -> float | None:
@@ -75,8 +75,8 @@ class ClientModels(ServerFeature):
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return on which domains the node is to score its own model."""
         evaluate = self.run.config.evaluate
-        asked = training.scored and evaluate.scores_clients(training.server_round, self.run.rounds)
-        return dict(asked_of(node, self.run)) if asked else {}
+        scores_now = training.scored and evaluate.scores_clients(training.server_round, self.run.rounds)
+        return dict(asked_of(node, self.run)) if scores_now else {}
 
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return the numbers of each domain that the node was asked for, and of its own test set."""

@@ -20,12 +20,12 @@ from strategies.federation.updates import array_record, decode
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
 
 
-def read(content: RecordDict, asked: Mapping[str, tuple[int, int]], classes: int) -> dict[str, Counts]:
+def read(content: RecordDict, scored: Mapping[str, tuple[int, int]], classes: int) -> dict[str, Counts]:
     """Return by domain what a node counted; a domain of which it tells nothing is left out.
 
     Args:
         content: The node's reply.
-        asked: By domain how many images it scored, and how many of them are right as it says.
+        scored: By domain how many images it scored, and how many of them are right as it says.
         classes: C.
 
     Raises:
@@ -36,26 +36,26 @@ def read(content: RecordDict, asked: Mapping[str, tuple[int, int]], classes: int
     record = array_record(content, COUNTS)
     if record is None:
         raise Refused(f"the record {COUNTS!r} is not one of arrays")
-    wanted = {domain: shapes(domain, classes) for domain in asked}
-    known = {name for one in wanted.values() for name in one}
+    wanted = {domain: shapes(domain, classes) for domain in scored}
+    known = {name for names in wanted.values() for name in names}
     for name in record:
         if name not in known:
             raise Refused(f"unknown counts {plain(name, MOST_NAME)!r}")
-    told = decode(record)
-    found = {}
-    for domain, (images, right) in asked.items():
-        if told.keys() & wanted[domain].keys():
-            _check_shapes(told, wanted[domain])
-            found[domain] = from_arrays(told, domain)
-            _check(told, found[domain], domain, images, right)
-    return found
+    arrays = decode(record)
+    counts_of = {}
+    for domain, (images, right) in scored.items():
+        if arrays.keys() & wanted[domain].keys():
+            _check_shapes(arrays, wanted[domain])
+            counts_of[domain] = from_arrays(arrays, domain)
+            _check(arrays, counts_of[domain], domain, images, right)
+    return counts_of
 
 
-def _check_shapes(told: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
+def _check_shapes(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
     for name, (shape, kind) in wanted.items():
-        if name not in told:
+        if name not in arrays:
             raise Refused(f"the counts lack {name}")
-        array = told[name]
+        array = arrays[name]
         if array.shape != shape or array.dtype != kind:
             raise Refused(
                 f"{name} has shape {array.shape} and type {array.dtype}, expected {shape} and {np.dtype(kind)}"
@@ -64,7 +64,7 @@ def _check_shapes(told: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type
             raise Refused(f"{name} holds numbers below 0, or that are not finite")
 
 
-def _check(told: Arrays, counts: Counts, domain: str, images: int, right: int) -> None:
+def _check(arrays: Arrays, counts: Counts, domain: str, images: int, right: int) -> None:
     """Hold counts against how many images were scored and how many of them are right, and against one another."""
     of_class, right_of, predicted = counts.classes
     name = (CLASSES if counts.confusion is None else CONFUSION) + domain
@@ -72,7 +72,7 @@ def _check(told: Arrays, counts: Counts, domain: str, images: int, right: int) -
     if (right_of > np.minimum(of_class, predicted)).any():
         raise Refused(f"{name} has more right of a class than there are")
     name = CALIBRATION + domain
-    number, correct, confidence = told[name]
+    number, correct, confidence = arrays[name]
     _equal(name, [number.sum(), correct.sum()], [images, right])
     edges = np.arange(CALIBRATION_BINS + 1) / CALIBRATION_BINS
     low, high = (number * (edge + slack) for edge, slack in ((edges[:-1], -ROUNDING), (edges[1:], ROUNDING)))
@@ -85,10 +85,10 @@ def _check(told: Arrays, counts: Counts, domain: str, images: int, right: int) -
         _equal(CLASS_SCORES + domain, [*own, *others], [*of_class, *(images - of_class)])
 
 
-def _equal(name: str, found: Iterable[float], expected: Iterable[float]) -> None:
-    for one, other in zip(found, expected, strict=True):
-        if one != other:
-            raise Refused(f"{name} counts {one:g} images, expected are {other:g}")
+def _equal(name: str, actual: Iterable[float], expected: Iterable[float]) -> None:
+    for number, wanted in zip(actual, expected, strict=True):
+        if number != wanted:
+            raise Refused(f"{name} counts {number:g} images, expected are {wanted:g}")
 
 
 class Figures(ServerFeature):
@@ -109,8 +109,8 @@ class Figures(ServerFeature):
         """Return the counts of each domain, checked against its accuracy."""
         if not self._counts(evaluation):
             return {}
-        asked = {answer.part.domain: (int(answer.score.count), int(answer.score.correct)) for answer in answers}
-        return read(content, asked, self.run.num_classes)
+        scored = {answer.part.domain: (int(answer.score.count), int(answer.score.correct)) for answer in answers}
+        return read(content, scored, self.run.num_classes)
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
         """Write by domain the sum of the counts of the same parts as the accuracy; None where a node sent none."""

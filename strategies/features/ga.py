@@ -42,7 +42,7 @@ NODES, WEIGHTS, LAST, OWN = "ga/nodes", "ga/weights", "ga/last", "ga/own"
 
 
 def asked_of(rule: AggregationConfig) -> dict[str, list[str]]:
-    """Return what a node is asked when it trains, as it is told; nothing by another rule."""
+    """Return the gap that a node is asked for when it trains; nothing by another rule."""
     return {GAP: [rule.gap, rule.gap_on]} if rule.weights == "ga" else {}
 
 
@@ -78,10 +78,10 @@ def weigh(
         if update.node.index in own and LOCAL_RECEIVED in update.metrics
     }
     weights = adjusted(weights, gaps, step_of(rule, server_round - 1, rounds, len(weights)), centred=rule.gap_centred)
-    told = {update.node.index: update.metrics[LOCAL_TRAINED] for update in updates if LOCAL_TRAINED in update.metrics}
+    trained = {u.node.index: u.metrics[LOCAL_TRAINED] for u in updates if LOCAL_TRAINED in u.metrics}
     return among([weights[update.node.index] for update in updates]), {
         NODES: np.array(list(weights), np.int64), WEIGHTS: np.array(list(weights.values())),
-        LAST: np.array(list(told), np.int64), OWN: np.array(list(told.values()), np.float64),
+        LAST: np.array(list(trained), np.int64), OWN: np.array(list(trained.values()), np.float64),
     }  # fmt: skip
 
 
@@ -96,13 +96,13 @@ def adjusted(
         step: d_t, how far the node with the largest gap moves.
         centred: The mean of the gaps is taken off them.
     """
-    found = dict(weights)
+    changed = dict(weights)
     middle = sum(gaps.values()) / len(gaps) if gaps and centred else 0.0
     largest = max((abs(gap - middle) for gap in gaps.values()), default=0.0)
     if largest > 0:
         for node, gap in gaps.items():
-            found[node] = min(max(found[node] + step * (gap - middle) / largest, 0.0), 1.0)
-    return dict(zip(found, among(list(found.values())), strict=True))
+            changed[node] = min(max(changed[node] + step * (gap - middle) / largest, 0.0), 1.0)
+    return dict(zip(changed, among(list(changed.values())), strict=True))
 
 
 def among(weights: Sequence[float]) -> list[float]:

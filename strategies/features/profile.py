@@ -37,13 +37,13 @@ class Clock:
         self._server[part] = self._server.get(part, 0.0) + now - self._last
         self._last = now
 
-    def hear(self, node: int, metrics: Mapping[str, Any]) -> None:
+    def add(self, node: int, metrics: Mapping[str, Any]) -> None:
         """Add what the node with this index says of its time, as ``checks`` lets it pass."""
-        told = {name: value for name, value in metrics.items() if name.startswith(SECONDS)}
-        for name, value in told.items():
+        seconds = {name: value for name, value in metrics.items() if name.startswith(SECONDS)}
+        for name, value in seconds.items():
             part = name.removeprefix(SECONDS)
             self._nodes[part] = self._nodes.get(part, 0.0) + float(value)
-        if told and PROCESS in metrics:
+        if seconds and PROCESS in metrics:
             self._lanes.add(float(metrics[PROCESS]) if self._shared else float(node))
 
     def report(self) -> dict[str, Any]:
@@ -72,10 +72,10 @@ class Profile(ServerFeature):
         """Add the time since the last phase to this one."""
         self._clock.lap(phase)
 
-    def hear(self, node: Node, metrics: Mapping[str, Any]) -> None:
+    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Add what a node says of its time."""
         if self.run.config.profile:
-            self._clock.hear(node.index, metrics)
+            self._clock.add(node.index, metrics)
 
     def finish_round(self, result: RoundResult) -> None:
         """Write the round's report."""

@@ -47,7 +47,7 @@ Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 
 
 def merge(
-    config: AggregationConfig, updates: list[Update], weights: list[float], sent: Arrays, asked: int
+    config: AggregationConfig, updates: list[Update], weights: list[float], sent: Arrays, sent_to: int
 ) -> ArrayRecord:
     """Return the next shared weights by a run's robust rule; the list is emptied.
 
@@ -56,22 +56,22 @@ def merge(
         updates: In the order of the nodes, on which sums depend.
         weights: One per update, summing to 1.
         sent: The weights from which the updates came.
-        asked: How many nodes were asked.
+        sent_to: How many nodes were asked.
 
     Raises:
         FederationError: If too few of them answered, which would let one of them have its will.
     """
     if config.robust in ("median", "clip"):
-        _check_came(config, len(updates), asked)
+        _check_came(config, len(updates), sent_to)
     if config.robust == "clip":
         return _clipped(updates, weights, sent, config.clip_norm)
     if config.robust == "krum":
         record = updates[krum(updates, sent, config.malicious)].record
     elif config.robust == "trimmed_mean":
-        cut = cut_off(config.trim, asked)
+        cut = cut_off(config.trim, sent_to)
         if len(updates) <= 2 * cut:
             raise FederationError(
-                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of {asked} nodes "
+                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of {sent_to} nodes "
                 f"off at each end; {len(updates)} delivered a usable result"
             )
         record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))
@@ -94,7 +94,7 @@ def check_number(config: AggregationConfig, nodes: int) -> None:
         )
 
 
-def _check_came(config: AggregationConfig, came: int, asked: int) -> None:
+def _check_came(config: AggregationConfig, came: int, sent_to: int) -> None:
     """Refuse to merge fewer updates than the rule protects with.
 
     Raises:
@@ -103,7 +103,7 @@ def _check_came(config: AggregationConfig, came: int, asked: int) -> None:
     needed, _ = needs(config)
     if came < needed:
         raise FederationError(
-            f"aggregation.robust={config.robust} needs the updates of {needed} nodes, {came} of {asked} delivered a "
+            f"aggregation.robust={config.robust} needs the updates of {needed} nodes, {came} of {sent_to} delivered a "
             "usable result; with more nodes than it needs, some may fail"
         )
 
@@ -124,7 +124,7 @@ def needs(config: AggregationConfig) -> tuple[int, str]:
     return 1, ""
 
 
-def told(config: AggregationConfig) -> str:
+def description(config: AggregationConfig) -> str:
     """Say in one line what a rule does, and which weights of nodes it leaves unused."""
     unused = "each node alike: aggregation.weights and the method's own are not used"
     if config.robust == "clip":

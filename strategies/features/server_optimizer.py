@@ -69,7 +69,7 @@ def step(
     return encode(weights), kept
 
 
-def told(config: ServerConfig) -> str:
+def description(config: ServerConfig) -> str:
     """Say in one line what the server does after the average."""
     parts = {"fedavgm": ("momentum",), "fedadagrad": ("tau",)}.get(config.optimizer, ("beta1", "beta2", "tau"))
     more = ", ".join(f"{name} {getattr(config, name):g}" for name in parts)

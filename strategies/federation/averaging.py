@@ -13,7 +13,7 @@ from fedshift_core.wire.records import Draft, encode_array
 
 
 class RunningAverage:
-    """Sum of weighted arrays with one accumulator: beside it, memory holds one block.
+    """Sum of weighted arrays with one accumulator; memory holds one block in addition.
 
     Add in a fixed order: float sums depend on it. Floating arrays keep their dtype; integer arrays
     (BatchNorm's ``num_batches_tracked``) are summed in float64 and rounded back to their own dtype.

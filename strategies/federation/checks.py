@@ -80,7 +80,7 @@ Known = Mapping[str, Range]
 
 ANY_COUNT = Range(0, LARGEST_COUNT)
 _ONE = Range(1, 1)
-#: What a node may say beside the results of its work.
+#: What a node may say in addition to the results of its work.
 _ASIDE: Known = {
     PROCESS: ANY_COUNT, KEPT: _ONE, STARTED_ANEW: _ONE,
     **{SECONDS + part: Range(0, MOST_SECONDS, whole=False) for part in WORK},
@@ -140,7 +140,7 @@ def _why(name: str) -> str:
 
 
 def check_numbers_of(metrics: Mapping[str, Any], known: Known) -> None:
-    """Check all names and numbers of a reply; what a node may say beside its results is allowed always.
+    """Check all names and numbers of a reply; a node may always add what is in ``_ASIDE``.
 
     Raises:
         Refused: If one is not allowed.

@@ -1,4 +1,4 @@
-"""What a strategy is told of the run, and what it tells of a round."""
+"""What a strategy knows of the run, and what it reports of a round."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +37,7 @@ class ModelFacts:
         own_parts: What a node scores has parts that only its own local training changes.
         scores_images_alone: A test set may be divided: the score of an image depends on no other image.
         terms: Names of all loss terms that nodes may report: those of the method, of modules, of any client.
-        scores: Names of the other ways in which nodes may score test images.
+        scores: Names of the other scores that nodes may report of test images.
         batchnorms: Names of the BatchNorm layers whose statistics travel with the weights.
         buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
         start: What nodes begin from in addition to the shared weights, by state-dict name; sent to each once.
@@ -197,8 +197,8 @@ class RoundResult:
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
-        counts: By domain what the figures are made of, None where a node told none; empty where nobody was asked.
-        statistics: BatchNorm's statistics that were taken anew, by state-dict name; empty where none were.
+        counts: By domain what the figures are made of, None where a node sent none; empty where nobody was asked.
+        statistics: BatchNorm's statistics that were re-estimated, by state-dict name; empty where none were.
         untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round
             was scored, in their order; whether they were scored says ``evaluate.untrained``.
     """

@@ -21,7 +21,7 @@ MIN_BATCHES = 8
 
 
 Questions = dict[Node, list[Part]]
-Heard = Callable[[Node, Mapping[str, Any]], None]
+Observe = Callable[[Node, Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class ClientScores:
 
     Attributes:
         nodes: All nodes of the federation, in the order of their index.
-        accuracy: Top-1 accuracy in percent, by index of the node and by domain; only what was told.
+        accuracy: Top-1 accuracy in percent, by index of the node and by domain; only what was reported.
         own: Accuracy on the node's own test set, by index, where that is only a part of its domain's.
     """
 
@@ -208,12 +208,12 @@ class Evaluation:
         """Return whom to ask instead for the parts that still have no answer; empty if nobody is left."""
         return self._ask({})
 
-    def read(self, replies: Iterable[Message], heard: Heard = lambda node, metrics: None) -> list[tuple[Node, str]]:
+    def read(self, replies: Iterable[Message], observe: Observe = lambda node, metrics: None) -> list[tuple[Node, str]]:
         """Take in the answers; return the nodes that failed, each with the reason.
 
         Args:
             replies: One of each node at most; what is not used is let go.
-            heard: Is told the numbers of each reply that is used.
+            observe: Is called with the numbers of each reply that is used.
         """
         came = {reply.metadata.src_node_id: reply for reply in replies}
         failed = []
@@ -222,7 +222,7 @@ class Evaluation:
             try:
                 if reply is None:
                     raise Refused(checks.NO_ANSWER)
-                heard(node, self._add(node, reply, tasks))
+                observe(node, self._add(node, reply, tasks))
             except Refused as refused:
                 failed.append((node, str(refused)))
                 if reply is not None:
@@ -255,12 +255,12 @@ class Evaluation:
 
     def spread(self) -> dict[str, float | None]:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""
-        found: dict[str, float | None] = {}
+        deviations: dict[str, float | None] = {}
         for domain in self._domains:
             scores = [answer.score for answer in self._answers(domain)]
             each = [100 * score.correct / score.count for score in scores if score.count]
-            found[domain] = statistics.stdev(each) if len(each) > 1 else None
-        return found
+            deviations[domain] = statistics.stdev(each) if len(each) > 1 else None
+        return deviations
 
     def _missing(self) -> set[str]:
         return {task.part.domain for task in self._tasks if task.divided and task.answer is None}
@@ -273,10 +273,10 @@ class Evaluation:
         checks.check_numbers_of(metrics, self._known(node, tasks))
         answers = [_answer(node, metrics, task, self._scores) for task in tasks]
         for extra in self._extras:
-            found = extra.read_scores(content, answers, self)
+            scores_of = extra.read_scores(content, answers, self)
             answers = [
-                replace(answer, extra={**answer.extra, extra.name: found[answer.part.domain]})
-                if answer.part.domain in found
+                replace(answer, extra={**answer.extra, extra.name: scores_of[answer.part.domain]})
+                if answer.part.domain in scores_of
                 else answer
                 for answer in answers
             ]
@@ -336,7 +336,7 @@ class Evaluation:
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]
 
-    def _ask(self, asked: dict[Node, list[_Task]]) -> Questions:
+    def _ask(self, tasks_of: dict[Node, list[_Task]]) -> Questions:
         """Give each open part to a node; a node gets one part of a domain at a time, as its answer has one place."""
         lost = {task.part.domain for task in self._tasks if task.divided and not task.answer and not task.untried}
         busy: set[tuple[Node, str]] = set()
@@ -348,9 +348,9 @@ class Evaluation:
             node = next((node for node in free if node not in self._failed), free[0])
             task.untried.remove(node)
             busy.add((node, domain))
-            asked.setdefault(node, []).append(task)
-        self._asked = asked
-        return {node: [task.part for task in tasks] for node, tasks in asked.items()}
+            tasks_of.setdefault(node, []).append(task)
+        self._asked = tasks_of
+        return {node: [task.part for task in tasks] for node, tasks in tasks_of.items()}
 
 
 def sample_size(images: int, batch: int, share: float) -> int:

@@ -99,20 +99,20 @@ class Introduction:
         # Simulated nodes know how many they are.
         return Answer(node, fastest, announced if node.shared_test else 0)
 
-    def _counts(self, told: object) -> tuple[int, ...]:
+    def _counts(self, announced: object) -> tuple[int, ...]:
         """Return the training images per class; a list of another length is not looked through."""
-        if not isinstance(told, list) or len(told) != self._num_classes:
-            found = f"{len(told)} classes" if isinstance(told, list) else "no list"
+        if not isinstance(announced, list) or len(announced) != self._num_classes:
+            description = f"{len(announced)} classes" if isinstance(announced, list) else "no list"
             raise FederationError(
-                f"a node announces training images of {found}, expected are {self._num_classes} classes"
+                f"a node announces training images of {description}, expected are {self._num_classes} classes"
             )  # fmt: skip
-        return tuple(_whole(CLASS_COUNTS, count) for count in told)
+        return tuple(_whole(CLASS_COUNTS, count) for count in announced)
 
     def _check(self, node: Node) -> None:
         """Refuse what a node says of itself if it makes no sense in this run."""
         if node.domain not in self._domains:
-            told = plain(node.domain, MOST_NAME) if isinstance(node.domain, str) else type(node.domain).__name__
-            raise FederationError(f"a node says that its domain is {told!r}; allowed are {', '.join(self._domains)}")
+            name = plain(node.domain, MOST_NAME) if isinstance(node.domain, str) else type(node.domain).__name__
+            raise FederationError(f"a node says that its domain is {name!r}; allowed are {', '.join(self._domains)}")
         if not node.num_examples:
             raise FederationError(f"a node of {node.domain!r} announces 0 training images, expected at least one")
         if node.shared_test and not self._simulated:
@@ -121,19 +121,19 @@ class Introduction:
             )
 
 
-def _digest(told: object) -> str:
-    """Return the SHA-256 of a node's copy of the public set; empty where it told none."""
-    if not isinstance(told, str) or (told and not _SHA256.fullmatch(told)):
+def _digest(digest: object) -> str:
+    """Return the SHA-256 of a node's copy of the public set; empty where it sent none."""
+    if not isinstance(digest, str) or (digest and not _SHA256.fullmatch(digest)):
         raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
-    return told
+    return digest
 
 
 def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:
     number = whole(value, least, most)
     if number is None:
-        found = f"{value:g}" if isinstance(value, int | float) else f"a {type(value).__name__}"  # of any length
+        description = f"{value:g}" if isinstance(value, int | float) else f"a {type(value).__name__}"  # of any length
         raise FederationError(
-            f"a node's answer about itself makes no sense: {key} is {found}, "
+            f"a node's answer about itself makes no sense: {key} is {description}, "
             f"expected a whole number from {least} to {most}"
         )
     return number

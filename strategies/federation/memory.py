@@ -14,14 +14,14 @@ log = logging.getLogger("fedshift")
 
 @dataclass
 class NodeMemory:
-    """Tells each node which memory it must have, and hears which it has.
+    """Tells each node which memory it must have, and records which it has.
 
     Attributes:
         run_id: Names the run for the nodes, also after it was resumed; empty where nothing is kept on disk.
         kept_in: Folder for simulated nodes; empty for real ones, which have their own.
         resumed_after: The rounds after which the run was resumed.
         rounds: By index of the node, the last round in which it kept something.
-        chosen: Rounds of which nodes keep their memory beside those that a run can go back to by itself.
+        chosen: Rounds of which nodes keep their memory in addition to those that a run can go back to by itself.
     """
 
     run_id: str = ""
@@ -37,13 +37,13 @@ class NodeMemory:
             memory_round=self.rounds.get(node.index, 0),
         )  # fmt: skip
 
-    def hear(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
+    def record(self, node: Node, server_round: int, metrics: Mapping[str, Any]) -> str:
         """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""
         problem = ""
         if STARTED_ANEW in metrics and node.index in self.rounds:
             problem = f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started them anew"
-            told = {"event": "started_anew", "round": server_round, "node": node.index, "domain": node.domain}
-            log.warning("round %d: %s", server_round, problem, extra=told)
+            fields = {"event": "started_anew", "round": server_round, "node": node.index, "domain": node.domain}
+            log.warning("round %d: %s", server_round, problem, extra=fields)
         if KEPT in metrics:
             self.rounds[node.index] = server_round
         return problem

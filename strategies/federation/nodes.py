@@ -50,7 +50,7 @@ class Node:
 
 
 class Listener:
-    """Is told what a run is doing, for whoever watches it; this one does nothing."""
+    """Receives what a run is doing, for whoever watches it; this one does nothing."""
 
     def waiting(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         """Too few nodes are connected (``present``, of all ``nodes``) to begin the next round."""
@@ -65,7 +65,7 @@ class Listener:
         """Nodes are asked to train or to evaluate; once more in an evaluation in which others failed."""
 
     def answered(self, node_ids: Collection[int]) -> None:
-        """Nodes have answered, usably or not; some of them may have been told of before."""
+        """Nodes have answered, usably or not; some of them may have been reported before."""
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
         """A node's answer is not used."""

@@ -1,4 +1,4 @@
-"""What nodes begin from beside the weights that travel each round: what is frozen, and private parts out of a file.
+"""What nodes begin from in addition to the weights of each round: frozen weights, and private parts out of a file.
 
 It is sent to a node once, with the first message that asks it for work, and kept there. A node that does not have it
 any more answers with an error, and so is sent it again.
@@ -20,11 +20,11 @@ class Start:
         frozen: Names of shared weights that never change; their values are in ``arrays``.
 
     Attributes:
-        beside: All nodes find it beside them: those of a simulation that goes on, in the run folder.
+        on_disk: All nodes find it on their disk: those of a simulation that goes on, in the run folder.
     """
 
     def __init__(self, arrays: Arrays, frozen: frozenset[str]) -> None:
-        self.beside = False
+        self.on_disk = False
         self._arrays, self._frozen = arrays, frozen
         self._digest = digest(arrays) if arrays else ""
         self._record: ArrayRecord | None = None
@@ -38,14 +38,14 @@ class Start:
         if not self._digest:
             return "", None
         self._sent.discard(node_id)
-        if node_id in self._given or self.beside:
+        if node_id in self._given or self.on_disk:
             return self._digest, None
         if self._record is None:
             self._record = encode(self._arrays)
         self._sent.add(node_id)
         return self._digest, self._record
 
-    def heard(self, answers: Iterable[Message]) -> None:
+    def record_answers(self, answers: Iterable[Message]) -> None:
         """Note who has it: who answered, and not with an error."""
         for answer in answers if self._digest else ():
             node_id = answer.metadata.src_node_id

@@ -20,7 +20,7 @@ class Sent:
     Flower's SuperLink checks who sends an envelope and what that answers. What a strategy is shown as a reply's sender
     and as the message that it answers is what the node wrote inside (``Message.inflate`` of Flower 1.41), so a node
     could speak for another one, or send what it sent in an earlier round. But it knows the ids of its own messages
-    alone: they are digests of what was sent, and when. Old weights in a new answer are not told from new ones.
+    alone: they are digests of what was sent, and when. Old weights in a new answer are not distinguished from new ones.
     """
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
@@ -32,12 +32,12 @@ class Sent:
         answers: dict[int, Message] = {}
         strays = []
         for reply in replies:
-            told = reply.metadata
-            sent = self._metadata.get(told.src_node_id)
-            if sent is None or told.reply_to_message_id != sent.message_id or told.src_node_id in answers:
+            metadata = reply.metadata
+            sent = self._metadata.get(metadata.src_node_id)
+            if sent is None or metadata.reply_to_message_id != sent.message_id or metadata.src_node_id in answers:
                 strays.append(reply)
             else:
-                answers[told.src_node_id] = reply
+                answers[metadata.src_node_id] = reply
         return list(answers.values()), strays
 
 
@@ -47,9 +47,9 @@ def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round
     for stray in strays:
         let_go(stray)
         if node := by_id.get(stray.metadata.src_node_id):
-            told = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
+            fields = {"event": "stray_answer", "round": server_round, "node": node.index, "domain": node.domain}
             log.warning(
-                "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=told
+                "round %d: an answer of %s is not to what it was sent last: dropped", server_round, node, extra=fields
             )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ log = logging.getLogger("fedshift")
 
 POLL_SECONDS = 0.2
 REMIND_SECONDS = 10.0
-#: A round waits no longer for what a new node says of itself; later it is heard in the background. Before the first
+#: A round waits no longer for what a new node says of itself; later it is read in the background. Before the first
 #: round, when nodes may have to read all their images first, it is ``federation.node_timeout``.
 NEWCOMER_SECONDS = 15.0
 MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
@@ -41,8 +41,8 @@ class Roster:
     """The nodes of a federation, by index.
 
     Attributes:
-        listener: Is told who is connected.
-        fastest: By node id, what trains fastest there, of nodes that told it.
+        listener: Is called with who is connected.
+        fastest: By node id, what trains fastest there, of nodes that reported it.
         silence: Which nodes do not answer; none of a simulation.
         max_images: How many times the median of the nodes' training images one weighs by at most.
     """
@@ -65,7 +65,7 @@ class Roster:
         self._copy: Any = None  # of the public set, once the first nodes have their places
         self._nodes: dict[int, Node] = {}  # by node id
         self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
-        self._doubled: set[int] = set()  # node ids that wait, and were told of, because their place is taken
+        self._doubled: set[int] = set()  # node ids that wait, and were reported, because their place is taken
         self._reasons: dict[str, int] = {}  # why nodes were refused, with their number
         self._connected = 0  # nodes with a place that were connected at the last look
         self._announced = 0  # how many nodes there are by the nodes' own word
@@ -126,8 +126,8 @@ class Roster:
             if now - started > timeout:
                 raise FederationError(self._too_few(here, wanted, timeout))
             if now - reminded > REMIND_SECONDS:
-                told = {"event": "waiting"}
-                log.info("waiting for nodes: %d of %d are here", here, wanted, extra=told)
+                fields = {"event": "waiting"}
+                log.info("waiting for nodes: %d of %d are here", here, wanted, extra=fields)
                 reminded = now
             time.sleep(POLL_SECONDS)
 
@@ -192,8 +192,8 @@ class Roster:
         nodes = self.nodes
         for node in nodes:
             if node.index not in known:
-                told = {"event": "new_node", "node": node.index, "domain": node.domain}
-                log.info("%s is new: %d images", node, node.num_examples, extra=told)
+                fields = {"event": "new_node", "node": node.index, "domain": node.domain}
+                log.info("%s is new: %d images", node, node.num_examples, extra=fields)
         present = [node for node in nodes if node.node_id in ids]
         self._connected = len(present)
         answering = self._answering(present)
@@ -206,13 +206,13 @@ class Roster:
         if self._simulated or self.silence.has(node.node_id):
             return
         self.silence.miss(node.node_id, kind)
-        told = {"event": "silent_node", "node": node.index, "domain": node.domain}
-        log.warning("%s does not answer: it is asked in the background, the others go on", node, extra=told)
+        fields = {"event": "silent_node", "node": node.index, "domain": node.domain}
+        log.warning("%s does not answer: it is asked in the background, the others go on", node, extra=fields)
         self.listener.silent(self.silence.since())
 
-    def heard(self, node_ids: Iterable[int], kind: str) -> None:
+    def record_answers(self, node_ids: Iterable[int], kind: str) -> None:
         """Note that nodes have answered a message of this type."""
-        self.silence.hear(node_ids, kind)
+        self.silence.record_answers(node_ids, kind)
 
     def _answering(self, present: Sequence[Node]) -> list[Node]:
         """Return the connected nodes without those that are silent; who answers again is taken back."""
@@ -221,8 +221,8 @@ class Roster:
         back = set(self.silence.back(also_resting=resting_too))
         for node in present:
             if node.node_id in back:
-                told = {"event": "node_back", "node": node.index, "domain": node.domain}
-                log.info("%s answers again, and takes part again", node, extra=told)
+                fields = {"event": "node_back", "node": node.index, "domain": node.domain}
+                log.info("%s answers again, and takes part again", node, extra=fields)
         return [node for node in taken if not self.silence.has(node.node_id)]
 
     def wait_for(self, grid: Grid, at_least: int, timeout: float) -> list[Node]:
@@ -330,8 +330,8 @@ class Roster:
                     self._doubled.add(node.node_id)
                 continue
             if former is not None:
-                told = {"event": "node_back", "node": former.index, "domain": former.domain}
-                log.info("%s is here again, under a new id", former, extra=told)
+                fields = {"event": "node_back", "node": former.index, "domain": former.domain}
+                log.info("%s is here again, under a new id", former, extra=fields)
                 del self._nodes[former.node_id]
                 self._refused.add(former.node_id)
                 self.silence.forget(former.node_id)
@@ -342,10 +342,10 @@ class Roster:
     def _tell_of_large(self) -> None:
         """Say which nodes announce so many images that they weigh by fewer, or that their scores are not counted."""
         for node in self.nodes:
-            if node.index not in self._large and (told := announced.warning(node, self.nodes, self.max_images)):
+            if node.index not in self._large and (warning := announced.warning(node, self.nodes, self.max_images)):
                 self._large.add(node.index)
-                extra = {"event": "many_images", "node": node.index, "domain": node.domain}
-                log.warning("%s announces %s (federation.max_images)", node, told, extra=extra)
+                fields = {"event": "many_images", "node": node.index, "domain": node.domain}
+                log.warning("%s announces %s (federation.max_images)", node, warning, extra=fields)
 
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)

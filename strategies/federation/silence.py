@@ -70,7 +70,7 @@ class Silence:
         rest = self._round + (min(2 ** (times - 1), MOST_REST + 1) if times > 1 else 0)
         self._silent[node_id] = _Silent(self._now(), self._clock(), rest)
 
-    def hear(self, node_ids: Iterable[int], kind: str) -> None:
+    def record_answers(self, node_ids: Iterable[int], kind: str) -> None:
         """Note that nodes have answered a message of this type: who did not before is as good as any other again."""
         for node_id in node_ids:
             if self._missed.get(node_id, ("", 0))[0] == kind:
@@ -116,22 +116,22 @@ class Silence:
         Args:
             also_resting: Those whose rest is not over, too: there is nobody else.
         """
-        found = [i for i, s in self._silent.items() if s.answered and (also_resting or s.rest <= self._round)]
-        for node_id in found:
+        answered = [i for i, s in self._silent.items() if s.answered and (also_resting or s.rest <= self._round)]
+        for node_id in answered:
             del self._silent[node_id]
-        return found
+        return answered
 
     def _pull(self, grid: Grid) -> list[Message]:
         """Return the answers that are here: of each node those to a question that it was asked."""
-        asked = {message_id: node_id for node_id, silent in self._silent.items() for message_id in silent.pending}
+        node_of = {message_id: node_id for node_id, silent in self._silent.items() for message_id in silent.pending}
         answers = []
-        for reply in grid.pull_messages(list(asked)) if asked else ():
+        for reply in grid.pull_messages(list(node_of)) if node_of else ():
             message_id = reply.metadata.reply_to_message_id
-            if message_id not in asked:
+            if message_id not in node_of:
                 continue
-            silent = self._silent[asked[message_id]]
+            silent = self._silent[node_of[message_id]]
             silent.pending = [pending for pending in silent.pending if pending != message_id]
-            if reply.metadata.src_node_id == asked[message_id]:  # else it is the SuperLink's word for it
+            if reply.metadata.src_node_id == node_of[message_id]:  # else it is the SuperLink's word for it
                 silent.answered = True
                 answers.append(reply)
         return answers

@@ -61,10 +61,10 @@ class SentWeights:
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
         moved = change(got, self.arrays)
-        found = max(moved - self._noise, 0.0) / self.base
-        if found > self._max_update:
+        ratio = max(moved - self._noise, 0.0) / self.base
+        if ratio > self._max_update:
             raise Wild(
-                f"the weights changed by {found:.3g} times the norm of those that were sent, allowed is "
+                f"the weights changed by {ratio:.3g} times the norm of those that were sent, allowed is "
                 f"{self._max_update:g} at most (federation.max_update; training diverged? try a lower train.lr)"
             )
         return moved
@@ -74,7 +74,7 @@ def far_from_others(changes: Sequence[float], images: Sequence[int], base: float
     """Find changes of the weights that are far longer than those of the round's other nodes.
 
     Each is held against the median of the round. A node with more images than the median trains for more steps, so it
-    may go farther by as much. Changes that are short beside the weights are never too long: late in a run most nodes
+    may go farther by as much. Changes that are short next to the weights are never too long: late in a run most nodes
     may hardly move. One node or two have no median that says anything.
 
     Args:
@@ -122,11 +122,11 @@ def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict
             continue
         norms = [_of_a_row(arrays[name]) for arrays in contributions]
         middle = max(float(np.median(norms)), SHORTEST)
-        for place, found in enumerate(norms):
-            if found > max_update * middle:
+        for place, norm in enumerate(norms):
+            if norm > max_update * middle:
                 problems.setdefault(
                     place,
-                    f"the norm of {name} is {found / middle:.3g} times the median of this round's nodes, allowed is "
+                    f"the norm of {name} is {norm / middle:.3g} times the median of this round's nodes, allowed is "
                     f"{max_update:g} at most (federation.max_update)",
                 )
     return problems

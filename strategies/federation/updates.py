@@ -104,19 +104,19 @@ class Sifted:
 
 
 def sift(
-    asked: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
+    nodes_by_id: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
     sent: SentWeights, max_update: float,
 ) -> Sifted:  # fmt: skip
     """Return the replies that may be averaged, and why the others may not; both by node index.
 
     Args:
-        asked: The nodes that were, by their id.
+        nodes_by_id: The nodes that were, by their id.
         replies: One of each at most; what is not used is let go.
         read: Returns a reply as an update, or raises ``Refused``.
         sent: The weights that they were sent.
         max_update: How many times the median of a round a change or a contribution may be.
     """
-    waiting = dict(asked)
+    waiting = dict(nodes_by_id)
     updates, problems, wild = [], [], 0
     for reply in replies:
         node = waiting.pop(reply.metadata.src_node_id)
@@ -127,7 +127,7 @@ def sift(
             # A node that finds such numbers itself answers with an error that says so.
             wild += isinstance(refused, Wild) or (reply.has_error() and NOT_FINITE in str(refused))
             checks.let_go(reply)
-    answers = len(asked) - len(waiting)
+    answers = len(nodes_by_id) - len(waiting)
     problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
     updates.sort(key=lambda update: update.node.index)
     moved, images = [update.change for update in updates], [update.num_examples for update in updates]
@@ -150,8 +150,8 @@ def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
 
 def mean_losses(updates: list[Update]) -> dict[str, float]:
     """Average each loss over the nodes that report it, by number of examples."""
-    told = {name for update in updates for name in update.metrics}
-    names = sorted(name for name in told if name == LOSS or name.startswith(LOSS_TERM))
+    reported = {name for update in updates for name in update.metrics}
+    names = sorted(name for name in reported if name == LOSS or name.startswith(LOSS_TERM))
     means = {}
     for name in names:
         having = [update for update in updates if name in update.metrics]

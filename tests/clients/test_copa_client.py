@@ -38,7 +38,7 @@ def heads(seed: int = 0, number: int = M) -> Arrays:
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, own: int = 1) -> CopaClient:
-    return new_client(CopaClient, params, heads() if knowledge is None else knowledge, told={"head": own}, epochs=1)
+    return new_client(CopaClient, params, heads() if knowledge is None else knowledge, scalars={"head": own}, epochs=1)
 
 
 def probabilities(z: np.ndarray, place: int) -> np.ndarray:
@@ -89,7 +89,7 @@ def test_every_node_scores_by_all_heads(own: int | None, form: str) -> None:
     """The domain of the node makes no difference, bit for bit: one global model."""
     made = client({"ensemble": form}, own=own or 0)
     if own is None:
-        made.told = {}
+        made.scalars = {}
     made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: []})
     made.model.eval()
     x = normalised(made.train_set, made.setup.images)

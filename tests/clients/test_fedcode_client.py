@@ -48,7 +48,7 @@ def client(
 ) -> FedCodeClient:
     """A client, and from round 2 on what the server sent: prototypes and, unless it is new, its pseudo-label."""
     fields = {} if known is None or label is None else {"pseudo-label": label}
-    return new_client(FedCodeClient, params, known, told=fields, **options)
+    return new_client(FedCodeClient, params, known, scalars=fields, **options)
 
 
 def knowledge(width: int = D) -> Arrays:

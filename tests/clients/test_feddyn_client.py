@@ -64,7 +64,7 @@ def test_what_stays_on_the_node_and_buffers_have_no_state() -> None:
 
 
 def test_the_servers_word_for_a_nodes_own_alpha_goes_before_the_runs() -> None:
-    result, own = client(), client(alpha=3 * ALPHA)
-    result.told = {"alpha": 3 * ALPHA}
-    assert np.array_equal(fit(result)[0][0], fit(own)[0][0])
+    sent, own = client(), client(alpha=3 * ALPHA)
+    sent.scalars = {"alpha": 3 * ALPHA}
+    assert np.array_equal(fit(sent)[0][0], fit(own)[0][0])
     assert not np.array_equal(fit(client())[0][0], fit(own)[0][0])

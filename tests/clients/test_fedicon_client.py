@@ -51,12 +51,12 @@ Settings = dict[str, Any]
 
 
 def client(
-    params: Settings | None = None, told: dict[str, str] | None = None, adapt: Settings | None = None, **options: Any
+    params: Settings | None = None, scalars: dict[str, str] | None = None, adapt: Settings | None = None, **options: Any
 ) -> FedICONClient:
     """A client; with ``adapt``, that adapts to test images."""
     adaptation = None if adapt is None else ContrastAdaptation(ContrastParams(**adapt))
     made = new_client(
-        FedICONClient, params, told=told, adaptation=adaptation, test_set=lambda domain: barred_images(15, seed=1),
+        FedICONClient, params, scalars=scalars, adaptation=adaptation, test_set=lambda name: barred_images(15, seed=1),
         **{"train_set": barred_images(), "images": VIEWS} | options,
     )  # fmt: skip
     made.server_round = ROUND
@@ -64,7 +64,7 @@ def client(
 
 
 def fedavg(images: ImageConfig) -> DomainClient:
-    return fedavg_of(train_set=barred_images(), test_set=lambda domain: barred_images(15, seed=1), images=images)
+    return fedavg_of(train_set=barred_images(), test_set=lambda name: barred_images(15, seed=1), images=images)
 
 
 def fit_and_score_locally(of: DomainClient, server_round: int = 1) -> tuple[list[NDArray[Any]], Settings]:
@@ -97,7 +97,7 @@ def test_loss_contrasts_the_two_views_of_the_batch(supervised: bool, projection:
 @pytest.mark.parametrize("scalars", [{}, ENCODER])
 @pytest.mark.parametrize("model", ["cnn", "cnn_bn"])
 def test_encoder_round_trains_the_encoder_alone(scalars: dict[str, str], model: str) -> None:
-    made = client(told=scalars, model=model, momentum=0.9, weight_decay=0.1)
+    made = client(scalars=scalars, model=model, momentum=0.9, weight_decay=0.1)
     before = weights(made)
     _, metrics = fit(made)
     moved = changed(before, weights(made))
@@ -147,7 +147,7 @@ def test_classifier_round_trains_the_classifier_alone(model: str) -> None:
 def test_phases_may_alternate_on_one_client(adapt: Settings | None) -> None:
     made = client(adapt=adapt)
     for result, part in ((CLASSIFIER, "classifier"), (ENCODER, "encoder"), (CLASSIFIER, "classifier")):
-        made.told, before = result, weights(made)
+        made.scalars, before = result, weights(made)
         fit(made)
         made.score_test(barred_images(9))  # must not leave flags behind either
         assert parts_of(changed(before, weights(made))) == {part}
@@ -234,11 +234,11 @@ def behaviour(params: Settings, adapt: Settings | None) -> dict[str, Any]:
     start = weights(made)
     _, metrics = fit(made)
     encoder = weights(made)
-    made.told = CLASSIFIER
+    made.scalars = CLASSIFIER
     fit(made)
     classifier = weights(made)
     made.model.load_state_dict({name: torch.from_numpy(array) for name, array in start.items()})
-    made.told = {}
+    made.scalars = {}
     scores, states = scored_weights(made, barred_images(12, seed=1))
     return {
         "terms": terms_in(metrics),
@@ -367,12 +367,12 @@ def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(scalars:
     runs = []
     for noise in range(2):
         torch.manual_seed(noise)
-        arrays, metrics = (fit_and_score_locally if noise else fit)(client(told=scalars, adapt={}), ROUND)
+        arrays, metrics = (fit_and_score_locally if noise else fit)(client(scalars=scalars, adapt={}), ROUND)
         runs.append((arrays, metrics["loss"]))
     assert same(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
-    assert not same(runs[0][0], fit(client(told=scalars), ROUND + 1)[0])
-    assert not same(runs[0][0], fit(client(told=scalars, index=INDEX + 1), ROUND)[0])
+    assert not same(runs[0][0], fit(client(scalars=scalars), ROUND + 1)[0])
+    assert not same(runs[0][0], fit(client(scalars=scalars, index=INDEX + 1), ROUND)[0])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
@@ -380,7 +380,7 @@ def test_fit_is_deterministic_and_scoring_client_models_changes_nothing(scalars:
 def test_nodes_with_one_class_or_one_image_train_and_test(train_set: ImageSet, precision: str) -> None:
     made = client(train_set=train_set, precision=precision, adapt={})
     for result in (ENCODER, CLASSIFIER):
-        made.told = result
+        made.scalars = result
         arrays, metrics = fit(made)
         assert all(np.isfinite(array).all() and array.dtype == np.float32 for array in arrays)
         assert np.isfinite(metrics["loss"])

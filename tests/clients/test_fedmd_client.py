@@ -36,9 +36,9 @@ BRIEF = {"public_epochs": 2, "first_epochs": 1}
 
 
 def client(params: dict[str, Any] | None = None, knowledge: Arrays | None = None, **options: Any) -> FedMDClient:
-    result = options.pop("told", NEXT)
+    result = options.pop("scalars", NEXT)
     options = {"epochs": 1, "images": ImageConfig(eval_batch=7), "public_set": lambda: PUBLIC} | options
-    return new_client(FedMDClient, BRIEF | (params or {}), knowledge, told=result, **options)
+    return new_client(FedMDClient, BRIEF | (params or {}), knowledge, scalars=result, **options)
 
 
 def consensus(start: int = 2, stop: int = 8, seed: int = 3) -> Arrays:
@@ -123,7 +123,7 @@ def test_it_contributes_the_scores_of_the_next_window_in_evaluation_mode() -> No
 
 
 def test_without_digestion_and_public_epochs_it_is_local_training_bit_for_bit() -> None:
-    made = client({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, told={})
+    made = client({"public_epochs": 0, "first_epochs": None, "digest_epochs": 0}, scalars={})
     check_alike(made, new_client(LocalClient, epochs=1, images=ImageConfig(eval_batch=7)), (1, 2, 3))
     assert made.contribution() == {}
     check_accepted(made, FedMDStrategy, digest_epochs=0)
@@ -140,7 +140,7 @@ def test_a_round_without_mean_scores_revisits_alone() -> None:
 
 @pytest.mark.parametrize("scalars", [{"start": 3, "stop": 3}, {"start": -1, "stop": 2}, {"start": 0, "stop": 13}])
 def test_a_window_that_the_copy_does_not_have_is_refused(scalars: dict[str, int]) -> None:
-    assert "this node's copy has 12" in refusal_of(FedShiftError, lambda: fit(client(told=scalars)))
+    assert "this node's copy has 12" in refusal_of(FedShiftError, lambda: fit(client(scalars=scalars)))
 
 
 def test_scores_of_another_shape_are_refused() -> None:

@@ -35,7 +35,7 @@ known = partial(global_prototypes, (0, 2, 3))  # class 1 has no prototype
 
 def later(params: dict[str, Any] | None = None, alpha: float = ALPHA, **options: Any) -> FedProcClient:
     """A client in a round to which the server sent prototypes and alpha."""
-    return client(params, known(), told={"alpha": alpha}, **options)
+    return client(params, known(), scalars={"alpha": alpha}, **options)
 
 
 def terms_of(

@@ -150,7 +150,7 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
         ),
         ("model.bn=group evaluate.bn=[batch]", r"but model.bn=group has none"),
         ("model.bn=freeze evaluate.bn=[averaged,own]", r"but model.bn=freeze has none"),
-        ("evaluate.bn=[own,own]", "evaluate.bn: expected different ways, found own, own"),
+        ("evaluate.bn=[own,own]", "evaluate.bn: expected different statistics, found own, own"),
         ("evaluate.bn=[]", "evaluate.bn: "),
         ("evaluate.bn=[mean]", "evaluate.bn.0: "),
         ("model.bn_keep=retaken", "model.bn_keep=retaken: the kept model must be scored; add retaken"),

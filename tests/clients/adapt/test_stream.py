@@ -190,7 +190,7 @@ def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_featur
     sent = {name: array.astype(np.float32) for name, array in heads.items()}
     made = new_client(
         CopaClient, knowledge=sent, test_set=lambda domain: TEST, adaptation=ALL["t3a"](batch_size=64),
-        told={"head": 0},
+        scalars={"head": 0},
     )  # fmt: skip
     taken(made)
     found = predicted(made)

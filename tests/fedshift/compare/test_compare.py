@@ -325,12 +325,12 @@ def test_a_wrong_task_is_told_with_those_there_are(make_run: MakeRun) -> None:
 def test_another_state_of_the_source_that_changes_no_weight_is_told_without_a_warning(make_run: MakeRun) -> None:
     old, new = {"git": "abc"}, {"git": "def"}
     runs = [
-        make_run("fedavg", 0, two(1, 2), name="a", told=old, weights_sha256="same"),
-        make_run("i2pfl", 0, two(1, 3), name="b", told=old),
-        make_run("fpl", 0, two(1, 4), name="c", told=new),
+        make_run("fedavg", 0, two(1, 2), name="a", recorded=old, weights_sha256="same"),
+        make_run("i2pfl", 0, two(1, 3), name="b", recorded=old),
+        make_run("fpl", 0, two(1, 4), name="c", recorded=new),
     ]
-    again = make_run("fedavg", 0, two(1, 2), name="d", told=new, weights_sha256="same")
-    other = make_run("fedavg", 0, two(1, 2), name="e", told=new, weights_sha256="other")
+    again = make_run("fedavg", 0, two(1, 2), name="d", recorded=new, weights_sha256="same")
+    other = make_run("fedavg", 0, two(1, 2), name="e", recorded=new, weights_sha256="other")
     with_it = compare([*runs, again]).numbers
     seen = "not the same git, but fedavg seed 0 ran with each and ended with the same weights: git is "
     assert any(note.startswith(seen) for note in with_it.notes)
@@ -343,8 +343,10 @@ def test_another_state_of_the_source_that_changes_no_weight_is_told_without_a_wa
 def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None:
     runs = [
         make_run("fedavg", 0, two(1, 2), name="a", weights_sha256="same"),
-        make_run("i2pfl", 0, two(1, 2), name="b", weights_sha256="same", told={"engine": "simulation", "git": "abc"}),
-        make_run("fedprox", 0, two(1, 2), name="c", told={"versions": {"torch": "2"}}),
+        make_run(
+            "i2pfl", 0, two(1, 2), name="b", weights_sha256="same", recorded={"engine": "simulation", "git": "abc"}
+        ),
+        make_run("fedprox", 0, two(1, 2), name="c", recorded={"versions": {"torch": "2"}}),
         make_run("fedproto", 0, two(1, 2), name="d", weights_sha256="start"),
         make_run("local", 0, two(1, 3), name="e", weights_sha256="start"),
     ]
@@ -742,7 +744,9 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     # A round without a domain, and one scored on a part, are no points of a curve.
     assert labels[1] == "AVG over the rounds: fedavg 30.00 in round 3; i2pfl 40.00 in round 3."
     fields = dict(zip(page.terms["dt"], page.terms["dd"], strict=True))
-    assert fields | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not told", "seeds": "3"} == fields
+    assert (
+        fields | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not recorded", "seeds": "3"} == fields
+    )
     assert "swipe it sideways" in found.html()
     kept = keep(runs, tmp_path / "kept")
     assert _Page.read(compare(kept).html(place)).labels == labels and _Page.read(compare(kept).html(place)).links == []
@@ -765,7 +769,7 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
 
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:
-    runs = [make_run(m, 0, two(1, 2), told={"git": f"\x1b[2J\nAVG 100 {m}"}) for m in ("fedavg", "i2pfl")]
+    runs = [make_run(m, 0, two(1, 2), recorded={"git": f"\x1b[2J\nAVG 100 {m}"}) for m in ("fedavg", "i2pfl")]
     found = compare(runs)
     for text in (found.text(), found.markdown()):
         assert "not the same git" in text
@@ -780,8 +784,8 @@ def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> 
 
 def test_words_of_others_are_escaped(make_run: MakeRun) -> None:
     runs = [
-        make_run("fedavg", 0, two(1, 2), told={"git": "<script>alert(1)</script>|"}),
-        make_run("i2pfl", 0, two(1, 2), told={"git": "b"}),
+        make_run("fedavg", 0, two(1, 2), recorded={"git": "<script>alert(1)</script>|"}),
+        make_run("i2pfl", 0, two(1, 2), recorded={"git": "b"}),
     ]
     found = compare(runs)
     assert "<script>" not in found.html() and "&lt;script&gt;" in found.html()
@@ -949,7 +953,7 @@ def test_runs_count_as_the_same_by_the_numbers_that_are_asked_for(make_run: Make
 
 def test_a_kept_file_says_that_its_model_is_another_runs(make_run: MakeRun, tmp_path: Path) -> None:
     marks = {"scored_again": {"run": "handwritten-fedavg", "round": 3}}
-    make_run("fedavg", 0, two(1, 2), told=marks)
+    make_run("fedavg", 0, two(1, 2), recorded=marks)
     kept = keep([tmp_path / "runs"], tmp_path / "kept")
     for places in ([tmp_path / "runs"], kept):
         assert any("scored again (fedshift rescore)" in note for note in compare(places).numbers.notes)
@@ -962,7 +966,7 @@ def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make
     own = {"experiment": "mine"}
 
     def run(method: str, flat: dict[str, str], result: Mapping[str, Any]) -> Path:
-        folder = make_run(method, 0, two(50, 40), flat=flat, told=result)
+        folder = make_run(method, 0, two(50, 40), flat=flat, recorded=result)
         config = yaml.safe_load((folder / "config.yaml").read_text())
         config["resolved"] |= own
         (folder / "config.yaml").write_text(yaml.safe_dump(config))
@@ -1072,6 +1076,6 @@ def test_distinct_images_of_results_that_do_not_say_them(
 ) -> None:
     old = make_run(
         "local", 1, two(60, 40), flat={"set": SCAN_STREET}, figures=figures_of(60, 40, 180), evaluated=evaluated,
-        nodes=[{"domain": domain} for domain in holders], told={"engine": engine},
+        nodes=[{"domain": domain} for domain in holders], recorded={"engine": engine},
     )  # fmt: skip
     assert f"test images: scan {scan}, street {street}" in compare([old]).numbers.notes

@@ -20,7 +20,7 @@ def test_laps_and_nodes_add_up_and_what_is_left_is_waiting(time: list[float]) ->
         time[0] += seconds
         made.lap(part)
     for node in range(3):  # three nodes, played by two processes
-        made.hear(node, {"seconds/data": 1.0, "seconds/forward/backward": 4.0, "process": 7 + node % 2, "loss": 3.0})
+        made.add(node, {"seconds/data": 1.0, "seconds/forward/backward": 4.0, "process": 7 + node % 2, "loss": 3.0})
     assert made.report() == {
         "server": {"messages": 1.0, "training": 10.0, "averaging": 2.0},
         "nodes": {"data": 3.0, "forward/backward": 12.0},
@@ -32,21 +32,21 @@ def test_laps_and_nodes_add_up_and_what_is_left_is_waiting(time: list[float]) ->
 def test_in_a_deployment_every_node_has_a_place_of_its_own(time: list[float]) -> None:
     made = Clock(on=True, shared_processes=False)
     for node in range(3):
-        made.hear(node, {"seconds/data": 1.0, "process": 7})
+        made.add(node, {"seconds/data": 1.0, "process": 7})
     assert made.report()["side_by_side"] == 3
 
 
 def test_a_node_that_says_nothing_of_its_time_has_no_place(time: list[float]) -> None:
     made = Clock(on=True, shared_processes=True)
-    made.hear(0, {"seconds/data": 1.0, "process": 7})
-    made.hear(1, {"loss": 1.0})
+    made.add(0, {"seconds/data": 1.0, "process": 7})
+    made.add(1, {"loss": 1.0})
     assert made.report() == {"server": {}, "nodes": {"data": 1.0}, "side_by_side": 1, "waiting": 0.0}
 
 
 def test_a_round_starts_from_nothing(time: list[float]) -> None:
     made = Clock(on=True, shared_processes=True)
     made.lap(phases.TRAINING)
-    made.hear(0, {"seconds/data": 1.0, "process": 7})
+    made.add(0, {"seconds/data": 1.0, "process": 7})
     time[0] += 5
     made.start()
     made.lap(phases.TRAINING)

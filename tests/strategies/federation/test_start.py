@@ -40,7 +40,7 @@ def test_each_node_gets_it_until_it_has_answered() -> None:
     assert first[START] is other[START]  # written once
     found = decode(first.array_records[START])
     assert all(np.array_equal(found[name], array) for name, array in FROZEN.items())
-    start.heard([answer(7)])
+    start.record_answers([answer(7)])
     assert START not in asked(start, 7)
     assert START in asked(start, 8)
     assert asked(start, 7).config_records[CONFIG][START_DIGEST] == digest(FROZEN)  # it must say which one still
@@ -49,24 +49,24 @@ def test_each_node_gets_it_until_it_has_answered() -> None:
 def test_an_error_has_it_sent_again() -> None:
     start = Start(FROZEN, frozenset(FROZEN))
     assert START in asked(start, 7)
-    start.heard([answer(7)])
+    start.record_answers([answer(7)])
     assert START not in asked(start, 7)
-    start.heard([answer(7, error=True)])  # it no longer has it
+    start.record_answers([answer(7, error=True)])  # it no longer has it
     assert START in asked(start, 7)
-    start.heard([answer(7, error=True)])
+    start.record_answers([answer(7, error=True)])
     assert START in asked(start, 7)
 
 
 def test_an_answer_to_an_earlier_question_does_not_count() -> None:
     start = Start(FROZEN, frozenset(FROZEN))
-    start.heard([answer(7)])
+    start.record_answers([answer(7)])
     assert START in asked(start, 7)
 
 
 def test_its_bytes_count_where_it_is_sent() -> None:
     start = Start(FROZEN, frozenset(FROZEN))
     first = num_bytes(asked(start, 7))
-    start.heard([answer(7)])
+    start.record_answers([answer(7)])
     assert first - num_bytes(asked(start, 7)) == sum(len(array.data) for array in encode(FROZEN).values())
 
 
