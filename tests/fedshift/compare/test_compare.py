@@ -41,13 +41,13 @@ def make_run(tmp_path: Path) -> MakeRun:
 
     def make(
         method: str, seed: int, domains: Mapping[str, float | None], *, name: str = "", flat: Mapping[str, Any] = {},
-        result: Mapping[str, Any] = {}, experiment: str = "handwritten", **results: Any,
+        recorded: Mapping[str, Any] = {}, experiment: str = "handwritten", **results: Any,
     ) -> Path:  # fmt: skip
         given = {"experiment": experiment, "method": method, "seed": seed} | flat
         config = resolve(given)
         folder = tmp_path / "runs" / (name or f"{method}-{seed}-{len(list(tmp_path.glob('runs/*')))}")
         folder.mkdir(parents=True)
-        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **result}
+        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **recorded}
         (folder / "config.yaml").write_text(yaml.safe_dump(content))
         personal = method in ("fedbn", "local", "fedproto")
         summary = {

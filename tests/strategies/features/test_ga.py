@@ -71,12 +71,12 @@ rounds_told = st.lists(
 )  # fmt: skip
 
 
-@given(told=rounds_told, step=st.floats(0, 3), centred=st.booleans(), gap=st.sampled_from(["loss", "accuracy"]))
+@given(numbers=rounds_told, step=st.floats(0, 3), centred=st.booleans(), gap=st.sampled_from(["loss", "accuracy"]))
 @settings(deadline=None, max_examples=60)
-def test_rounds_against_the_slow_version(reason: list[Told], step: float, centred: bool, gap: str) -> None:
+def test_rounds_against_the_slow_version(numbers: list[Told], step: float, centred: bool, gap: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        found = run(patch, 5, reason, 6, gap_step=step, gap_centred=centred, gap=gap)
-    wanted = slow(5, reason, 6, step, centred, 1 if gap == "loss" else -1)
+        found = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)
+    wanted = slow(5, numbers, 6, step, centred, 1 if gap == "loss" else -1)
     for mine, theirs in zip(found, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
