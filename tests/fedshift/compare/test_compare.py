@@ -47,8 +47,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         config = resolve(given)
         folder = tmp_path / "runs" / (name or f"{method}-{seed}-{len(list(tmp_path.glob('runs/*')))}")
         folder.mkdir(parents=True)
-        content = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **recorded}
-        (folder / "config.yaml").write_text(yaml.safe_dump(content))
+        said = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **recorded}
+        (folder / "config.yaml").write_text(yaml.safe_dump(said))
         personal = method in ("fedbn", "local", "fedproto")
         summary = {
             "method": method, "dataset": config.dataset.name, "seed": seed,
@@ -412,7 +412,7 @@ def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) ->
         compare([i2pfl])
     with pytest.raises(ConfigError, match="there is no file or folder"):
         compare([tmp_path / "nowhere"])
-    with pytest.raises(ConfigError, match="is not a run folder and contains none"):
+    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
         compare([tmp_path])
     (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too
     with pytest.raises(ConfigError, match=r"fedavg\.log is no run: name run folders"):
