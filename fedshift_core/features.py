@@ -8,7 +8,9 @@ A package adds a feature by an entry point of the group ``fedshift.features``; a
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 from fedshift_core.extensions import Registry
@@ -70,6 +72,21 @@ class Feature:
     introduction: tuple[Key, ...] = ()
     records: tuple[Key, ...] = ()
     tells: str = ""
+
+
+#: The messages whose names a feature declares.
+KINDS = ("train", "evaluate", "train_reply", "evaluate_reply", "introduction", "records")
+
+
+def shared_name(features: Iterable[Feature]) -> str:
+    """Return a name that two features declare for the same kind of message; empty if there is none."""
+    declared = tuple(features)
+    for kind in KINDS:
+        keys: list[Key] = [key for feature in declared for key in getattr(feature, kind)]
+        for key, other in combinations(keys, 2):
+            if key.fits(other.name) or other.fits(key.name):
+                return other.name
+    return ""
 
 
 #: FedShift's own, in the order in which a round passes them.

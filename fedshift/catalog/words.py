@@ -22,6 +22,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.spelling import begun_with
 
 SWITCHES = ("true", "false")
+_OF_NAMES = ("method.", "modules.", "features.", "adapt.")  # sections whose keys depend on a name
 
 
 def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -49,14 +50,12 @@ def values(key: str) -> tuple[str, ...]:
     named: dict[str, Iterable[str]] = {
         "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
         "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
-        "features": [name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS],
+        "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
         "experiment": files.names("experiments"), "engine": ENGINES, "report": SWITCHES, "profile": SWITCHES,
     }  # fmt: skip
     if key in named:
         return tuple(named[key])
-    model_field = (
-        model_of(key.replace("-", "_")) if not key.startswith(("method.", "modules.", "features.", "adapt.")) else None
-    )
+    model_field = None if key.startswith(_OF_NAMES) else model_of(key.replace("-", "_"))
     if model_field is None:
         return ()
     model, name = model_field

@@ -10,6 +10,8 @@ from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
 from fedshift_core.features import FEATURES as FEATURES
+from fedshift_core.features import OURS as OUR_FEATURES
+from fedshift_core.features import shared_name
 from fedshift_core.params import Params
 from fedshift_core.registry import Group, Method, imported, method_file
 from fedshift_core.spelling import meant
@@ -108,12 +110,14 @@ def feature_params(name: str, given: Mapping[str, Any]) -> Params:
     """Return the checked parameters of one entry of the section ``features``.
 
     Raises:
-        ConfigError: If its name or a parameter is unknown, or it is FedShift's own, which has a key of its own.
+        ConfigError: If its name or a parameter is unknown, or it or a name that it declares is FedShift's own.
         pydantic.ValidationError: If a value is not allowed.
     """
     feature = FEATURES.named(name, "features")
     if FEATURES.origin(name) == OURS:
         raise ConfigError(f"features: {name} is a feature of every run; its key is {feature.option}")
+    if taken := shared_name((*OUR_FEATURES, feature)):
+        raise ConfigError(f"features: {name} declares {taken!r}, which is a name of a feature of every run")
     return _checked(feature.params, given, f"features.{name}")
 
 

@@ -26,7 +26,7 @@ from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_app.node.requests import NodeRequest
 from fedshift_core.errors import FederationError, FedShiftError
-from fedshift_core.features import FEATURES, OURS, Feature, Key
+from fedshift_core.features import FEATURES, KINDS, OURS, Feature, Key, shared_name
 from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.options.scoring import EvaluateConfig
@@ -40,7 +40,6 @@ from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation
 
-KINDS = ("train", "evaluate", "train_reply", "evaluate_reply", "introduction", "records")
 DOMAINS = ("a", "b")
 NAMES = [feature.name for feature in OURS]
 #: Names that each kind of message has without any feature.
@@ -79,6 +78,13 @@ def test_no_two_features_and_no_part_of_the_core_share_a_name(kind: str) -> None
         assert [one.name for one in keys if one.fits(example)] == [key.name]
         assert key.holds and key.meaning
     assert not [name for name in CORE[kind] if any(key.fits(name) for key in keys)]
+
+
+def test_a_name_that_two_features_declare_is_found() -> None:
+    assert shared_name(OURS) == ""
+    for kind, name in (("train", wire.GAP), ("evaluate_reply", "other-correct/bn=own/"), ("records", wire.COUNTS)):
+        assert shared_name((*OURS, Feature("mine", "", "", **{kind: (Key(name, "", ""),)}))) == name  # type: ignore[arg-type]
+    assert shared_name((*OURS, Feature("mine", "", "", evaluate=(Key(wire.GAP, "", ""),)))) == ""
 
 
 def test_a_name_that_is_followed_by_something_fits_by_its_beginning_and_others_whole() -> None:
