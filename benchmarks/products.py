@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-SIDE = 1024  # of the square matrices by which a machine's rate is told
+SIDE = 1024  # of the square matrices by which a machine's rate is measured
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _call(
 ) -> Callable[[], None]:
     first = given.data_ptr() == images.data_ptr()  # nothing goes back into the images
     if isinstance(module, nn.Linear):
-        x, g, w = (torch.randn_like(one).to(dtype) for one in (given, made, module.weight))
+        x, g, w = (torch.randn_like(like).to(dtype) for like in (given, made, module.weight))
 
         def multiply() -> None:
             F.linear(x, w)
@@ -63,7 +63,9 @@ def _call(
 
         return multiply
     assert isinstance(module, nn.Conv2d)
-    x, g, w = (torch.randn_like(one).to(dtype).contiguous(memory_format=layout) for one in (given, made, module.weight))
+    x, g, w = (
+        torch.randn_like(like).to(dtype).contiguous(memory_format=layout) for like in (given, made, module.weight)
+    )
     about = module.stride, module.padding, module.dilation
     groups = module.groups
 
