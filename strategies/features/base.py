@@ -25,7 +25,7 @@ class Training:
     Attributes:
         server_round: The round, from 1.
         nodes: All nodes of the federation.
-        asked: How many nodes were sent the round.
+        sent_to: How many nodes were sent the round.
         sent: The shared weights that they were sent.
         scored: Models can be scored after this round.
         tests_seen: Test images by domain, as its nodes say.
@@ -33,7 +33,7 @@ class Training:
 
     server_round: int
     nodes: Sequence[Node]
-    asked: int
+    sent_to: int
     sent: ArrayRecord
     scored: bool = True
     tests_seen: Mapping[str, int] | None = None

@@ -232,4 +232,4 @@ class Robust(ServerFeature):
         rule = self.run.config.aggregation
         if rule.robust == "none":
             return None
-        return merge(rule, updates, weights, decode(training.sent), training.asked)
+        return merge(rule, updates, weights, decode(training.sent), training.sent_to)

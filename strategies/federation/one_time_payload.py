@@ -54,15 +54,15 @@ class Start:
             elif node_id in self._sent:
                 self._given.add(node_id)
 
-    def moving(self, whole: ArrayRecord) -> ArrayRecord:
-        """Return the shared weights without those that are frozen, which are kept for :meth:`whole`."""
+    def moving(self, shared: ArrayRecord) -> ArrayRecord:
+        """Return the shared weights without those that are frozen, which are kept for :meth:`complete`."""
         if not self._frozen:
-            return whole
-        self._order = list(whole)
-        self._still = {name: array for name, array in whole.items() if name in self._frozen}
-        return ArrayRecord({name: array for name, array in whole.items() if name not in self._frozen})
+            return shared
+        self._order = list(shared)
+        self._still = {name: array for name, array in shared.items() if name in self._frozen}
+        return ArrayRecord({name: array for name, array in shared.items() if name not in self._frozen})
 
-    def whole(self, moving: ArrayRecord) -> ArrayRecord:
+    def complete(self, moving: ArrayRecord) -> ArrayRecord:
         """Return all shared weights in their order."""
         if not self._frozen:
             return moving
