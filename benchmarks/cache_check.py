@@ -1,4 +1,4 @@
-"""What the image cache's checks cost: of 10,000 images of 64 x 64 pixels, or as many of another size as are named.
+"""What the image cache's checks cost. It has 10,000 images of 64 x 64 pixels, or as many of another size as are named.
 
     python benchmarks/cache_check.py
     python benchmarks/cache_check.py 10000 224

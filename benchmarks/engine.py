@@ -1,4 +1,4 @@
-"""Flower's simulation engine as it is, and as FedShift mends it: where a run of 1,000 nodes spends its time.
+"""Flower's simulation engine as it is, and as FedShift mends it. It shows where a run of 1,000 nodes spends its time.
 
     python benchmarks/engine.py [--turns 3] [--rounds 6] [--nodes 1000] [--participation 0.05] [--set "..."]
     python benchmarks/engine.py --store [--nodes 1000] [--clients 50]

@@ -1,4 +1,4 @@
-"""What each method costs compared with FedAvg on the same work: CPU seconds a round, bytes up and down, parameters.
+"""What each method costs compared with FedAvg on the same work. Costs are CPU seconds a round, bytes, parameters.
 
 A round is local training on every node, with all that a method does before and after it, messages, and averaging;
 evaluation is counted apart. All methods run the same experiment in this process with one thread, in turns; of each

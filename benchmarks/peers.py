@@ -93,7 +93,7 @@ def ours(letter: str, rounds: int, folder: Path, precision: str) -> list[str]:
 
 
 def experiment(letter: str, precision: str) -> dict[str, Any]:
-    """Return a job as an experiment; of A the images are embedded digits, a tenth of its domain's for each client."""
+    """Return a job as an experiment. Images of A are embedded digits, a tenth of its domain's for each client."""
     job = JOBS[letter]
     sgd = {"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
     data: dict[str, Any] = {"dataset": {"name": "handwritten"}}
@@ -139,7 +139,7 @@ def memory(mark: str) -> float:
 
 
 def watch(run: "subprocess.Popen[bytes]", mark: str, finished: Callable[[], int]) -> Iterator[tuple[int, float, float]]:
-    """Yield rounds as they end, when each did, and the largest memory until then in MB, until the process has ended."""
+    """Yield rounds as they end, with the time and the largest memory until then in MB."""
     largest, sampled, done = 0.0, 0.0, 0
     while run.poll() is None:
         time.sleep(0.02)

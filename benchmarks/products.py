@@ -28,7 +28,7 @@ class Bound:
 
 
 def of_step(model: nn.Module, x: Tensor, dtype: torch.dtype, layout: torch.memory_format) -> Bound:
-    """Return the products of a step of a model on a batch (B, 3, H, W), in a number format and layout."""
+    """Return the products of a model's step on a batch (B, 3, H, W), in a number format and layout."""
     calls: list[Callable[[], None]] = []
     hooks = [
         module.register_forward_hook(lambda m, args, out: calls.append(_call(m, args[0], out, dtype, layout, x)))

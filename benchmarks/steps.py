@@ -1,4 +1,4 @@
-"""One training step in many variants, in turns: which of them are faster on a device, and which keep the bits.
+"""One training step in many variants, in turns. It shows which are faster on a device, and which keep the bits.
 
 Layouts, number formats, forms of SGD, gradients kept, ReLU in place; on CUDA also TF32 off and a CUDA graph; and with
 ``--clients 2,4`` so many clients on one device at once: in one process on streams of their own, and in processes of
@@ -139,7 +139,7 @@ def _tf32(on: bool) -> Iterator[None]:
 
 
 def variants_of(device: torch.device, *, compiled: bool) -> dict[str, Variant]:
-    """Return what there is to compare on a device; the first is how a run does it where nothing was measured."""
+    """Return what there is to compare on a device. The first is how a run does it where nothing was measured."""
     usual = Variant(precision.by_hardware(device))
     variants = {
         USUAL: usual, "float32": Variant("float32/channels_last"), "float32 nchw": Variant("float32/nchw"),
@@ -171,7 +171,7 @@ def on_streams(number: int, make: Callable[[], Step], device: torch.device) -> C
 
 
 def in_processes(number: int, given: argparse.Namespace) -> float:
-    """Return the seconds of a step of all of so many clients, each a process that begins when all are there."""
+    """Return the seconds of a step of so many clients. Each is a process that begins when all are there."""
     command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--worker"]
     workers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(number)

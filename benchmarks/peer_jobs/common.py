@@ -109,7 +109,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
 
 
 class RoundClock:
-    """Writes the moment of the start of round 1 and of the end of each round to a file, a line each."""
+    """Writes the moments at which round 1 starts and each round ends, a line each."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

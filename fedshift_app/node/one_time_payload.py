@@ -1,4 +1,4 @@
-"""What a node begins from in addition to the weights of each round: it comes once, and is kept on the node's disk."""
+"""What a node begins from in addition to the weights of each round. It comes once, and is kept on the node's disk."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, store: StateStore) -> None:
-    """Let a client begin from what the server sent with this message or an earlier one; nothing if it says of none.
+    """Let a client begin from what the server sent now or earlier. Nothing happens if the message names nothing.
 
     Args:
         client: As it was made.

@@ -1,4 +1,4 @@
-"""What a feature may do on the server: hooks of a round, which do nothing unless a feature overrides them."""
+"""Hooks of a feature on the server. They do nothing unless a feature overrides them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,7 +142,7 @@ class ServerFeature:
         return ()
 
     def counts_other(self, name: str, *, held: bool) -> bool:
-        """Tell whether a score by another way is used for a domain that a node holds, or that none holds."""
+        """Tell whether another score is used for a domain. ``held`` says whether a node holds it."""
         return True
 
     def asks_all(self) -> bool:

@@ -131,7 +131,7 @@ class RunContext:
 
     @property
     def own_tests(self) -> bool:
-        """Whether each node has a test set of its own for every domain, so that all answer and their parts add up."""
+        """Whether each node has a test set of its own for every domain. Then all answer and their parts add up."""
         return self.config.shift.label_mix == "own"
 
     @property

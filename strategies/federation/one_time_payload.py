@@ -1,4 +1,6 @@
-"""What nodes begin from in addition to the weights of each round: frozen weights, and private parts out of a file.
+"""What nodes begin from in addition to the weights of each round.
+
+These are frozen weights, and private parts out of a file.
 
 It is sent to a node once, with the first message that asks it for work, and kept there. A node that does not have it
 any more answers with an error, and so is sent it again.
