@@ -16,8 +16,7 @@ from support import ROOT, InlineRun, refusal_of
 
 from fedshift.launch import runner
 from fedshift_app.config import plugins as plugins_module
-from fedshift_app.config.resolving import resolve
-from fedshift_app.config.validating import from_json
+from fedshift_app.config.resolving import from_json, resolve
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError, FederationError
 
@@ -55,11 +54,11 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
     ],
 )
 def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
-    result = ask(python, "-m", "fedshift.cli", kind)
-    assert result.returncode == 0, result.stderr
-    (line,) = [line for line in result.stdout.splitlines() if line.split()[:1] == [name]]
+    told = ask(python, "-m", "fedshift.cli", kind)
+    assert told.returncode == 0, told.stderr
+    (line,) = [line for line in told.stdout.splitlines() if line.split()[:1] == [name]]
     assert line.endswith("[fedshift-example 1.0]")
-    assert result.stderr == ""
+    assert told.stderr == ""
     own = ask(Path(sys.executable), "-m", "fedshift.cli", kind).stdout.splitlines()
     assert not any(line.endswith("]") for line in own)
 
@@ -93,10 +92,10 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     assert "fedshift-example: '1.0'" in config.read_text()
     assert "name: weight-norms" in config.read_text() and "begins: encoder." in config.read_text()
     events = [json.loads(line) for line in config.with_name("log.jsonl").read_text().splitlines()]
-    values = [event["message"] for event in events if event.get("event") == "weight_norms"]
-    assert [line.partition(" of ")[0] for line in values] == ["round 1: weights", "round 2: weights"]
+    told = [event["message"] for event in events if event.get("event") == "weight_norms"]
+    assert [line.partition(" of ")[0] for line in told] == ["round 1: weights", "round 2: weights"]
     kept = load_file(config.parent / "checkpoint" / "moments-00002.safetensors")["weight-norms/medians"]
-    assert [f"{median:.3f}" for median in kept] == [line.rpartition(" ")[2] for line in values]
+    assert [f"{median:.3f}" for median in kept] == [line.rpartition(" ")[2] for line in told]
     assert (kept > 1).all() and (kept < 100).all()
 
 
@@ -222,13 +221,13 @@ def test_its_section_is_written_in_every_form_and_read_back(experiment: Path) ->
         assert [dict(entry) for entry in config.features] == [{"name": "echo", "word": "hi"}]
         assert from_json(config.model_dump_json()) == config
     assert resolve({"experiment": str(experiment)}).features == ()
-    for given, result in (
+    for given, told in (
         ("features=[3]", "features: expected a list such as [NAME] or [{name: NAME, KEY: VALUE}], found 3"),
         ("features=[echo,echo]", "features: 'echo' comes twice"),
         ("features.echo.word=hi", "expected features.NAME.KEY with a name of the run's features (none)"),
         ("features=[profile]", "features: profile is a feature of every run; its key is profile=true"),
     ):
-        assert result in refusal_of(ConfigError, resolve, {"experiment": str(experiment), "set": given})
+        assert told in refusal_of(ConfigError, resolve, {"experiment": str(experiment), "set": given})
 
 
 def test_a_node_refuses_another_word_than_the_runs(experiment: Path, run_inline: InlineRun) -> None:
