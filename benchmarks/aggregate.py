@@ -83,11 +83,11 @@ def make_nodes(model: Arrays, number: int) -> Nodes:
 
     @app.query()
     def query(msg: Message, context: Context) -> Message:
-        told = MetricRecord({
+        metrics = MetricRecord({
             CLASS_COUNTS: [_examples(_place(context))] + [0] * (CLASSES - 1), NUM_TEST: 1, SHARED_TEST: 1,
             PARTITION_ID: _place(context), NUM_PARTITIONS: number,
         })  # fmt: skip
-        return Message(RecordDict({CONFIG: ConfigRecord({DOMAIN: "scan"}), METRICS: told}), reply_to=msg)
+        return Message(RecordDict({CONFIG: ConfigRecord({DOMAIN: "scan"}), METRICS: metrics}), reply_to=msg)
 
     @app.train()
     def train(msg: Message, context: Context) -> Message:
@@ -119,7 +119,7 @@ def server() -> DomainStrategy:
     """Return FedAvg's strategy."""
     config = resolve({"experiment": "handwritten"})
     federation = RunContext(config, ModelFacts(CLASSES, 512), Engine("simulation", node_timeout=1.0), "")
-    return DomainStrategy(federation, Params(), lambda *told: None)
+    return DomainStrategy(federation, Params(), lambda *result: None)
 
 
 def ours(strategy: DomainStrategy, nodes: Nodes, start: ArrayRecord) -> tuple[float, ArrayRecord]:

@@ -1,4 +1,4 @@
-"""Lets a benchmark run from a checkout that is not installed, and without Flower, for which a stand-in takes its place.
+"""Lets a benchmark run from a checkout that is not installed. Without Flower a stand-in takes its place.
 
 Import it before anything of FedShift.
 """

@@ -22,11 +22,11 @@ def main() -> None:
                 logits = rng.normal(size=(IMAGES, classes)) * spread
                 logits[np.arange(IMAGES), y] += spread
                 scores = torch.tensor(logits, dtype=torch.float32)
-                told = figures.of(count(scores, scores.argmax(1), torch.tensor(y), classes))
+                values = figures.of(count(scores, scores.argmax(1), torch.tensor(y), classes))
                 p = scores.double().softmax(1).numpy()
                 exact = np.mean([roc_auc_score(y == kind, p[:, kind]) for kind in range(classes)])
-                within.append(told["auc_within"])
-                errors.append(abs(told["auc"] - 100 * exact))
+                within.append(values["auc_within"])
+                errors.append(abs(values["auc"] - 100 * exact))
             print(f"{spread:6} {classes:7}  {min(within):.2f} to {max(within):.2f}  {max(errors):.3f}")
 
 

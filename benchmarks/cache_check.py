@@ -1,4 +1,4 @@
-"""What the image cache's checks cost: of 10,000 images of 64 x 64 pixels, or as many of another size as are named.
+"""What the image cache's checks cost. It has 10,000 images of 64 x 64 pixels, or as many of another size as are named.
 
     python benchmarks/cache_check.py
     python benchmarks/cache_check.py 10000 224
@@ -42,23 +42,23 @@ def draw(folder: Path, count: int, size: int) -> None:
         Image.fromarray(rng.integers(0, 256, (size, size, 3), np.uint8)).save(folder / f"{place}.jpg")
 
 
-def _opening(part: cache.Part, found: Listing, results: "multiprocessing.Queue[list[float]]") -> None:
+def _opening(part: cache.Part, images: Listing, results: "multiprocessing.Queue[list[float]]") -> None:
     seconds = []
     for _ in range(2):
         start = time.perf_counter()
-        cache.load(part, found)
+        cache.load(part, images)
         seconds.append(time.perf_counter() - start)
     results.put(seconds)
 
 
-def opened(part: cache.Part, found: Listing, before: Callable[[], object]) -> tuple[float, float]:
+def opened(part: cache.Part, images: Listing, before: Callable[[], object]) -> tuple[float, float]:
     """Return the median seconds of the first and the second open in a process; ``before`` is done before each."""
     context = multiprocessing.get_context("fork")
     firsts, seconds = [], []
     for _ in range(REPEATS):
         before()
         results: multiprocessing.Queue[list[float]] = context.Queue()
-        process = context.Process(target=_opening, args=(part, found, results))
+        process = context.Process(target=_opening, args=(part, images, results))
         process.start()
         first, second = results.get()
         process.join()
@@ -75,18 +75,18 @@ def main() -> None:
         folder.mkdir()
         os.environ[cache.CACHE_DIR] = str(kept)
         draw(folder, count, size)
-        part, found = cache.Part("drawn", "noise", "train", size), listed(folder, count)
+        part, images = cache.Part("drawn", "noise", "train", size), listed(folder, count)
         start = time.perf_counter()
-        x = cache.load(part, found, workers=os.cpu_count() or 1).x
+        x = cache.load(part, images, workers=os.cpu_count() or 1).x
         built = time.perf_counter() - start
         integrity._checked.clear()  # which forked processes would inherit
         time.sleep(SETTLED)
         note = next(kept.glob("drawn-*/")) / integrity.NOTE_FILE
-        checked, again = opened(part, found, lambda: note.unlink(missing_ok=True))
-        believed, _ = opened(part, found, lambda: None)
+        checked, again = opened(part, images, lambda: note.unlink(missing_ok=True))
+        believed, _ = opened(part, images, lambda: None)
         meta = note.with_name(cache.META_FILE)
         text = meta.read_text()
-        copied, _ = opened(part, found, lambda: meta.write_text(text.replace('"stamp": "', '"stamp": "x')))
+        copied, _ = opened(part, images, lambda: meta.write_text(text.replace('"stamp": "', '"stamp": "x')))
     result = {
         "images": count, "size": size, "mb": round(x.nbytes / 1e6), "build_ms": round(built * 1e3),
         "first_open_ms": round(checked * 1e3), "another_process_ms": round(believed * 1e3),

@@ -5,7 +5,7 @@ of 64. Theirs: torch's DataLoader over PIL images with torchvision's v1 transfor
 pixels the images are opened from JPEG files. Both cut with padding 4, flip and normalise, in one thread and one
 process, in turns, and see every image once a repetition. Before timing, both must agree without augmentation.
 
-The real images are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data beside the repository; where they
+The real images are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data next to the repository; where they
 are absent, made-up ones of the same size take their place.
 
 Run: python benchmarks/data.py [--repeats 7]
@@ -222,8 +222,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7)
     repeats: int = parser.parse_args().repeats
     torch.set_num_threads(1)
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    data = Path(os.environ.get("FEDSHIFT_TEST_DATA", beside))
+    shared_data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    data = Path(os.environ.get("FEDSHIFT_TEST_DATA", shared_data))
     results = []
     print(f"{'images per second':24} {'path':7} {'median':>10} {'lowest':>10} {'highest':>10}")
     with tempfile.TemporaryDirectory() as folder:

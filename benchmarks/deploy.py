@@ -67,13 +67,13 @@ class Federation:
 
 def held(node: psutil.Process) -> dict[str, float]:
     """Return the PSS of a SuperNode and of what it started, in MB, by kind."""
-    found: dict[str, float] = {}
+    megabytes: dict[str, float] = {}
     for process in (node, *node.children(recursive=True)):
         with contextlib.suppress(psutil.Error):
             words = " ".join(process.cmdline())
             kind = "warm" if "fork_server.py" in words else "executor" if "superexec" in words else "supernode"
-            found[kind] = round(found.get(kind, 0.0) + process.memory_full_info().pss / MB, 1)
-    return found
+            megabytes[kind] = round(megabytes.get(kind, 0.0) + process.memory_full_info().pss / MB, 1)
+    return megabytes
 
 
 @contextlib.contextmanager
@@ -118,7 +118,7 @@ def main() -> None:
             for kind in seconds
             if kind != "inline"
         }
-        told = f"{given.set} federation.min_nodes={NODES}".strip()
+        settings = f"{given.set} federation.min_nodes={NODES}".strip()
         for turn in range(given.turns):
             for kind in seconds:
                 flat = {
@@ -129,7 +129,7 @@ def main() -> None:
                 if kind == "inline":
                     folder = runner.run_inline(flat | {"set": f"{given.set} train.threads=1".strip()}, NODES)
                 else:
-                    folder = both[kind].run(flat | {"set": told})
+                    folder = both[kind].run(flat | {"set": settings})
                 seconds[kind] += rounds_of(folder)
                 hashes.add(json.loads((folder / "results.json").read_text())["weights_sha256"])
                 print(
@@ -137,7 +137,7 @@ def main() -> None:
                     file=sys.stderr,
                     flush=True,
                 )
-        memory = {kind: one.memory() for kind, one in both.items()}
+        memory = {kind: deployed.memory() for kind, deployed in both.items()}
     median = {kind: statistics.median(values) for kind, values in seconds.items()}
     above, ratio = median["ours"] - median["inline"], median["plain"] / median["ours"]
     result = {

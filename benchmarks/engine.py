@@ -1,10 +1,10 @@
-"""Flower's simulation engine as it is, and as FedShift mends it: where a run of 1,000 nodes spends its time.
+"""Flower's simulation engine as it is, and as FedShift mends it. It shows where a run of 1,000 nodes spends its time.
 
     python benchmarks/engine.py [--turns 3] [--rounds 6] [--nodes 1000] [--participation 0.05] [--set "..."]
     python benchmarks/engine.py --store [--nodes 1000] [--clients 50]
 
 Without `--store`: `fedshift run handwritten` with the two-layer CNN, 36 images a node, in turns with
-`FEDSHIFT_PLAIN_FLOWER=1` and without. Start is from the command to the beginning of round 1, all nodes having told what
+`FEDSHIFT_PLAIN_FLOWER=1` and without. Start is from the command to the beginning of round 1, all nodes having said what
 they are; round 1 has the workers' first steps in it; a round is the median of the others. End is from the last line of
 `metrics.jsonl` to the end of the command, without a report. The weights of all runs must have one SHA-256.
 
@@ -31,14 +31,14 @@ import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAIN = "FEDSHIFT_PLAIN_FLOWER"
-WAYS = {"plain": "1", "mended": "0"}
+ENGINES = {"plain": "1", "mended": "0"}
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 0.01
 #: Seconds from the command to round 1, and from the last round to the end of the command.
 TARGETS = {"start": 10.0, "end": 5.0}
 
 
-def run_once(way: str, given: argparse.Namespace) -> dict[str, Any]:
+def run_once(engine: str, given: argparse.Namespace) -> dict[str, Any]:
     """Run the command once; return its times in seconds and the hash of its weights."""
     with tempfile.TemporaryDirectory() as name:
         command = [
@@ -47,14 +47,14 @@ def run_once(way: str, given: argparse.Namespace) -> dict[str, Any]:
             "allocation.with_replacement=true", "allocation.share=0.1", "train.epochs=1", f"output-dir={name}",
             "report=false", *given.set.split(),
         ]  # fmt: skip
-        env = os.environ | {PLAIN: WAYS[way], "PYTHONPATH": str(ROOT)}
+        env = os.environ | {PLAIN: ENGINES[engine], "PYTHONPATH": str(ROOT)}
         began = time.time()
         run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
         last = lines = 0.0
         while run.poll() is None:
             time.sleep(POLL_SECONDS)
-            found = list(Path(name).glob("*/metrics.jsonl"))
-            number = found[0].read_text().count("\n") if found else 0
+            files = list(Path(name).glob("*/metrics.jsonl"))
+            number = files[0].read_text().count("\n") if files else 0
             if number > lines:
                 last, lines = time.time(), number
         ended = time.time()
@@ -75,16 +75,18 @@ def run_once(way: str, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def whole(given: argparse.Namespace) -> dict[str, Any]:
-    """Run both ways in turns; return the medians."""
-    found: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+def complete_runs(given: argparse.Namespace) -> dict[str, Any]:
+    """Run both engines in turns; return the medians."""
+    runs_of: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
     for _ in range(given.turns):
-        for way, runs in found.items():
-            runs.append(run_once(way, given))
-            print(way, ", ".join(f"{key} {value}" for key, value in runs[-1].items()), flush=True)
+        for engine, runs in runs_of.items():
+            runs.append(run_once(engine, given))
+            print(engine, ", ".join(f"{key} {value}" for key, value in runs[-1].items()), flush=True)
     keys = ("start", "first_round", "round", "ms_per_client", "end")
-    medians = {way: {key: statistics.median(run[key] for run in runs) for key in keys} for way, runs in found.items()}
-    same = len({run["weights_sha256"] for runs in found.values() for run in runs}) == 1
+    medians = {
+        name: {key: statistics.median(run[key] for run in runs) for key in keys} for name, runs in runs_of.items()
+    }
+    same = len({run["weights_sha256"] for runs in runs_of.values() for run in runs}) == 1
     in_time = all(medians["mended"][key] <= target for key, target in TARGETS.items())
     return medians | {"targets": TARGETS, "same_weights": same, "ok": same and in_time}
 
@@ -115,22 +117,22 @@ def store(nodes: int, clients: int, *, mended: bool) -> dict[str, float]:
     mapping = vce_api._register_nodes(nodes, factory)
     grid = InMemoryGrid(factory)
     grid.set_run(run)
-    asked, told, stop = Queue[Message](), Queue[Message](), threading.Event()
+    requests, replies, stop = Queue[Message](), Queue[Message](), threading.Event()
 
     def answer() -> None:
         while not stop.is_set():
             try:
-                message = asked.get(timeout=0.2)
+                message = requests.get(timeout=0.2)
             except Empty:
                 continue
             time.sleep(ANSWER_SECONDS)
             reply = Message(RecordDict(), reply_to=message)
             reply.metadata.__dict__["_message_id"] = str(uuid4())
-            told.put(reply)
+            replies.put(reply)
 
     threads = [threading.Thread(target=answer) for _ in range(2)]
-    threads.append(threading.Thread(target=vce_api.add_messages_to_queue, args=(state, asked, mapping, stop)))
-    threads.append(threading.Thread(target=vce_api.put_message_into_state, args=(state, told, stop)))
+    threads.append(threading.Thread(target=vce_api.add_messages_to_queue, args=(state, requests, mapping, stop)))
+    threads.append(threading.Thread(target=vce_api.put_message_into_state, args=(state, replies, stop)))
     for thread in threads:
         thread.start()
 
@@ -140,11 +142,11 @@ def store(nodes: int, clients: int, *, mended: bool) -> dict[str, float]:
         assert len(list(grid.send_and_receive(sent))) == number
         return round(time.process_time() - before, 3)
 
-    found = {"all_nodes": ask(nodes), "round": statistics.median(ask(clients) for _ in range(5))}
+    seconds = {"all_nodes": ask(nodes), "round": statistics.median(ask(clients) for _ in range(5))}
     stop.set()
     for thread in threads:
         thread.join()
-    return found
+    return seconds
 
 
 def main() -> None:
@@ -159,12 +161,12 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=50)
     given = parser.parse_args()
     if given.store:
-        found: dict[str, Any] = {
-            way: store(given.nodes, given.clients, mended=way == "mended") for way in WAYS  # plain first: it stays
+        results: dict[str, Any] = {
+            name: store(given.nodes, given.clients, mended=name == "mended") for name in ENGINES  # plain stays
         }  # fmt: skip
     else:
-        found = whole(given)
-    print(json.dumps({"name": "engine", **found, "machine": machine.describe()}))
+        results = complete_runs(given)
+    print(json.dumps({"name": "engine", **results, "machine": machine.describe()}))
 
 
 if __name__ == "__main__":

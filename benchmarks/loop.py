@@ -6,12 +6,12 @@ one by one in a DataLoader, a new SGD, and the loss read off after every step. R
 same number of threads, in turns.
 F2DC and FedCode train with all their terms, as from round 2 on; in the plain loop SAIN is written as its equations.
 
-How many times faster it can be depends on the machine, so that is measured beside it: the convolutions and products of
+How many times faster it can be depends on the machine, so that is measured as well: the convolutions and products of
 a step alone, in our arithmetic. The target is a step of FedAvg in at most ``ABOVE`` times their time, where they take
 all of it but norms, activations, data and the optimiser; a step of less than these is impossible.
 
 Needs torch and torchvision; Flower is not used, and where it is not installed a stand-in takes its place. The real
-digits are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data beside the repository; where they are absent,
+digits are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data next to the repository; where they are absent,
 made-up images take their place.
 
 Run: python benchmarks/loop.py [--repeats 5] [--threads 1] [--images 512] [--device cuda]
@@ -147,8 +147,8 @@ def start(client: DomainClient) -> Sequence[Phase]:
 def pictures(data: Path, number: int) -> tuple[str, ImageSet]:
     """Return what the images are, and the images: MNIST's, or made-up ones."""
     if (data / "digits").is_dir():
-        whole = catalog.load("digits", "mnist", "train", Source(data / "digits"))
-        return "mnist at 32", ImageSet(whole.x[:number].copy(), whole.y[:number].copy())
+        mnist = catalog.load("digits", "mnist", "train", Source(data / "digits"))
+        return "mnist at 32", ImageSet(mnist.x[:number].copy(), mnist.y[:number].copy())
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (number, 32, 32, 3), dtype=np.uint8)
     return "made-up images at 32", ImageSet(x, rng.integers(0, CLASSES, number))
@@ -192,8 +192,8 @@ def main() -> None:
     device = torch.device(given.device)
     if device.type == "cpu":
         model_cache.keep_freed_memory()
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    name, images = pictures(Path(os.environ.get("FEDSHIFT_TEST_DATA", beside)), given.images)
+    shared_data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    name, images = pictures(Path(os.environ.get("FEDSHIFT_TEST_DATA", shared_data)), given.images)
     steps = -(-len(images) // BATCH)
     work = autotune.work_of(MODEL, TrainConfig(epochs=1, batch_size=BATCH, lr=0.01), 32)
     arithmetic = autotune.measure(work, device).choice

@@ -66,13 +66,13 @@ def main() -> None:
         idle, busy = (own_memory(name, data_dir, processes, read) for read in (False, True))
         extra[processes] = busy - idle
         print(f"{processes} processes: {idle:.0f} MB own each without data, {busy:.0f} MB after reading all of it")
-    worst, whole = max(extra.values()), pixels / MB
+    worst, whole_mb = max(extra.values()), pixels / MB
     result = {
         "name": "memory",
-        "pixels_mb": round(whole),
+        "pixels_mb": round(whole_mb),
         "extra_own_mb": {str(processes): round(own, 1) for processes, own in extra.items()},
-        "ratio": round(worst / whole, 4),
-        "target": round(TARGET_MB / whole, 4),
+        "ratio": round(worst / whole_mb, 4),
+        "target": round(TARGET_MB / whole_mb, 4),
         "ok": worst <= TARGET_MB,
     }
     print(json.dumps(result))

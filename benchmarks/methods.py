@@ -1,7 +1,7 @@
-"""What each method costs beside FedAvg on the same work: CPU seconds a round, bytes up and down, parameters.
+"""What each method costs compared with FedAvg on the same work. Costs are CPU seconds a round, bytes, parameters.
 
 A round is local training on every node, with all that a method does before and after it, messages, and averaging;
-evaluation is told apart. All methods run the same experiment in this process with one thread, in turns; of each
+evaluation is counted apart. All methods run the same experiment in this process with one thread, in turns; of each
 run the first round, in which some methods have no prototypes yet, does not count. Seconds are the process's own, so
 that other work on the machine counts little. FedICON's rounds are half of its encoder phase, half of the classifier's.
 
@@ -83,8 +83,8 @@ def parameters(method: str, flat: dict[str, Any]) -> dict[str, int]:
     model = setup.initial_model(config)
     client_class = registry.get(method).client_class()
     kept = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
-    found = measuring.parameters(model, model.state_dict().keys() - kept)
-    return {"shared": found.sent, "private": found.all - found.sent}
+    counted = measuring.parameters(model, model.state_dict().keys() - kept)
+    return {"shared": counted.sent, "private": counted.all - counted.sent}
 
 
 def summary(method: str, runs: list[dict[str, Any]], fedavg: list[dict[str, Any]]) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def summary(method: str, runs: list[dict[str, Any]], fedavg: list[dict[str, Any]
 
 def main() -> None:
     """Measure all methods; print a Markdown table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(description="Costs of each method beside FedAvg.")
+    parser = argparse.ArgumentParser(description="Costs of each method compared with FedAvg.")
     parser.add_argument("--model", default="resnet10")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
@@ -125,19 +125,19 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|")
     results = []
     for name in methods:
-        found = summary(name, runs[name], runs["fedavg"]) | parameters(name, settings[name])
-        results.append(found)
-        printed = f"{found['printed']:.2f}" if found["printed"] else ""
+        costs = summary(name, runs[name], runs["fedavg"]) | parameters(name, settings[name])
+        results.append(costs)
+        printed = f"{costs['printed']:.2f}" if costs["printed"] else ""
         print(
-            f"| {registry.marked(name)} | {found['seconds']:.2f} | {found['ratio']:.2f} | {printed} "
-            f"| {found['evaluation']:.2f} | {found['up']:,.0f} | {found['down']:,.0f} | {found['shared']:,} "
-            f"| {found['private']:,} |"
+            f"| {registry.marked(name)} | {costs['seconds']:.2f} | {costs['ratio']:.2f} | {printed} "
+            f"| {costs['evaluation']:.2f} | {costs['up']:,.0f} | {costs['down']:,.0f} | {costs['shared']:,} "
+            f"| {costs['private']:,} |"
         )
-    aimed = [found for found in results if found["target"]]
-    worst = max(aimed, key=lambda found: found["ratio"] / found["target"])
+    aimed = [costs for costs in results if costs["target"]]
+    worst = max(aimed, key=lambda costs: costs["ratio"] / costs["target"])
     head = {"name": "methods", "ratio": worst["ratio"], "target": worst["target"], "ok": all(f["ok"] for f in aimed)}
-    told = {"model": given.model, "nodes": given.nodes, "methods": results, "machine": machine.describe()}
-    print(json.dumps(head | told))
+    report = {"model": given.model, "nodes": given.nodes, "methods": results, "machine": machine.describe()}
+    print(json.dumps(head | report))
 
 
 if __name__ == "__main__":

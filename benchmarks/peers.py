@@ -1,10 +1,10 @@
-"""FedShift beside pfl-research, plain Flower and bare PyTorch: time a client, start, end, memory.
+"""FedShift compared with pfl-research, plain Flower and bare PyTorch: time a client, start, end, memory.
 
     python -m venv PFL && PFL/bin/pip install 'pfl[pytorch]'
     python benchmarks/peers.py --pfl PFL/bin/python [--jobs A,B] [--rounds 6] [--turns 3] [--only inline2,pfl,...]
 
 Job A: 1,000 clients of 36 images, 50 a round, two-layer CNN, one local epoch in batches of 32. Job B: ten clients of
-512 images, ResNet-10, batches of 64; ours on real digits (USPS) from FEDSHIFT_TEST_DATA, else ../shared/data beside
+512 images, ResNet-10, batches of 64; ours on real digits (USPS) from FEDSHIFT_TEST_DATA, else ../shared/data next to
 the repository, and not at all where there are none. 32x32 pixels, SGD with momentum, two processes of one thread each:
 
 | name | what it is |
@@ -72,14 +72,14 @@ FIGURES = ("ms", "start", "end", "mb")
 
 def command_of(name: str, letter: str, rounds: int, folder: Path, given: argparse.Namespace) -> list[str]:
     """Return what runs a job."""
-    told = str(folder / "told")
+    moments_file = str(folder / "moments")
     if name in OURS:
         return ours(letter, rounds, folder, given.precision) + OURS[name]
     if name == "pfl":
         launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"]
-        return [given.pfl, *launch, str(PEERS / "with_pfl.py"), letter, str(rounds), told]
+        return [given.pfl, *launch, str(PEERS / "with_pfl.py"), letter, str(rounds), moments_file]
     script = {"flower": "with_flower.py", "torch": "bare.py"}[name]
-    return [sys.executable, str(PEERS / script), letter, str(rounds), told]
+    return [sys.executable, str(PEERS / script), letter, str(rounds), moments_file]
 
 
 def ours(letter: str, rounds: int, folder: Path, precision: str) -> list[str]:
@@ -93,7 +93,7 @@ def ours(letter: str, rounds: int, folder: Path, precision: str) -> list[str]:
 
 
 def experiment(letter: str, precision: str) -> dict[str, Any]:
-    """Return a job as an experiment; of A the images are embedded digits, a tenth of its domain's for each client."""
+    """Return a job as an experiment. Images of A are embedded digits, a tenth of its domain's for each client."""
     job = JOBS[letter]
     sgd = {"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
     data: dict[str, Any] = {"dataset": {"name": "handwritten"}}
@@ -112,34 +112,34 @@ def experiment(letter: str, precision: str) -> dict[str, Any]:
 
 def moments(folder: Path) -> list[float]:
     """Return when a peer's job began round 1 and ended each round, as far as it has."""
-    told = folder / "told"
-    lines = told.read_text().splitlines() if told.exists() else []
+    moments_file = folder / "moments"
+    lines = moments_file.read_text().splitlines() if moments_file.exists() else []
     return [json.loads(line)["at"] for line in lines if line.endswith("}")]
 
 
 def rounds_of(folder: Path) -> list[float]:
     """Return the seconds of each round of ours, as far as it has come."""
-    found = list(folder.glob("*/metrics.jsonl"))
-    text = found[0].read_text() if found else ""
+    files = list(folder.glob("*/metrics.jsonl"))
+    text = files[0].read_text() if files else ""
     return [json.loads(line)["seconds"] for line in text.splitlines() if line.endswith("}")]
 
 
 def memory(mark: str) -> float:
     """Return the proportional set size in MB of all processes with the mark, and of their children."""
-    found: set[psutil.Process] = set()
+    jobs: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark:
-                found |= {process, *process.children(recursive=True)}
+                jobs |= {process, *process.children(recursive=True)}
     total = 0.0
-    for process in found:
+    for process in jobs:
         with contextlib.suppress(psutil.Error):
             total += process.memory_full_info().pss / MB
     return total
 
 
 def watch(run: "subprocess.Popen[bytes]", mark: str, finished: Callable[[], int]) -> Iterator[tuple[int, float, float]]:
-    """Yield rounds as they end, when each did, and the largest memory until then in MB, until the process has ended."""
+    """Yield rounds as they end, with the time and the largest memory until then in MB."""
     largest, sampled, done = 0.0, 0.0, 0
     while run.poll() is None:
         time.sleep(0.02)
@@ -177,9 +177,9 @@ def measure(name: str, letter: str, given: argparse.Namespace) -> dict[str, floa
             last = seen[-1][1]
             seconds = seconds[: given.rounds]
         else:
-            told = moments(folder)
-            seconds = [after - before for before, after in pairwise(told)]
-            begun, last = told[0], told[-1]
+            times = moments(folder)
+            seconds = [after - before for before, after in pairwise(times)]
+            begun, last = times[0], times[-1]
     return {
         "ms": 1000 * statistics.median(seconds[1:]) / job.cohort,
         "start": begun - started,
@@ -188,50 +188,50 @@ def measure(name: str, letter: str, given: argparse.Namespace) -> dict[str, floa
     }
 
 
-def compared(letter: str, found: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def compared(letter: str, runs_of: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     """Return the ratios that have a target, turn by turn, of a job."""
     ratios = []
     for (job, mine, other), target in TARGETS.items():
-        if job != letter or not (found.get(mine) and found.get(other)):
+        if job != letter or not (runs_of.get(mine) and runs_of.get(other)):
             continue
-        each = [one["ms"] / theirs["ms"] for one, theirs in zip(found[mine], found[other], strict=True)]
+        each = [one["ms"] / theirs["ms"] for one, theirs in zip(runs_of[mine], runs_of[other], strict=True)]
         ratio = statistics.median(each)
-        told = {"job": job, "of": mine, "over": other, "ratio": round(ratio, 3)}
+        pair = {"job": job, "of": mine, "over": other, "ratio": round(ratio, 3)}
         ratios.append(
-            told | {"from": round(min(each), 3), "to": round(max(each), 3), "target": target, "ok": ratio <= target}
+            pair | {"from": round(min(each), 3), "to": round(max(each), 3), "target": target, "ok": ratio <= target}
         )
     return ratios
 
 
 def main() -> None:
     """Measure all in turns; print Markdown tables and, last, one JSON object."""
-    names = [*OURS, "flower", "pfl", "torch"]
-    parser = argparse.ArgumentParser(description="FedShift beside its peers.")
+    known = [*OURS, "flower", "pfl", "torch"]
+    parser = argparse.ArgumentParser(description="FedShift compared with its peers.")
     parser.add_argument("--pfl", help="Python of an environment with pfl and PyTorch")
     parser.add_argument("--jobs", default="A,B")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--precision", default="auto")
-    parser.add_argument("--only", default=",".join(names))
+    parser.add_argument("--only", default=",".join(known))
     given = parser.parse_args()
-    asked = [name for name in given.only.split(",") if name != "pfl" or given.pfl]
+    names = [name for name in given.only.split(",") if name != "pfl" or given.pfl]
     result: dict[str, Any] = {"name": "peers", "runs": {}, "ratios": [], "machine": machine.describe()}
     for letter in given.jobs.split(","):
         if letter == "B" and not (DATA / "digits").is_dir():
             print(f"job B is left out: there are no real digits in {DATA / 'digits'}", flush=True)
             continue
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in asked}
+        runs_of: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for _ in range(given.turns):
-            for name, runs in found.items():
+            for name, runs in runs_of.items():
                 runs.append(measure(name, letter, given))
                 print(letter, name, ", ".join(f"{key} {value:.1f}" for key, value in runs[-1].items()), flush=True)
         print(f"\n| job {letter} | ms a client | start, s | end, s | memory, MB |\n|---|---|---|---|---|")
-        for name, runs in found.items():
+        for name, runs in runs_of.items():
             shown = [f"{statistics.median(run[key] for run in runs):.1f}" for key in FIGURES]
             print(f"| {name} | " + " | ".join(shown) + " |")
         print(flush=True)
-        result["runs"][letter] = found
-        result["ratios"] += compared(letter, found)
+        result["runs"][letter] = runs_of
+        result["ratios"] += compared(letter, runs_of)
     result["starts"] = {"target": START, "end_target": END}
     result["ok"] = all(ratio["ok"] for ratio in result["ratios"])
     print(json.dumps(result))

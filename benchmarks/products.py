@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-SIDE = 1024  # of the square matrices by which a machine's rate is told
+SIDE = 1024  # of the square matrices by which a machine's rate is measured
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Bound:
 
 
 def of_step(model: nn.Module, x: Tensor, dtype: torch.dtype, layout: torch.memory_format) -> Bound:
-    """Return the products of a step of a model on a batch (B, 3, H, W), in a number format and layout."""
+    """Return the products of a model's step on a batch (B, 3, H, W), in a number format and layout."""
     calls: list[Callable[[], None]] = []
     hooks = [
         module.register_forward_hook(lambda m, args, out: calls.append(_call(m, args[0], out, dtype, layout, x)))
@@ -54,7 +54,7 @@ def _call(
 ) -> Callable[[], None]:
     first = given.data_ptr() == images.data_ptr()  # nothing goes back into the images
     if isinstance(module, nn.Linear):
-        x, g, w = (torch.randn_like(one).to(dtype) for one in (given, made, module.weight))
+        x, g, w = (torch.randn_like(like).to(dtype) for like in (given, made, module.weight))
 
         def multiply() -> None:
             F.linear(x, w)
@@ -63,7 +63,9 @@ def _call(
 
         return multiply
     assert isinstance(module, nn.Conv2d)
-    x, g, w = (torch.randn_like(one).to(dtype).contiguous(memory_format=layout) for one in (given, made, module.weight))
+    x, g, w = (
+        torch.randn_like(like).to(dtype).contiguous(memory_format=layout) for like in (given, made, module.weight)
+    )
     about = module.stride, module.padding, module.dilation
     groups = module.groups
 

@@ -92,27 +92,27 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield from (f"## fedshift {name}", "", " ".join(first.split()))
     if more:
         yield from ("", "```text", *"\n\n".join(more).splitlines(), "```")
-    if rows := [_parameter(one) for one in command.params]:
+    if rows := [_parameter(param) for param in command.params]:
         yield from ("", *_table(("argument or option", "default", "meaning"), rows))
 
 
-def _parameter(one: click.Parameter) -> tuple[str, str, str]:
+def _parameter(param: click.Parameter) -> tuple[str, str, str]:
     """Return the row of an argument or an option."""
-    meaning = (getattr(one, "help", "") or "").replace("\n", " ")
-    if one.param_type_name == "argument":
-        return f"`{one.metavar or (one.name or '').upper()}`", "", meaning
-    flag = bool(getattr(one, "is_flag", False))
-    value = "" if flag else f" {VALUES.get(one.type.name, one.type.name.upper())}"
-    spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*one.opts, *one.secondary_opts))
-    default = "" if flag or callable(one.default) or one.default in (None, "", ()) else f"`{one.default}`"
-    return spelled, "required" if one.required else default, meaning
+    meaning = (getattr(param, "help", "") or "").replace("\n", " ")
+    if param.param_type_name == "argument":
+        return f"`{param.metavar or (param.name or '').upper()}`", "", meaning
+    flag = bool(getattr(param, "is_flag", False))
+    value = "" if flag else f" {VALUES.get(param.type.name, param.type.name.upper())}"
+    spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*param.opts, *param.secondary_opts))
+    default = "" if flag or callable(param.default) or param.default in (None, "", ()) else f"`{param.default}`"
+    return spelled, "required" if param.required else default, meaning
 
 
 def methods() -> str:
     """Return the page of the methods' parameters."""
     parts = [METHODS.format(made=MADE.format("methods"))]
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
-    for method in sorted(ours, key=lambda one: one.name):
+    for method in sorted(ours, key=lambda method: method.name):
         parts.append("\n".join(_method(method)))
     return "\n\n".join(parts) + "\n"
 
@@ -144,7 +144,7 @@ def wire() -> str:
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
     rows = [
         (registry.marked(m.name), registry.contributed(m), m.down, m.numbers, m.private)
-        for m in sorted(ours, key=lambda one: one.name)
+        for m in sorted(ours, key=lambda method: method.name)
     ]
     head = ("method", "node to server, besides weights", "server to node, besides weights", "numbers", "stays")
     note = "C classes, D feature width, P any number, S public images."
@@ -193,9 +193,9 @@ def _names() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
         said = [comments[line] for line in range(node.lineno, node.end_lineno + 1) if line in comments]
         (target,) = node.targets
         constants = target.elts if isinstance(target, ast.Tuple) else [target]
-        shown = ", ".join(f"`{getattr(names, ast.unparse(one))}`" for one in constants)
+        shown = ", ".join(f"`{getattr(names, ast.unparse(constant))}`" for constant in constants)
         what = "; ".join(said).replace("``", "`")
-        rows.append((", ".join(f"`{ast.unparse(one)}`" for one in constants), shown, what))
+        rows.append((", ".join(f"`{ast.unparse(constant)}`" for constant in constants), shown, what))
     yield title, rows
 
 

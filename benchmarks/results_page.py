@@ -87,7 +87,7 @@ def repeated(method: str, page: str, results: str) -> str:
     fedavg = next(row for row in rows if row[0] == "fedavg")
     average, difference, p = fedavg[-5], own[0][-2], own[0][-1]
     said = f"{own[0][-5]}, FedAvg {average}, difference {difference} (p = {p})".replace("*", "")
-    return SENTENCE.sub(lambda found: f"{found[1]}{said}: {found[2]}", page)
+    return SENTENCE.sub(lambda match: f"{match[1]}{said}: {match[2]}", page)
 
 
 def main(names: list[str]) -> None:

@@ -2,10 +2,10 @@
 
 Federated: ten clients with ResNet-10 in Flower's simulation, one thread each, as many side by side as there are
 cores; a round is messages, local training, and averaging. Its evaluation and the start of the run (SuperLink, Ray,
-first question to the nodes) are told apart. Alone: the same clients trained one after another in this process with all
-cores, at the same precision. In turns, so many rounds of one and then of the other.
+first question to the nodes) are counted apart. Alone: the same clients trained one after another in this process with
+all cores, at the same precision. In turns, so many rounds of one and then of the other.
 
-Real digits are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data beside the repository; where they are absent,
+Real digits are looked for in FEDSHIFT_TEST_DATA, else in ../shared/data next to the repository; where they are absent,
 the embedded digits take their place. With a GPU, ``--side-by-side`` tells how many clients share it.
 
 Run: python benchmarks/round.py [--repeats 3] [--rounds 3] [--images 256] [--side-by-side N]
@@ -66,7 +66,7 @@ def federated(file: Path, rounds: int, folder: Path, side_by_side: int | None) -
         ],
         check=True, stdout=subprocess.DEVNULL, cwd=Path(__file__).resolve().parents[1],
     )  # fmt: skip
-    whole = time.perf_counter() - started
+    total = time.perf_counter() - started
     (run,) = folder.iterdir()
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluation = [line["profile"]["server"]["evaluation"] for line in lines]
@@ -74,7 +74,7 @@ def federated(file: Path, rounds: int, folder: Path, side_by_side: int | None) -
     return {
         "training": training[1:],  # in the first the actors import torch and read the images
         "evaluation": statistics.median(evaluation[1:]),
-        "start": whole - sum(line["seconds"] for line in lines),
+        "start": total - sum(line["seconds"] for line in lines),
     }
 
 
@@ -101,8 +101,8 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--side-by-side", type=int)
     given = parser.parse_args()
-    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
-    data = Path(os.environ.get("FEDSHIFT_TEST_DATA", beside))
+    shared_data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    data = Path(os.environ.get("FEDSHIFT_TEST_DATA", shared_data))
     cores = os.cpu_count() or 1
     ratios, runs, singles = [], [], []
     with tempfile.TemporaryDirectory() as name:

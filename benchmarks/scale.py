@@ -49,12 +49,12 @@ class Sample:
 
 def members(mark: str) -> list[psutil.Process]:
     """Return the processes of a run: those that carry the mark, and their children (Ray's workers lose it)."""
-    found: set[psutil.Process] = set()
+    members_now: set[psutil.Process] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark:
-                found |= {process, *process.children(recursive=True)}
-    return list(found)
+                members_now |= {process, *process.children(recursive=True)}
+    return list(members_now)
 
 
 def memory(processes: list[psutil.Process], title: str) -> float:
@@ -69,8 +69,8 @@ def memory(processes: list[psutil.Process], title: str) -> float:
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """Return the finished rounds of the only run under ``folder``."""
-    found = list(folder.glob("*/metrics.jsonl"))
-    text = found[0].read_text() if found else ""
+    files = list(folder.glob("*/metrics.jsonl"))
+    text = files[0].read_text() if files else ""
     return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
 
 
@@ -88,14 +88,14 @@ def measure(nodes: int, participation: float, rounds: int, more: list[str]) -> d
         env = os.environ | {MARK: mark, "PYTHONPATH": str(ROOT)}
         run = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL)
         samples: list[Sample] = []
-        found: list[psutil.Process] = []
+        members_now: list[psutil.Process] = []
         while run.poll() is None:
             time.sleep(EVERY_SECONDS)
             done = len(lines_of(folder))
             if done < 1:  # actors come with the first round; to look through all processes takes a while
-                found = members(mark)
+                members_now = members(mark)
                 continue
-            samples.append(Sample(done, memory(found, SERVER), memory(found, ACTOR)))
+            samples.append(Sample(done, memory(members_now, SERVER), memory(members_now, ACTOR)))
         if run.returncode != 0:
             raise SystemExit(f"{' '.join(command)} ended with {run.returncode}")
         lines = lines_of(folder)
@@ -126,13 +126,13 @@ def main() -> None:
     given = parser.parse_args()
     results = []
     for nodes, participation in RUNS:
-        found = measure(nodes, participation, given.rounds, given.set.split())
-        results.append(found)
-        print(", ".join(f"{key} {value}" for key, value in found.items()), flush=True)
+        measured = measure(nodes, participation, given.rounds, given.set.split())
+        results.append(measured)
+        print(", ".join(f"{key} {value}" for key, value in measured.items()), flush=True)
     few, many = min(results, key=lambda r: r["clients"]), [r for r in results if r["clients"] > 50]
-    ratio = max(found["ms_per_client"] for found in many) / few["ms_per_client"]
+    ratio = max(measured["ms_per_client"] for measured in many) / few["ms_per_client"]
     growth = {
-        kind: max(found[f"{kind}_mb_round_{given.rounds}"] - found[f"{kind}_mb_round_2"] for found in results)
+        kind: max(measured[f"{kind}_mb_round_{given.rounds}"] - measured[f"{kind}_mb_round_2"] for measured in results)
         for kind in ("server", "actor")
     }
     result = {

@@ -50,14 +50,14 @@ def members(mark: str) -> Iterator[psutil.Process]:
 
 def memory(mark: str) -> dict[str, float]:
     """Return the resident memory of the largest process of each kind, in MB."""
-    found = dict.fromkeys(KINDS, 0.0)
+    peak = dict.fromkeys(KINDS, 0.0)
     for process in members(mark):
         with contextlib.suppress(psutil.Error):
             words = " ".join(process.cmdline())
             kind = next((kind for kind, word in KINDS.items() if word in words), None)
             if kind is not None:
-                found[kind] = max(found[kind], process.memory_info().rss / MB)
-    return found
+                peak[kind] = max(peak[kind], process.memory_info().rss / MB)
+    return peak
 
 
 def size(folder: Path, *patterns: str) -> int:
@@ -102,8 +102,8 @@ def main() -> None:
     options = parser.parse_args()
     domains = ("scan", "texture", "street", "sketch")[: options.nodes]
     network = "model.name=cnn_bn" if options.method == "fedbn" else "model.name=cnn"
-    told = f"dataset.domains=[{','.join(domains)}] {SETTINGS} {network} evaluate.every=50"
-    config = configuration.resolve({"experiment": "handwritten", "method": options.method, "set": told})
+    settings = f"dataset.domains=[{','.join(domains)}] {SETTINGS} {network} evaluate.every=50"
+    config = configuration.resolve({"experiment": "handwritten", "method": options.method, "set": settings})
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="fedshift-") as name:
         home = Path(name)
@@ -120,8 +120,8 @@ def main() -> None:
             mark = flower.env[processes.MARK]
             watcher = threading.Thread(target=watch, args=(home, runs, mark, lines, done))
             watcher.start()
-            asked = f"{told} federation.min_nodes={options.nodes} federation.participation={options.participation}"
-            flat = {"method": options.method, "rounds": options.rounds, "output-dir": str(runs), "set": asked}
+            text = f"{settings} federation.min_nodes={options.nodes} federation.participation={options.participation}"
+            flat = {"method": options.method, "rounds": options.rounds, "output-dir": str(runs), "set": text}
             try:
                 folder = runner.submit(flower, home, flat, [])
                 left_out = sum(len(json.loads(line)["left_out"]) for line in (folder / METRICS_FILE).open())

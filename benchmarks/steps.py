@@ -1,4 +1,4 @@
-"""One training step in many ways, in turns: which of them are faster on a device, and which keep the bits.
+"""One training step in many variants, in turns. It shows which are faster on a device, and which keep the bits.
 
 Layouts, number formats, forms of SGD, gradients kept, ReLU in place; on CUDA also TF32 off and a CUDA graph; and with
 ``--clients 2,4`` so many clients on one device at once: in one process on streams of their own, and in processes of
@@ -36,7 +36,7 @@ RATE = {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5}
 
 
 @dataclass(frozen=True)
-class Way:
+class Variant:
     """How a step is done; by default as a run does it.
 
     Attributes:
@@ -65,24 +65,24 @@ class Step:
         model: The network.
     """
 
-    def __init__(self, way: Way, network: str, batch: int, size: int, device: torch.device) -> None:
-        of_products, layout = precision.parts(way.arithmetic)
-        self._way, self._device, self._format = way, device, of_products
+    def __init__(self, variant: Variant, network: str, batch: int, size: int, device: torch.device) -> None:
+        of_products, layout = precision.parts(variant.arithmetic)
+        self._variant, self._device, self._format = variant, device, of_products
         self.model = networks.build(network, 10, 0, size).to(device).to(memory_format=layout).train()
         for module in self.model.modules():
             if isinstance(module, nn.ReLU):
-                module.inplace = way.inplace
+                module.inplace = variant.inplace
         forms: dict[str, dict[str, bool]] = {"foreach": {"foreach": True}, "fused": {"fused": True}}
-        form = forms.get(way.sgd, {"foreach": False})
+        form = forms.get(variant.sgd, {"foreach": False})
         self._sgd = torch.optim.SGD(self.model.parameters(), **RATE, **form)  # type: ignore[arg-type]
         rng = torch.Generator().manual_seed(0)
         self._x = torch.randn(batch, 3, size, size, generator=rng).to(device).contiguous(memory_format=layout)
         self._y = torch.randint(0, 10, (batch,), generator=rng).to(device)
-        self._forward: Callable[..., Any] = torch.compile(self.model) if way.compiled else self.model
-        self._played: torch.cuda.CUDAGraph | None = _recorded(self._train) if way.graph else None
+        self._forward: Callable[..., Any] = torch.compile(self.model) if variant.compiled else self.model
+        self._played: torch.cuda.CUDAGraph | None = _recorded(self._train) if variant.graph else None
 
     def _train(self) -> None:
-        self._sgd.zero_grad(set_to_none=not self._way.keep)
+        self._sgd.zero_grad(set_to_none=not self._variant.keep)
         with precision.autocast(self._format, self._device):
             _, logits = self._forward(self._x)
         nn.functional.cross_entropy(logits.float(), self._y).backward()  # type: ignore[no-untyped-call]
@@ -93,7 +93,7 @@ class Step:
         if self._played is not None:
             self._played.replay()
             return
-        with _tf32(self._way.tf32):
+        with _tf32(self._variant.tf32):
             self._train()
 
     def __call__(self) -> None:
@@ -138,23 +138,23 @@ def _tf32(on: bool) -> Iterator[None]:
         torch.backends.cudnn.allow_tf32 = before
 
 
-def ways(device: torch.device, *, compiled: bool) -> dict[str, Way]:
-    """Return what there is to compare on a device; the first is how a run does it where nothing was measured."""
-    usual = Way(precision.by_hardware(device))
-    found = {
-        USUAL: usual, "float32": Way("float32/channels_last"), "float32 nchw": Way("float32/nchw"),
+def variants_of(device: torch.device, *, compiled: bool) -> dict[str, Variant]:
+    """Return what there is to compare on a device. The first is how a run does it where nothing was measured."""
+    usual = Variant(precision.by_hardware(device))
+    variants = {
+        USUAL: usual, "float32": Variant("float32/channels_last"), "float32 nchw": Variant("float32/nchw"),
         "fused": replace(usual, sgd="fused"), "loop": replace(usual, sgd="loop"), "keep": replace(usual, keep=True),
         "inplace": replace(usual, inplace=True),
     }  # fmt: skip
     if precision.has_bf16(device):
-        found |= {"bf16": Way("bf16/channels_last"), "bf16 nchw": Way("bf16/nchw")}
+        variants |= {"bf16": Variant("bf16/channels_last"), "bf16 nchw": Variant("bf16/nchw")}
     if device.type == "cuda":
-        found |= {
-            "no TF32": Way("float32/channels_last", tf32=False),
+        variants |= {
+            "no TF32": Variant("float32/channels_last", tf32=False),
             "graph": replace(usual, graph=True, keep=True),
             "graph fused": replace(usual, graph=True, keep=True, sgd="fused"),
         }  # fmt: skip
-    return found | ({"compiled": replace(usual, compiled=True)} if compiled else {})
+    return variants | ({"compiled": replace(usual, compiled=True)} if compiled else {})
 
 
 def on_streams(number: int, make: Callable[[], Step], device: torch.device) -> Callable[[], None]:
@@ -171,7 +171,7 @@ def on_streams(number: int, make: Callable[[], Step], device: torch.device) -> C
 
 
 def in_processes(number: int, given: argparse.Namespace) -> float:
-    """Return the seconds of a step of all of so many clients, each a process that begins when all are there."""
+    """Return the seconds of a step of so many clients. Each is a process that begins when all are there."""
     command = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--worker"]
     workers = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(number)
@@ -210,26 +210,26 @@ def work(step: Step, repeats: int) -> None:
 
 def main() -> None:
     """Measure; print a table and, last, one JSON object."""
-    parser = argparse.ArgumentParser(description="One training step in many ways.")
+    parser = argparse.ArgumentParser(description="One training step in many variants.")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--network", default="resnet10")
     for name, usual in (("--batch", 64), ("--size", 32), ("--repeats", 10), ("--threads", 1)):
         parser.add_argument(name, type=int, default=usual)
     parser.add_argument("--clients", default="", help="with commas")
-    parser.add_argument("--only", default="", help="ways, with commas")
+    parser.add_argument("--only", default="", help="variants, with commas")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     model_cache.keep_freed_memory()
     device = torch.device(given.device)
-    all_ways = ways(device, compiled=given.compile)
+    variants = variants_of(device, compiled=given.compile)
     make = functools.partial(Step, network=given.network, batch=given.batch, size=given.size, device=device)
     if given.worker:
-        work(make(all_ways[USUAL]), given.repeats)
+        work(make(variants[USUAL]), given.repeats)
         return
-    wanted = given.only.split(",") if given.only else list(all_ways)
-    steps = {name: make(way) for name, way in all_ways.items() if name in wanted or name == USUAL}
+    wanted = given.only.split(",") if given.only else list(variants)
+    steps = {name: make(variant) for name, variant in variants.items() if name in wanted or name == USUAL}
     first = {}
     for name, step in steps.items():
         started = time.perf_counter()
@@ -238,24 +238,25 @@ def main() -> None:
     times = turns.in_turns(dict(steps), given.repeats)
     print(f"{given.network} at {given.size}, batch {given.batch}, {given.threads} threads, {device}; ms a step")
     print(f"{'':14} {'median':>9} {'lowest':>9} {'of usual':>9} {'first':>9}  bits")
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for name, step in steps.items():
         same = step.bits == steps[USUAL].bits
         row = 1000 * times[name].median, 1000 * times[name].spread[0], turns.ratio(times, name, USUAL)
-        found[name] = dict(zip(("ms", "lowest", "ratio"), row, strict=True)) | {"first": first[name], "same_bits": same}
-        told = "same" if same else "other"
-        print(f"{name:14} {row[0]:9.2f} {row[1]:9.2f} {row[2]:9.3f} {1000 * first[name]:9.0f}  {told}")
+        measured = dict(zip(("ms", "lowest", "ratio"), row, strict=True))
+        results[name] = measured | {"first": first[name], "same_bits": same}
+        verdict = "same" if same else "other"
+        print(f"{name:14} {row[0]:9.2f} {row[1]:9.2f} {row[2]:9.3f} {1000 * first[name]:9.0f}  {verdict}")
     side: dict[str, float] = {}
     for number in map(int, filter(None, given.clients.split(","))):
         side[f"{number} processes"] = in_processes(number, given) / number
         if device.type == "cuda":
-            run = on_streams(number, functools.partial(make, all_ways[USUAL]), device)
+            run = on_streams(number, functools.partial(make, variants[USUAL]), device)
             side[f"{number} streams"] = turns.in_turns({"": run}, given.repeats)[""].median / number
     for name, seconds in side.items():
         print(f"{name:14} {1000 * seconds:9.2f} ms a client's step")
     print(
         json.dumps(
-            {"name": "steps", "device": str(device), "ways": found, "clients": side, "machine": machine.describe()}
+            {"name": "steps", "device": str(device), "ways": results, "clients": side, "machine": machine.describe()}
         )
     )
 

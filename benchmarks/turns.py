@@ -1,4 +1,4 @@
-"""Timing several things side by side: in turns, so that what else the machine does falls on all of them."""
+"""Times several things in turns. What else the machine does then falls on all of them."""
 
 import statistics
 import time

@@ -110,7 +110,7 @@ class DomainClient(LocalTrainer[P]):
 
     @classmethod
     def scores_as_sent(cls, params: P) -> bool:
-        """Tell whether a score is that of the weights themselves, with the private parts, and of nothing made of them.
+        """Tell whether a score is that of the weights themselves, with the private parts, and nothing else.
 
         A method with a ``score_test`` of its own says so itself: else its model cannot be saved as the one that was
         scored.
@@ -128,7 +128,7 @@ class DomainClient(LocalTrainer[P]):
         """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
 
     def score_test(self, test: ImageSet) -> Scores:
-        """Score a test set, adapted to it if the run says so; the model must be afterwards what it was before."""
+        """Score a test set, adapted to it if the run says so. The model must be afterwards what it was before."""
         adaptation = self._adaptation
         self.start_pass()
         if adaptation is None or (self._trained_here and not adaptation.after_training):

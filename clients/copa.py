@@ -35,7 +35,7 @@ class CopaClient(DomainClient[CopaParams]):
     _own: int | None = None  # which of the heads is that of the node's domain, as the server says
 
     def received(self) -> None:
-        """Put the head of the node's domain into the model; the average that came with the weights is not used."""
+        """Put the head of the node's domain into the model. The average that came with the weights is not used."""
         head = self.scalars.get("head")
         self._own = None if head is None else int(head)
         if self._own is not None:

@@ -69,7 +69,7 @@ class _AnyBatch(nn.BatchNorm2d):
 
 
 class Erased(nn.Module):
-    """What stands in the place of a convolution or a linear layer: extractor, eraser, and both halves side by side.
+    """Replaces a convolution or a linear layer by extractor, eraser, and both halves side by side.
 
     x1 = BN_dse(dfe(x)); the output is [x1, dse(x1)] + bias, and BN_dfe of it where the network has no BatchNorm there.
 

@@ -119,13 +119,13 @@ class SAIN(nn.Module):
         self.excite = nn.Linear(hidden, channels)
 
     def forward(self, f: Tensor) -> Tensor:
-        """Map (B, C, H, W) to the same shape; a map of one pixel has nothing to normalise and stays."""
+        """Map (B, C, H, W) to the same shape. A map of one pixel has nothing to normalise and stays."""
         parameters = self.squeeze.weight, self.squeeze.bias, self.excite.weight, self.excite.bias
         return cast(Tensor, _StyleOf.apply(f, *parameters))
 
 
 class _StyleOf(torch.autograd.Function):
-    """SAIN as one operation: the map is kept once, as it came, and passed over as few times as can be.
+    """Does SAIN in one operation. The map is kept once, as it came, and passed over as few times as can be.
 
     F_out = w F_style = w (1 - k) F + w k mu with k = 1 / sigma, so forwards it takes mean, variance and one
     multiply-add; backwards two sums over the map and two multiply-adds. All that is computed between map and map
@@ -134,7 +134,7 @@ class _StyleOf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, f: Tensor, *parameters: Tensor) -> Tensor:
-        """Map f (B, C, H, W) to F_out of the same shape and type; ``parameters`` are those of the two layers."""
+        """Map f (B, C, H, W) to F_out of the same shape and type. ``parameters`` are those of the two layers."""
         rows = _rows(f)  # B x HW x C
         # No view of another tensor: networks of libraries change what a norm gives in place (ReLU, residual sums).
         made = torch.empty(f.shape, dtype=f.dtype, device=f.device, memory_format=torch.channels_last)

@@ -66,7 +66,7 @@ class FedDynClient(DomainClient[FedDynParams]):
         return float(self.scalars.get("alpha", self.params.alpha))
 
     def start_round(self, server_round: int) -> None:
-        """Pair each weight with the point that it is held to, w^t - s_n; s_n is 0 before the first round."""
+        """Pair each weight with the point that it is held to, w^t - s_n. Before the first round s_n is 0."""
         received = self.received_weights
         self._weights = {name: p for name, p in self.model.named_parameters() if name in received}
         self._held_to = {name: received[name] for name in self._weights}

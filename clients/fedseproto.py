@@ -104,7 +104,7 @@ class Code:
 
 
 class SideEncoder(nn.Module):
-    """F^s or F^d: one FC layer from z (B, D) to z^s or z^d (B, D); a second one for the variance if Gaussian."""
+    """F^s or F^d, one FC layer from z (B, D) to z^s or z^d. Gaussian adds a second one for the variance."""
 
     def __init__(self, feature_dim: int, *, gaussian: bool) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class SideEncoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """G: FC to 128 x 4 x 4, then transposed convolutions that double the map until it covers the image (A11).
+    """G: FC to 128 x 4 x 4, then transposed convolutions until the map covers the image (A11).
 
     For 32 pixels 128-64-32-3; without BatchNorm.
     """
@@ -229,7 +229,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
         self._mean, self._std = (torch.tensor(v, device=self.setup.device).view(3, 1, 1) for v in scale)
 
     def phases(self, server_round: int) -> list[Phase]:
-        """Return phase 1, where this round has it, and phase 2; H learns in phase 1 only, if there are phases (A4)."""
+        """Return phase 1, where this round has it, and phase 2. If there are phases, H learns in phase 1 only (A4)."""
         p, epochs = self.params, self.setup.train.epochs
         if p.schedule == "joint":
             return [Phase(epochs)]

@@ -155,13 +155,13 @@ class FedTHEClient(DomainClient[FedTHEParams]):
         self.received()
 
     def start_pass(self) -> None:
-        """Begin with an empty history; what an adaptation has made of the body has a mean feature of its own."""
+        """Begin with an empty history. What an adaptation has made of the body has a mean feature of its own."""
         self._history = None
         if self._adaptation is not None and self.params.personal_head:
             self._own = self._mean_feature()
 
     def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
-        """Train as the node's next round will: from its personal head as it is, not from the one trained ahead."""
+        """Train from the personal head as it is, as the node's next round will. The head trained ahead is not used."""
         state = self.model.state_dict()
         for name, tensor in self._kept_head.items():
             state[name].copy_(tensor)

@@ -28,7 +28,7 @@ from fedshift_app.node import (
     setup,
     state_store,
 )
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
@@ -102,7 +102,7 @@ def _train(msg: Message, context: Context) -> RecordDict:
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
-    called.shelf.remember(client.server_round, client.memory)
+    called.store.remember(client.server_round, client.memory)
     context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
     numbers = metrics | client.features.finish(client, started)
@@ -157,13 +157,13 @@ class Called:
     Attributes:
         client: With its knowledge and its memory.
         request: What it is asked.
-        shelf: Where its memory is kept.
+        store: Where its memory is kept.
         started_anew: What the node must have kept is gone.
     """
 
     client: DomainClient
     request: WorkRequest
-    shelf: Shelf
+    store: StateStore
     started_anew: bool
 
 
@@ -177,19 +177,19 @@ def open_client(msg: Message, context: Context) -> Called:
     config = setup.read_config(request.header.run)
     where = setup.place(config, context, request.header.engine)
     client = setup.make_client(config, where, request.node_index)
-    shelf = state_store.shelf(request.header, where)
-    node_payload.begin(client, request.header, request.start, shelf)
+    store = state_store.store_for(request.header, where)
+    node_payload.begin(client, request.header, request.start, store)
     if MEMORY in context.state.array_records:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
         memory = decode(context.state.array_records[MEMORY])
     else:  # the first message, the SuperNode's process was started again, or the run was resumed
         trains = msg.metadata.message_type == MessageType.TRAIN
-        kept_in, memory = shelf.recall(request.server_round if trains else None)
+        kept_in, memory = store.recall(request.server_round if trains else None)
         if memory and not where.shared:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
-    anew = kept_in < shelf.expected
+    anew = kept_in < store.expected
     if anew:
-        log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, shelf.expected)
+        log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, store.expected)
     client.prepare(RoundInputs(decode(request.knowledge), request.scalars, {} if anew else memory))
     client.features.receive(client, {name: decode(record) for name, record in request.records.items()})
-    return Called(client, request, shelf, anew)
+    return Called(client, request, store, anew)

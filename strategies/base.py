@@ -157,7 +157,7 @@ class DomainStrategy(MethodHooks[P]):
                 raise FederationError(f"round {server_round}: the averaged weights hold numbers that are not finite")
             return self._go_back(self.recovery.blame)
         self.features.passed(phases.AVERAGING)
-        return self.start_values.whole(self._global), MetricRecord(dict(self._result.losses))
+        return self.start_values.complete(self._global), MetricRecord(dict(self._result.losses))
 
     # --- a round: scores ---------------------------------------------------------------------------
 
@@ -189,7 +189,7 @@ class DomainStrategy(MethodHooks[P]):
             self.features.passed(phases.EVALUATION)
         self.features.finish_round(self._result)
         self._result.seconds = time.perf_counter() - self._started
-        self._observer(self._result, self.start_values.whole(self._global))
+        self._observer(self._result, self.start_values.complete(self._global))
         accuracy = {domain: value for domain, value in self._result.accuracy.items() if value is not None}
         return MetricRecord({f"accuracy/{domain}": value for domain, value in accuracy.items()})
 
@@ -228,7 +228,7 @@ class DomainStrategy(MethodHooks[P]):
             f"the rest of the run, which goes back to the weights before round {point.server_round}",
         )
         self.features.passed(phases.AVERAGING)
-        return self.start_values.whole(self._global), MetricRecord()
+        return self.start_values.complete(self._global), MetricRecord()
 
     def _messages(
         self, kind: str, work: Mapping[Node, int], arrays: ArrayRecord, options: Callable[[Node], Mapping[str, Any]]

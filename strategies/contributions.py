@@ -116,7 +116,7 @@ _HOOKS = {
 
 
 def declared(strategy: type, what: Literal["sends", "tells"]) -> tuple[str, ...] | None:
-    """Return the names that a strategy declares for its nodes; None where it does not say, so that any may be sent.
+    """Return the names that a strategy declares for its nodes. None means that any may be sent.
 
     A strategy that overrides none of the hooks that could send something sends nothing. What a class inherits does not
     count where it overrides such a hook itself.

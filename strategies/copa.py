@@ -53,7 +53,7 @@ class CopaStrategy(DomainStrategy):
         self._keep(heads)
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
-        """Tell a node which of the heads is that of its domain; nothing to the first node of a new domain."""
+        """Send a node the place of its domain's head. The first node of a new domain gets nothing."""
         domains = self.state.get("domains", np.zeros(0, np.int64)).tolist()
         place = self.federation.domains.index(node.domain)
         return {"head": domains.index(place)} if place in domains else {}

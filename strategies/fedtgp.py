@@ -80,7 +80,7 @@ class TrainedPrototypes:
         return hidden @ self.weight2.T + self.bias2
 
     def gradients(self, hidden: Floats, slope: Floats) -> "TrainedPrototypes":
-        """Return the gradient of a loss with respect to each part; ``slope`` (C, D) is that with respect to P."""
+        """Return the gradient of a loss by each part. ``slope`` (C, D) is that with respect to P."""
         inner = slope @ self.weight2 * (hidden > 0)  # C x D
         return TrainedPrototypes(
             inner @ self.weight1, inner.T @ self.embedding, inner.sum(axis=0), slope.T @ hidden, slope.sum(axis=0)

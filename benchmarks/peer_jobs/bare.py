@@ -4,12 +4,12 @@ import multiprocessing
 from multiprocessing.synchronize import Barrier
 
 import torch
-from common import Job, Told, arguments, network, pool, train
+from common import Job, RoundClock, arguments, network, pool, train
 
 PROCESSES = 2
 
 
-def work(share: int, job: Job, rounds: int, told: Told, begin: Barrier) -> None:
+def work(share: int, job: Job, rounds: int, clock: RoundClock, begin: Barrier) -> None:
     """Train every second client of each round."""
     torch.set_num_threads(1)
     model = network(job.network)
@@ -17,19 +17,19 @@ def work(share: int, job: Job, rounds: int, told: Told, begin: Barrier) -> None:
     initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for server_round in range(rounds):
         if begin.wait() == 0:
-            told.now()
+            clock.now()
         for place in range(share, job.cohort, PROCESSES):
             model.load_state_dict(initial)
             train(model, *pool().of((server_round * job.cohort + place) % job.clients, job.images), job)
     if begin.wait() == 0:
-        told.now()
+        clock.now()
 
 
 if __name__ == "__main__":
-    job, rounds, told = arguments()
+    job, rounds, clock = arguments()
     context = multiprocessing.get_context("spawn")
     begin = context.Barrier(PROCESSES)
-    workers = [context.Process(target=work, args=(n, job, rounds, told, begin)) for n in range(PROCESSES)]
+    workers = [context.Process(target=work, args=(n, job, rounds, clock, begin)) for n in range(PROCESSES)]
     for worker in workers:
         worker.start()
     for worker in workers:

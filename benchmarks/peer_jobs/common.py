@@ -108,8 +108,8 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
     return float(loss.detach())
 
 
-class Told:
-    """Writes the moment of the start of round 1 and of the end of each round to a file, a line each."""
+class RoundClock:
+    """Writes the moments at which round 1 starts and each round ends, a line each."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -120,12 +120,12 @@ class Told:
             out.write(json.dumps({"at": time.time()}) + "\n")
 
 
-def arguments() -> tuple[Job, int, Told]:
-    """Read what a job is called with: its letter, its rounds, the file to tell the time in."""
+def arguments() -> tuple[Job, int, RoundClock]:
+    """Read what a job is called with: its letter, its rounds, the file for its times."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("rounds", type=int)
-    parser.add_argument("told", type=Path)
+    parser.add_argument("moments", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    return JOBS[given.job], given.rounds, Told(given.told)
+    return JOBS[given.job], given.rounds, RoundClock(given.moments)

@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
 PROCESSES = 2
-job, rounds, told = arguments()
+job, rounds, clock = arguments()
 client_app, server_app = ClientApp(), ServerApp()
 
 
@@ -32,14 +32,14 @@ class Timed(FedAvg):
     def configure_train(self, server_round: int, *args: object) -> Iterable[Message]:
         """Tell the start of round 1."""
         if server_round == 1:
-            told.now()
+            clock.now()
         return super().configure_train(server_round, *args)  # type: ignore[arg-type]
 
     def aggregate_train(self, *args: object) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Tell the end of a round."""
-        found = super().aggregate_train(*args)  # type: ignore[arg-type]
-        told.now()
-        return found
+        aggregated = super().aggregate_train(*args)  # type: ignore[arg-type]
+        clock.now()
+        return aggregated
 
 
 @server_app.main()  # type: ignore[untyped-decorator]

@@ -3,7 +3,7 @@
 import os
 
 import torch
-from common import LR, MOMENTUM, WEIGHT_DECAY, Told, arguments, network, pool
+from common import LR, MOMENTUM, WEIGHT_DECAY, RoundClock, arguments, network, pool
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -38,27 +38,27 @@ class Classifier(nn.Module):
 class Clock(TrainingProcessCallback):  # type: ignore[misc]
     """Tells the time at the start and after each round."""
 
-    def __init__(self, told: Told) -> None:
-        self._told = told if int(os.environ.get("RANK", "0")) == 0 else None
+    def __init__(self, clock: RoundClock) -> None:
+        self._clock = clock if int(os.environ.get("RANK", "0")) == 0 else None
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
         """Tell the start of round 1."""
-        if self._told:
-            self._told.now()
+        if self._clock:
+            self._clock.now()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
         """Tell the end of a round."""
-        if self._told:
-            self._told.now()
+        if self._clock:
+            self._clock.now()
         return False, Metrics()
 
 
 def main() -> None:
     """Run the job."""
-    job, rounds, told = arguments()
+    job, rounds, clock = arguments()
     pool()
     model = Classifier(job.network)
 
@@ -78,7 +78,7 @@ def main() -> None:
         model_train_params=NNTrainHyperParams(
             local_batch_size=job.batch, local_num_epochs=job.epochs, local_learning_rate=LR
         ),
-        callbacks=[Clock(told)],
+        callbacks=[Clock(clock)],
     )
 
 

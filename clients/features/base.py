@@ -159,7 +159,7 @@ class NodeFeature:
     # --- what a message may ask for ----------------------------------------------------------------
 
     def refuse(self, request: Request, key: str, value: Any) -> str:
-        """Return why the run's configuration does not ask for this value of a key of the feature; empty if it does."""
+        """Return why the run's configuration does not ask for this value of a key. It is empty if it does."""
         return ""
 
     def missing(self, request: Request) -> str:

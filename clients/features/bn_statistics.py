@@ -71,7 +71,7 @@ class BatchNormStatisticsOnNode(NodeFeature):
     # --- scores ------------------------------------------------------------------------------------
 
     def mixes_images(self, request: Mapping[str, Any]) -> bool:
-        """Tell whether the accuracy goes by statistics of each batch: a test set may be in the order of its classes."""
+        """Tell whether the accuracy goes by statistics of each batch. A test set may be in the order of its classes."""
         return _of_accuracy(request) == BATCH
 
     def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""All features of a run on the node, in the order of the server's: FedShift's own, then those of other packages."""
+"""All features of a run on the node, in the server's order. FedShift's own come first, then those of other packages."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping

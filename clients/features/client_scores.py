@@ -25,7 +25,7 @@ class ClientModelsOnNode(NodeFeature):
 
 
 def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
-    """Score the model on domains, and on the node's own test set if it has one apart from its domain's.
+    """Score the model on domains, and on the node's own test set where that is apart from its domain's.
 
     Args:
         client: With the model.

@@ -151,7 +151,10 @@ class Moves:
 
 
 def make_frame(x: Tensor, padding: int) -> Tensor:
-    """Return zeros for padded images (B, H, W, 3) and their mirror images: (2 B, H + 2 padding, W + 2 padding, 3)."""
+    """Return zeros for padded images (B, H, W, 3) and mirror images.
+
+    Their shape is (2 B, H + 2 padding, W + 2 padding, 3).
+    """
     b, h, w, _ = x.shape
     return x.new_zeros(2 * b, h + 2 * padding, w + 2 * padding, 3)
 
@@ -201,7 +204,7 @@ def _room(x: Tensor, out: Tensor | None) -> Tensor:
 
 
 def affine(mean: Tensor, std: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return scale and shift, (3,) each, float32, such that scale * x + shift = (x / 255 - mean) / std."""
+    """Return scale and shift, (3,) each, float32. They satisfy scale * x + shift = (x / 255 - mean) / std."""
     mean, std = mean.double(), std.double()
     return (1 / (255 * std)).float().to(device), (-mean / std).float().to(device)
 

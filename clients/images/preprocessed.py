@@ -1,4 +1,4 @@
-"""Images that are turned into what the network sees once, for all epochs: a batch is then gathered from them."""
+"""Images that are converted once for all epochs into what the network sees. A batch is then gathered from them."""
 
 from collections.abc import Callable
 

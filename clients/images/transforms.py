@@ -177,7 +177,7 @@ def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(x: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue in HSV space by a share (B, 1, 1, 1) of the colour circle; value and chroma stay."""
+    """Turn the hue in HSV space by a share (B, 1, 1, 1) of the colour circle. Value and chroma stay."""
     r, g, b = x[:, 0:1], x[:, 1:2], x[:, 2:3]
     value = torch.maximum(torch.maximum(r, g), b)
     chroma = value - torch.minimum(torch.minimum(r, g), b)

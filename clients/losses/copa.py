@@ -16,7 +16,7 @@ Ensemble = Literal["probabilities", "logits"]
 
 
 def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
-    """Return the logits (B, C) of features (B, D) by another head of the same form as ``classifier``, in float32."""
+    """Return the logits (B, C), in float32, of features (B, D) by another head. It has the form of ``classifier``."""
     with torch.autocast(features.device.type, enabled=False):
         if type(classifier) is nn.Linear:  # so that it can be traced, which functional_call cannot
             return functional.linear(features.float(), head["weight"], head["bias"])

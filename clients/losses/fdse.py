@@ -59,7 +59,10 @@ def shift(outcomes: Sequence[Outcome], beta: float) -> Tensor:
 
 @dataclass
 class Running:
-    """What the released code has of earlier layers and steps of the local round: one number each, for all layers."""
+    """Holds what the released code keeps of earlier layers and steps of the round.
+
+    It is one number each, for all layers.
+    """
 
     mean: Tensor | None = None
     var: Tensor | None = None

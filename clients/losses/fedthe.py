@@ -82,7 +82,7 @@ def mixed(weights: Tensor, by_global: Tensor, by_personal: Tensor) -> Tensor:
 def interpolation(
     by_global: Tensor, by_personal: Tensor, to_global: Tensor, to_personal: Tensor, *, steps: int, lr: float
 ) -> Tensor:
-    """Return the weights of the two heads for each image of a batch: equal, then Adam's steps down the objective.
+    """Return the weights of the two heads for each image. They begin equal; Adam's steps go down the objective.
 
     The steps end for the whole batch where its gradient is nearly nothing, so that the batch is part of the result.
 

@@ -1,4 +1,4 @@
-"""What a network is to us: an encoder (features) and a linear classifier, with initial weights by the run's seed."""
+"""Networks of an encoder (features) and a linear classifier. The run's seed gives the initial weights."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -188,7 +188,7 @@ def follows(norm: _BatchNorm) -> list[nn.Module]:
 
 
 def with_group_norm(model: M, groups: int) -> M:
-    """Put GroupNorm in the place of each BatchNorm; it has the same initial scale 1 and shift 0, and no statistics.
+    """Replace each BatchNorm by GroupNorm. It has the same initial scale 1 and shift 0, and no statistics.
 
     Wu & He, "Group Normalization", ECCV 2018; in federated learning Hsieh et al., ICML 2020.
 

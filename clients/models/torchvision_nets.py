@@ -50,7 +50,7 @@ class TorchvisionEncoder(LibraryEncoder):
         return Stages(blocks, widths, self.rest)
 
     def feature_levels(self) -> tuple[nn.Module, ...] | None:
-        """Return, of a ResNet, the activations at the end of the stem and of each stage; None of any other network."""
+        """Return a ResNet's activations at the end of the stem and of each stage. It is None for any other network."""
         body: Any = self.body
         if not isinstance(body, models.ResNet):
             return None

@@ -1,4 +1,4 @@
-"""A file of weights: read without running anything in it, and fitted to a network name by name, shape by shape.
+"""Reads a file of weights without running anything in it. It is fitted to a network name by name, shape by shape.
 
 Names are ours (``encoder.*``, ``classifier.*``, which ``fedshift save`` writes) or those of the network's library.
 """
@@ -104,7 +104,7 @@ def other_file(path: Path, digest: str, wanted: str) -> ConfigError:
 
 
 def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str) -> Fitted:
-    """Fit tensors to a model: the encoder must be there as a whole, a head of another size is left out.
+    """Fit tensors to a model. The encoder must be complete; a head of another size is left out.
 
     Parts that a method or modules add are taken where the file has them, else they begin as they would.
 

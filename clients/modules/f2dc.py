@@ -109,7 +109,10 @@ class F2DCParams(Params):
 
 
 def convolutions(width: int, hidden: int, layers: int) -> nn.Sequential:
-    """Build A_D or A_C: 3x3 convolutions without bias, BatchNorm and ReLU between them; (B, C, H, W) to the same."""
+    """Build A_D or A_C, 3x3 convolutions without bias.
+
+    BatchNorm and ReLU are between them; the shape (B, C, H, W) stays.
+    """
     built: list[nn.Module] = [nn.Conv2d(width, hidden, 3, padding=1, bias=False)]
     for width_in, width_out in pairwise([*[hidden] * (layers - 1), width]):
         built += [nn.BatchNorm2d(width_in), nn.ReLU(), nn.Conv2d(width_in, width_out, 3, padding=1, bias=False)]
@@ -314,7 +317,7 @@ class F2DCModules(Modules[F2DCParams]):
         return self.params.active and self.params.eval_modules == "client_mean"
 
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
-        """Put the modules into a plain model; with both switches off there are none and it stays as it is.
+        """Put the modules into a plain model. With both switches off there are none and it stays as it is.
 
         Raises:
             ConfigError: If the model is not plain, or has no such stages.

@@ -80,7 +80,7 @@ def candidates(device: torch.device) -> tuple[Arithmetic, ...]:
 
 
 def measure(work: Work, device: torch.device) -> Found:
-    """Measure in about two seconds, on a CPU with one thread, however many a node has: all engines choose alike.
+    """Measure in about two seconds on a CPU with one thread, however many a node has. All engines choose alike.
 
     Raises:
         ConfigError: If there is no such network, or it takes no images of that size.

@@ -125,7 +125,7 @@ class DeviceImages:
         self._held: OrderedDict[tuple[int, ...], tuple[ImageSet, Tensor, Tensor]] = OrderedDict()
 
     def get(self, images: ImageSet) -> tuple[Tensor, Tensor]:
-        """Return images (N, H, W, 3), uint8, on the device, or on the CPU if they do not fit, and labels (N,) on it."""
+        """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU."""
         x, y = torch.from_numpy(images.x), torch.from_numpy(images.y)
         if self._device.type == "cpu":
             return x, y
@@ -155,7 +155,7 @@ class DeviceImages:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory of up to a gigabyte instead of giving it back to the system at once.
+    """Let the C library keep up to a gigabyte of freed memory. It is not given back to the system at once.
 
     Each training step frees and asks for the same maps; fresh pages from the system cost up to a tenth of a step
     (docs/results/performance.md). Only glibc has these two settings; elsewhere nothing happens.

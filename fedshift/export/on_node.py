@@ -17,7 +17,7 @@ from fedshift.export.saved import SavedModel
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 
@@ -59,7 +59,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
     saved.check_free(output)
     programs.check_form(wanted.form)
-    folder = _shelf(wanted.state or state_store.state_dir(), wanted.node, model.origin.run_id)
+    folder = _state_folder(wanted.state or state_store.state_dir(), wanted.node, model.origin.run_id)
     name = folder.parent.name
     config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
     arrays = saved.weights_of(file)
@@ -68,7 +68,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     missing = [weight for weight in scorer.needs(client).weights if weight not in arrays]
     # The state after the rounds of the shared weights: the run may have continued since.
     seen = (*model.origin.resumed_after, model.origin.server_round)
-    _, memory = Shelf(folder, seen).recall()
+    _, memory = StateStore(folder, seen).recall()
     complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
     return output, saving.write(output, config, complete, wanted.form, {
         "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
@@ -76,7 +76,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     })  # fmt: skip
 
 
-def _shelf(state: Path, node: str, run_id: str) -> Path:
+def _state_folder(state: Path, node: str, run_id: str) -> Path:
     """Return the folder of a node's state of a run.
 
     Raises:

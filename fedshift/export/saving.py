@@ -19,7 +19,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, figures, initial_model
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
@@ -270,7 +270,7 @@ def _personal(record: Record, checkpoint: Checkpoint, node: Node, names: list[st
     base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
     # As a resumed run would read it: the state of an unfinished round does not count.
     resumed_after = (*record.resumed_after, checkpoint.server_round)
-    kept, memory = Shelf(state_store.simulated(base, node.partition_id), resumed_after).recall()
+    kept, memory = StateStore(state_store.simulated(base, node.partition_id), resumed_after).recall()
     if kept < checkpoint.memory.get(node.index, 0) or (not kept and node.index in checkpoint.memory):
         raise ConfigError(
             f"--node: the personal parts of node {node.index} after round {checkpoint.server_round} are not kept; "

@@ -25,7 +25,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
 from fedshift_core.arrays import Arrays, digest
@@ -242,7 +242,7 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
         base = record.folder / checkpoints.FOLDER / checkpoints.NODES_FOLDER
         # The state as a resumed run would find it: the state of an unfinished round does not count.
         resumed_after = (*record.resumed_after, record.checkpoint.server_round)
-        _, memory = Shelf(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
+        _, memory = StateStore(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
     knowledge, scalars = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     client.prepare(RoundInputs(knowledge, scalars, memory))
     return client

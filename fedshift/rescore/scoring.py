@@ -18,7 +18,7 @@ from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model, resuming
 from fedshift_app.run import precision as run_precision
@@ -187,8 +187,8 @@ def score(checked: Checked, output_dir: Path, command: str) -> Path:
     )  # fmt: skip
     try:
         for index in checkpoint.memory:
-            number, memory = Shelf(state_store.simulated(kept_in, index), resumed_after).recall()
-            Shelf(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
+            number, memory = StateStore(state_store.simulated(kept_in, index), resumed_after).recall()
+            StateStore(state_store.simulated(folder.nodes_folder, index)).remember(number, memory)
         if federation.model.start:
             node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
         folder.take_over([_not_scored(earlier) for earlier in past.history[:-1]], checkpoint.seconds)

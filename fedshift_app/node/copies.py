@@ -1,4 +1,4 @@
-"""Exact copies among the images that a run trains on and those that it is tested on, of a user's own images."""
+"""Exact copies of a user's own images that are both trained and tested on."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger("fedshift")
 
 
 def of_run(config: RunConfig, nodes: int) -> list[str]:
-    """Return what the log of a simulation is to say of exact copies, in a line each; nothing where there are none.
+    """Return the lines that the log of a simulation has on exact copies.
 
     Images have no names here: `fedshift prepare` names the files.
 

@@ -1,4 +1,7 @@
-"""Which images a node sees: its own (to train on, to choose a round by, to be tested on), and domains' test sets."""
+"""Which images a node sees.
+
+Its own are to train on, to choose a round by, to be tested on; others are domains' test sets.
+"""
 
 import functools
 import hashlib
@@ -148,7 +151,7 @@ def own_images(config: RunConfig, where: Place) -> Own:
 
 
 def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
-    """Return a node's part of the images that its site states to be for validation; None if it states none.
+    """Return a node's images that its site states to be for validation. It is None if the site states none.
 
     They are neither trained nor tested on, whether the run validates or not.
 
@@ -204,7 +207,7 @@ def num_test(config: RunConfig, where: Place) -> int:
 
 
 def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
-    """Return how many test images the node sees of each domain that no node holds; a real node sees none."""
+    """Return how many test images the node sees of each domain that no node holds. A real node sees none."""
     if not where.shared:
         return {}
     held = set(dealt(config, where.num_partitions))
@@ -298,7 +301,7 @@ def _domain_parts(
 
 
 def parts_of(config: RunConfig, num_nodes: int, domain: str) -> dict[int, Parts]:
-    """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
+    """Return by index of the node what each node of the simulation holds of a domain's pool."""
     return _domain_parts(config.allocation, config.dataset, config.dataset.source(), num_nodes, domain, config.seed)
 
 

@@ -1,4 +1,4 @@
-"""What a node begins from in addition to the weights of each round: it comes once, and is kept on the node's disk."""
+"""What a node begins from in addition to the weights of each round. It comes once, and is kept on the node's disk."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from clients.base import DomainClient
-from fedshift_app.node.state_store import START_STEM, Shelf
+from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import FedShiftError
@@ -19,14 +19,14 @@ _SUFFIX = ".safetensors"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
-def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, shelf: Shelf) -> None:
-    """Let a client begin from what the server sent with this message or an earlier one; nothing if it says of none.
+def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, store: StateStore) -> None:
+    """Let a client begin from what the server sent now or earlier. Nothing happens if the message names nothing.
 
     Args:
         client: As it was made.
         header: What the message says of the run.
         sent: What came with it to begin from; None for nothing.
-        shelf: Where the node keeps what it remembers; a simulated node finds the server's own file next to it.
+        store: Where the node keeps what it remembers; a simulated node finds the server's own file next to it.
 
     Raises:
         FedShiftError: If the arrays are not there (the server sends them again), not what the server says that they
@@ -37,14 +37,14 @@ def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, she
         return
     if not _DIGEST.fullmatch(wanted):  # it becomes a part of a file's name
         raise FedShiftError(f"the server says that nodes begin from {as_found(wanted)}, expected 64 hexadecimal digits")
-    folder = shelf.folder if shelf.own else Path(header.kept_in).parent if header.kept_in else None
+    folder = store.folder if store.own else Path(header.kept_in).parent if header.kept_in else None
     if sent is not None:
         arrays = decode(sent)
         if digest(arrays) != wanted:
             raise FedShiftError("what the server sent to begin from is not what it says that it is")
         check(arrays, client)
-        if shelf.own and folder is not None:
-            shelf.make()
+        if store.own and folder is not None:
+            store.make()
             write(folder, arrays, private=True)
             _remove_others(folder, _name(wanted))
     else:

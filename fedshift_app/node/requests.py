@@ -1,4 +1,4 @@
-"""What a node does when a server sends it a message: what the run's configuration asks for, and nothing else.
+"""Checks of a server's message on a node. Only what the run's configuration asks for is done.
 
 A message comes from whoever runs the server, and so does the configuration in it. A node therefore holds each message
 against that configuration before it works, and keeps the configuration to the first one of the run (:func:`admit`).
@@ -88,7 +88,7 @@ Rule = Callable[[NodeRequest, Any], str]
 
 
 def admit(kind: str, msg: Message, context: Any) -> None:
-    """Let a message pass, or refuse it before any work; what the run may not change any more is kept.
+    """Let a message pass, or refuse it before any work. What the run may not change any more is kept.
 
     Args:
         kind: The type of the message, as its handler knows it.

@@ -80,7 +80,7 @@ class Version:
 
 
 @dataclass(frozen=True)
-class Shelf:
+class StateStore:
     """Where a node keeps its memory of a run.
 
     Attributes:
@@ -175,7 +175,7 @@ class Shelf:
         return [older[-1] for older in upto if older]
 
 
-def shelf(header: RunHeader, where: Place) -> Shelf:
+def store_for(header: RunHeader, where: Place) -> StateStore:
     """Return where a node keeps what it remembers, by what a message says of the run.
 
     Raises:
@@ -184,10 +184,10 @@ def shelf(header: RunHeader, where: Place) -> Shelf:
     chosen = header.chosen[:MOST_CHOSEN]
     if where.shared:
         folder = simulated(Path(header.kept_in), where.partition_id) if header.kept_in else None
-        return Shelf(folder, header.resumed_after, header.memory_round, chosen)
+        return StateStore(folder, header.resumed_after, header.memory_round, chosen)
     if not _RUN_ID.fullmatch(header.run_id):  # it becomes the name of a folder
         raise FedShiftError(f"the server says that the run is {header.run_id[:40]!r}, expected 32 hexadecimal digits")
-    return Shelf(_own_folder(where, header.run_id), header.resumed_after, header.memory_round, chosen, own=True)
+    return StateStore(_own_folder(where, header.run_id), header.resumed_after, header.memory_round, chosen, own=True)
 
 
 def simulated(base: Path, index: int) -> Path:
@@ -203,7 +203,7 @@ def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> No
     """
     with atomic_io.writing(base):
         for folder in base.iterdir():
-            versions = Shelf(folder, resumed_after).versions()
+            versions = StateStore(folder, resumed_after).versions()
             needed = versions[-1:] + [v for v in versions if v.server_round <= chosen][-1:]
             for path in folder.iterdir():
                 if _version(path) not in needed:

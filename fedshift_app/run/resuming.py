@@ -16,7 +16,7 @@ from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past
@@ -316,7 +316,7 @@ def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
     resumed_after = (*past.resumed_after, checkpoint.server_round)
     for index, expected in checkpoint.memory.items():
         try:
-            kept, _ = Shelf(state_store.simulated(base, index), resumed_after).recall()
+            kept, _ = StateStore(state_store.simulated(base, index), resumed_after).recall()
         except FedShiftError as error:
             raise Damaged(str(error)) from None
         if kept < expected:

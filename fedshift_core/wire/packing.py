@@ -1,4 +1,4 @@
-"""The arrays of a message in few pieces, for a way on which each piece costs a request of its own.
+"""The arrays of a message in few pieces. Each piece that travels costs a request of its own.
 
 Through a SuperLink Flower sends a message as objects (the message, its dictionary, each record, each array, each part
 of an array's bytes), each by one HTTP request to the SuperLink and one from it, and likewise between a SuperNode and

@@ -10,7 +10,7 @@ from fedshift_core.wire import names as wire
 
 @dataclass(frozen=True)
 class Part:
-    """Test images of a domain that one node is to score: some of those drawn from a test set, or all.
+    """Test images of a domain that one node is to score. They are all of those drawn from a test set, or some.
 
     Attributes:
         domain: Whose test set.

@@ -1,4 +1,4 @@
-"""What a feature may do on the server: hooks of a round, which do nothing unless a feature overrides them."""
+"""Hooks of a feature on the server. They do nothing unless a feature overrides them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Training:
     Attributes:
         server_round: The round, from 1.
         nodes: All nodes of the federation.
-        asked: How many nodes were sent the round.
+        sent_to: How many nodes were sent the round.
         sent: The shared weights that they were sent.
         scored: Models can be scored after this round.
         tests_seen: Test images by domain, as its nodes say.
@@ -33,7 +33,7 @@ class Training:
 
     server_round: int
     nodes: Sequence[Node]
-    asked: int
+    sent_to: int
     sent: ArrayRecord
     scored: bool = True
     tests_seen: Mapping[str, int] | None = None
@@ -142,7 +142,7 @@ class ServerFeature:
         return ()
 
     def counts_other(self, name: str, *, held: bool) -> bool:
-        """Tell whether a score by another way is used for a domain that a node holds, or that none holds."""
+        """Tell whether another score is used for a domain. ``held`` says whether a node holds it."""
         return True
 
     def asks_all(self) -> bool:

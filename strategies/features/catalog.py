@@ -1,4 +1,4 @@
-"""All features of a run on the server, as the strategy passes them: FedShift's own, then those of other packages."""
+"""All features of a run on the server, as the strategy passes them. FedShift's own come first, then other packages'."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""The nodes' own models right after local training: on what each scores its own, and what comes of the answers."""
+"""Scores of the nodes' own models right after local training. Each scores the domains whose test images it sees."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str
 
 
 def own_accuracy(metrics: Mapping[str, float]) -> float | None:
-    """Return the accuracy in percent of a node's own model on its own part of the test images; None without one."""
+    """Return the accuracy in percent of a node's own model on its own test images. None without such images."""
     correct, count = right_of(metrics, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT)
     return 100 * correct / count if count else None
 

@@ -113,7 +113,7 @@ class Figures(ServerFeature):
         return read(content, scored, self.run.num_classes)
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
-        """Write by domain the sum of the counts of the same parts as the accuracy; None where a node sent none."""
+        """Write by domain the sum of the counts of the parts of the accuracy. It is None where a node sent none."""
         result.counts = {}
         for domain in self.run.domains if self._counts(evaluation) else ():
             each = evaluation.extra(self.name, domain)

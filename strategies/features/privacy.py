@@ -1,4 +1,4 @@
-"""What the server must know of the noise that nodes add (``privacy``): a change may be longer by its norm."""
+"""What the server must know of the noise that nodes add (``privacy``). A change may be longer by its norm."""
 
 from strategies.features.base import ServerFeature
 

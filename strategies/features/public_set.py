@@ -1,4 +1,4 @@
-"""Which copy of the public set a run has: that of most nodes, not that of the node which answered first."""
+"""Which copy of the public set a run has. It is that of most nodes, not that of the first that answered."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ def copy_of(node: Node) -> Copy:
 
 
 def of_most(nodes: Iterable[Node]) -> Copy | None:
-    """Return the copy that more nodes have than any other; None where two copies have as many, or there is no node."""
+    """Return the copy that more nodes have than any other. None where two have as many, or there is no node."""
     counted = Counter(copy_of(node) for node in nodes).most_common(2)
     if not counted or (len(counted) == 2 and counted[0][1] == counted[1][1]):
         return None

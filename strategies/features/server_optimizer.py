@@ -1,4 +1,4 @@
-r"""Server optimisers: the average of a round is a step that is proposed, and the next weights are another: ``server``.
+r"""Server optimisers (``server``). The average of a round proposes a step, and the next weights come of it.
 
 The rules are those of Flower's own strategies, number for number. With w the weights that were sent, a the merged
 ones (the average, or what ``aggregation.robust`` makes of it), :math:`\Delta=a-w` and t the round from 1:

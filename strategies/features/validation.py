@@ -16,7 +16,7 @@ from strategies.federation.nodes import Node
 
 
 class Validation(ServerFeature):
-    """Has each node score its validation part with the first questions of a round, and adds up by its domain."""
+    """Has each node score its validation part with a round's first questions. Sums are by domain."""
 
     _tally: Tally | None = None
 
@@ -48,7 +48,7 @@ class Validation(ServerFeature):
         return {}
 
     def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:
-        """Add a node's numbers to those of its domain, unless its part is far larger than those of the others."""
+        """Add a node's numbers to those of its domain. A part far larger than those of the others is left out."""
         validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
         numbers = [other.num_validation for other in evaluation.nodes if other.domain == node.domain]
         too_many = announced.is_too_many(node.num_validation, numbers, evaluation.max_images)

@@ -23,7 +23,7 @@ def most_images(nodes: Sequence[Node], factor: float) -> float:
 
 
 def is_too_many(number: int, numbers: Sequence[int], factor: float) -> bool:
-    """Tell whether a node's test or validation images are more than so many times the median of its domain's nodes.
+    """Tell whether a node's test or validation images exceed so many times the median of its domain.
 
     Its scores would be those of the domain; they are not counted.
     """
@@ -64,7 +64,7 @@ def weighed_node(node: Node, most: float) -> Node:
 
 
 def weighed(update: Update, most: float, declared: Declaration) -> Update:
-    """Return an update as it weighs: its images, those that it counts by class, and its free rows, scaled down alike.
+    """Return an update as it weighs. Its images, its counts by class and its free rows are scaled down alike.
 
     Args:
         update: That of a node which may have announced more than ``most`` images.

@@ -1,4 +1,4 @@
-"""What a node may say: one rule for its answers to every kind of message, before any of it is used, logged or kept.
+"""What a node may say. One rule checks all its answers before any of it is used, logged or kept.
 
 Records, names and numbers are those that the run knows: what a node calls anything else is refused, whatever it is.
 Each number has its range. A reply that breaks the rule is left out whole, in one line.
@@ -116,7 +116,7 @@ def metrics_of(content: RecordDict) -> MetricRecord:
 
 
 def let_go(reply: Message) -> None:
-    """Empty a reply that is not used: Flower holds its list of replies until those of the next round are there."""
+    """Empty a reply that is not used. Flower holds its list of replies until those of the next round are there."""
     if reply.has_content():
         for name in list(reply.content):
             del reply.content[name]

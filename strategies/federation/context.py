@@ -131,14 +131,14 @@ class RunContext:
 
     @property
     def own_tests(self) -> bool:
-        """Whether each node has a test set of its own for every domain, so that all answer and their parts add up."""
+        """Whether each node has a test set of its own for every domain. Then all answer and their parts add up."""
         return self.config.shift.label_mix == "own"
 
     @property
     def everywhere(self) -> bool:
         """Whether each node's own model is scored on all domains (``evaluate.personal_on``)."""
-        asked = self.config.evaluate.personal_on == "all_domains"
-        return self.model.personal and self.engine.is_simulation and asked
+        on_all = self.config.evaluate.personal_on == "all_domains"
+        return self.model.personal and self.engine.is_simulation and on_all
 
     def trained(self, arrays: Arrays) -> tuple[str, ...]:
         """Return which of the arrays that travel are parameters: neither buffers nor integers."""

@@ -1,4 +1,4 @@
-"""How messages leave: what is the same for all is written once; long work first, so that no core waits at the end.
+"""How messages leave. What is the same for all is written once; long work goes first, so that no core waits at the end.
 
 Flower's simulation gives its actors the messages by the order of nodes, not by that of sending (``vce_api.py``
 of Flower 1.41); but it looks for new messages ten times a second and queues what it finds. So the long work

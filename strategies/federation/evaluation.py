@@ -50,7 +50,7 @@ class Extra(Protocol):
         """Return the names of other ways to score."""
 
     def counts_other(self, name: str, *, held: bool) -> bool:
-        """Tell whether a score by another way is used for a domain that a node holds, or that none holds."""
+        """Tell whether another score is used for a domain. ``held`` says whether a node holds it."""
 
     def asks_all(self) -> bool:
         """Tell whether all nodes are asked with the first questions, also those without a part."""
@@ -232,7 +232,7 @@ class Evaluation:
         return failed
 
     def tally(self) -> Tally:
-        """Sum up the answers, in the order of the plan; nothing of a divided test set that lacks a part."""
+        """Sum up the answers, in the order of the plan. A divided test set that lacks a part gives nothing."""
         tally, missing = Tally(self._domains), self._missing()
         for task in self._tasks:
             if task.answer is None or task.part.domain in missing:
@@ -245,7 +245,7 @@ class Evaluation:
         return tally
 
     def extra(self, name: str, domain: str) -> list[Any]:
-        """Return what a feature read for each part of a domain; empty where a part lacks it, or an answer."""
+        """Return what a feature read for each part of a domain. It is empty where a part lacks it, or an answer."""
         answers = self._answers(domain)
         each = [answer.extra[name] for answer in answers if name in answer.extra]
         return each if len(each) == len(answers) and domain not in self._missing() else []
@@ -371,7 +371,7 @@ def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:
 
 
 def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dict[str, int | None]:
-    """Return how many test images of each domain a node scores its own model on; None where that is not known.
+    """Return how many test images of each domain a node scores its own model on. None where that is not known.
 
     Args:
         node: The node.

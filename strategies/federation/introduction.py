@@ -1,4 +1,4 @@
-"""What a node says of itself before it takes part: read, and refused where it makes no sense in the run."""
+"""What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""What nodes begin from in addition to the weights of each round: frozen weights, and private parts out of a file.
+"""What nodes begin from in addition to the weights of each round.
+
+These are frozen weights, and private parts out of a file.
 
 It is sent to a node once, with the first message that asks it for work, and kept there. A node that does not have it
 any more answers with an error, and so is sent it again.
@@ -54,15 +56,15 @@ class Start:
             elif node_id in self._sent:
                 self._given.add(node_id)
 
-    def moving(self, whole: ArrayRecord) -> ArrayRecord:
-        """Return the shared weights without those that are frozen, which are kept for :meth:`whole`."""
+    def moving(self, shared: ArrayRecord) -> ArrayRecord:
+        """Return the shared weights without those that are frozen, which are kept for :meth:`complete`."""
         if not self._frozen:
-            return whole
-        self._order = list(whole)
-        self._still = {name: array for name, array in whole.items() if name in self._frozen}
-        return ArrayRecord({name: array for name, array in whole.items() if name not in self._frozen})
+            return shared
+        self._order = list(shared)
+        self._still = {name: array for name, array in shared.items() if name in self._frozen}
+        return ArrayRecord({name: array for name, array in shared.items() if name not in self._frozen})
 
-    def whole(self, moving: ArrayRecord) -> ArrayRecord:
+    def complete(self, moving: ArrayRecord) -> ArrayRecord:
         """Return all shared weights in their order."""
         if not self._frozen:
             return moving

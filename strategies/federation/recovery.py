@@ -1,4 +1,4 @@
-"""What a run does when its model has gone bad: it leaves out the node that moved the average, not the honest ones.
+"""What a run does when its model has gone bad. It leaves out the node that moved the average, not the honest ones.
 
 A node within all bounds can still push the weights so far, round after round, that honest nodes come to numbers that
 are not finite or out of bounds. Then it is they whose replies are refused, and without this the run would end. Where

@@ -202,7 +202,7 @@ class Roster:
         return answering
 
     def missed(self, node: Node, kind: str) -> None:
-        """Note that a node has not answered a message of this type; no phase waits for it until it answers again."""
+        """Note that a node has not answered a message of this type. No phase waits for it until it answers again."""
         if self._simulated or self.silence.has(node.node_id):
             return
         self.silence.miss(node.node_id, kind)

@@ -71,7 +71,7 @@ class Silence:
         self._silent[node_id] = _Silent(self._now(), self._clock(), rest)
 
     def record_answers(self, node_ids: Iterable[int], kind: str) -> None:
-        """Note that nodes have answered a message of this type: who did not before is as good as any other again."""
+        """Note that nodes have answered a message of this type. Who did not before is as good as any other again."""
         for node_id in node_ids:
             if self._missed.get(node_id, ("", 0))[0] == kind:
                 del self._missed[node_id]

@@ -1,4 +1,4 @@
-"""Nodes whose own parts of the model no local training has changed yet: who they are, and whether they are scored.
+"""Nodes whose own parts of the model no local training has changed yet. They are scored or not.
 
 With ``federation.participation`` below 1 a node may not be drawn for many rounds, and a node may come late. Where parts
 of the model stay on the nodes, such a node scores random numbers of before round 1, which says nothing of the method.

@@ -1,4 +1,4 @@
-"""How far a node's reply is from what it is judged by: the weights that were sent, and what the other nodes send.
+"""How far a node's reply is from what it is judged by. That is the weights that were sent, and what other nodes send.
 
 ``federation.max_update`` is one ratio for all. All norms are L2, in float64, over floating-point arrays; what an
 array of integers counts (BatchNorm's ``num_batches_tracked``) is no length.

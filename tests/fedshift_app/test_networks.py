@@ -136,7 +136,7 @@ def frozen_client(config: Any) -> Any:
 
 
 def begin(client: Any, arrays: Arrays, *, sent: bool, told: dict[str, Any] | None = None) -> None:
-    own = state_store.Shelf(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
+    own = state_store.StateStore(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
     header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (told or {}))
     node_payload.begin(client, header, encode(arrays) if sent else None, own)
 
@@ -164,7 +164,9 @@ def test_a_node_needs_no_file_and_keeps_what_it_was_sent(sent: tuple[Any, Arrays
     assert anew.begun == ""
     begin(anew, arrays, sent=False)
     assert np.array_equal(anew.model.state_dict()[name].numpy(), arrays[name])
-    state_store.Shelf(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(1, {"x": np.ones(2)})
+    state_store.StateStore(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(
+        1, {"x": np.ones(2)}
+    )
     begin(frozen_client(config), arrays, sent=False)  # what is remembered of rounds leaves it alone
 
 

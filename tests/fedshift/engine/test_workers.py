@@ -37,12 +37,12 @@ DEADLY = """
 import logging, multiprocessing, os, signal
 from pathlib import Path
 from clients.base import DomainClient
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_core.registry import Method
 from strategies.base import DomainStrategy
 
 METHOD = Method(name="own", title="Own", strategy=DomainStrategy, client=DomainClient)
-remember = Shelf.remember
+remember = StateStore.remember
 
 def dies(self, server_round, memory):
     remember(self, server_round, memory)
@@ -54,7 +54,7 @@ def dies(self, server_round, memory):
         os.kill(os.getpid(), signal.SIGKILL)
 
 if multiprocessing.current_process().name == "fedshift-worker":
-    Shelf.remember = dies
+    StateStore.remember = dies
 """
 EXPERIMENT = """
 plugins: [deadly.py]

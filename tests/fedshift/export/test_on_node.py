@@ -50,7 +50,7 @@ def remember(memory: Arrays, server_round: int, number: int = 0, run: str = RUN,
     """Keep something as a SuperNode does in a round."""
     where = Place("scan", number, -1, Source(Path("/data/scan")), False, 0)
     header = RunHeader("deployment", "{}", run_id=run, resumed_after=resumes)
-    state_store.shelf(header, where).remember(server_round, memory)
+    state_store.store_for(header, where).remember(server_round, memory)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.messages import RunHeader
 from strategies.fedcode import FedCodeStrategy
@@ -41,8 +41,8 @@ def place(partition_id: int = 2, data_dir: str = "/data/a") -> Place:
 MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "model/batches": np.asarray(7)}
 
 
-def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> Shelf:
-    return state_store.shelf(RunHeader("deployment", "{}", run_id=run, **more), where or place())
+def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> StateStore:
+    return state_store.store_for(RunHeader("deployment", "{}", run_id=run, **more), where or place())
 
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
@@ -160,13 +160,13 @@ def test_a_real_node_takes_no_part_in_a_simulation() -> None:
 
 
 def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
-    def after(*resumed_after: int) -> Shelf:
+    def after(*resumed_after: int) -> StateStore:
         return shelf(resumed_after=tuple(resumed_after))
 
     def memory(value: float) -> dict[str, Any]:
         return {"x": np.array([value])}
 
-    def kept(of: Shelf) -> list[int]:
+    def kept(of: StateStore) -> list[int]:
         return [version.server_round for version in of.versions()]
 
     for number in (1, 2, 3):
@@ -220,7 +220,7 @@ def test_private_parts_outlive_the_supernodes_process(
     for restarts, forgets in ((False, False), (True, False), (True, True)):
         monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
-            monkeypatch.setattr(Shelf, "recall", lambda self, before: (0, {}))
+            monkeypatch.setattr(StateStore, "recall", lambda self, before: (0, {}))
         run = run_inline(
             method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
         )

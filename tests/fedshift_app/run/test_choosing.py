@@ -24,7 +24,7 @@ from fedshift.report import summary as report_summary
 from fedshift.results import loading
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
-from fedshift_app.node.state_store import Shelf, keep_last
+from fedshift_app.node.state_store import StateStore, keep_last
 from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.kept_rounds import kept_rounds
@@ -110,17 +110,17 @@ def test_a_node_has_its_memory_of_each_round_that_is_chosen(
     for number in range(1, last + 1):
         chosen = model_selection.needed(asked, history(*validation[: number - 1]))  # as told with the round's message
         if number in trained:
-            Shelf(base / "node-0", chosen=chosen).remember(number, {"round": np.array(number)})
+            StateStore(base / "node-0", chosen=chosen).remember(number, {"round": np.array(number)})
     for number in model_selection.needed(asked, history(*validation)):
         wanted = max((trains for trains in trained if trains <= number), default=0)
-        assert Shelf(base / "node-0", (number,)).recall()[0] == wanted
+        assert StateStore(base / "node-0", (number,)).recall()[0] == wanted
     best = model_selection.best(history(*validation))
     assert best is not None
     if (base / "node-0").is_dir():
         keep_last(base, (), best.server_round)
-        assert Shelf(base / "node-0").recall()[0] == max(trains for trains in trained if trains <= last)
+        assert StateStore(base / "node-0").recall()[0] == max(trains for trains in trained if trains <= last)
         wanted = max((trains for trains in trained if trains <= best.server_round), default=0)
-        assert Shelf(base / "node-0", (best.server_round,)).recall()[0] == wanted
+        assert StateStore(base / "node-0", (best.server_round,)).recall()[0] == wanted
         assert len(list((base / "node-0").iterdir())) <= 2
 
 
@@ -229,7 +229,7 @@ def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypa
     first = start(tmp_path / "first", method="fedbn", rounds=1, set=told_to)
     for index in range(NODES):
         (of_run, of_first) = (one.folder / f"checkpoint/nodes/node-{index}" for one in (run, first))
-        assert Shelf(of_run, (1,)).recall()[0] == 1
+        assert StateStore(of_run, (1,)).recall()[0] == 1
         assert {path.name for path in of_run.iterdir()} > {path.name for path in of_first.iterdir()}  # hashes are names
         assert len(list(of_run.iterdir())) == 2
 

@@ -21,7 +21,7 @@ from fedshift import cli
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, status
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
@@ -53,10 +53,10 @@ def test_a_node_has_its_memory_of_each_round_that_is_kept(
     folder = tmp_path_factory.mktemp("shelf") / "node-0"
     for number in sorted(trained):
         if number <= last:
-            Shelf(folder).remember(number, {"round": np.array(number)})
+            StateStore(folder).remember(number, {"round": np.array(number)})
     for number in kept_rounds(last):
         wanted = max((trains for trains in trained if trains <= number), default=0)
-        assert Shelf(folder, (number,)).recall()[0] == wanted
+        assert StateStore(folder, (number,)).recall()[0] == wanted
     assert not folder.is_dir() or len(list(folder.iterdir())) <= 6
 
 

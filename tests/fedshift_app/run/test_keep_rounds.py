@@ -15,7 +15,7 @@ from fedshift.sweep import grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import state_store
-from fedshift_app.node.state_store import Shelf
+from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, disk_space, model_selection
 from fedshift_app.run.checkpoints import Checkpoint
@@ -69,10 +69,10 @@ def test_a_node_has_its_private_parts_of_each(
     folder = tmp_path_factory.mktemp("shelf") / "node-0"
     for number in sorted(trained):
         done = tuple(r for r in rounds if r < number)  # as told with the round's message
-        Shelf(folder, chosen=done).remember(number, {"round": np.array(number)})
+        StateStore(folder, chosen=done).remember(number, {"round": np.array(number)})
     for number in rounds:
         wanted = max((trains for trains in trained if trains <= number), default=0)
-        assert Shelf(folder, (number,)).recall()[0] == wanted
+        assert StateStore(folder, (number,)).recall()[0] == wanted
 
 
 # --- the key --------------------------------------------------------------------------------------------------

@@ -75,14 +75,14 @@ def test_frozen_weights_are_taken_out_and_put_back_in_their_order() -> None:
     start = Start({"b": whole["b"]}, frozenset({"b"}))
     moving = start.moving(encode(whole))
     assert list(moving) == ["a", "c"]
-    merged = start.whole(encode({"a": whole["a"] + 1, "c": whole["c"] + 1}))
+    merged = start.complete(encode({"a": whole["a"] + 1, "c": whole["c"] + 1}))
     assert [(name, float(array[0])) for name, array in decode(merged).items()] == [("a", 2), ("b", 2), ("c", 4)]
 
 
 def test_a_run_without_any_says_and_copies_nothing() -> None:
     start, record = Start({}, frozenset()), encode(MOVING)
     assert start.moving(record) is record
-    assert start.whole(record) is record
+    assert start.complete(record) is record
     sent = asked(start, 7)
     assert START not in sent
     assert START_DIGEST not in sent.config_records[CONFIG]
