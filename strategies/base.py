@@ -24,7 +24,7 @@ from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS
 from fedshift_core.wire.scores import parts_to_options
 from strategies.contributions import check_contribution
 from strategies.features.base import Session, Training
-from strategies.federation import announced, checks, phases, untrained
+from strategies.federation import announced, checks, context, untrained
 from strategies.federation.context import Ask, RoundResult, RunContext
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
 from strategies.federation.evaluation import Evaluation, Questions
@@ -116,7 +116,7 @@ class DomainStrategy(MethodHooks[P]):
             MessageType.TRAIN, work, self._global, lambda node: self.features.train_options(node, self._training)
         )
         self._result.bytes_down = sum(num_bytes(message.content) for message in messages)
-        self.features.passed(phases.MESSAGES)
+        self.features.passed(context.MESSAGES)
         return self._in_order(messages, work)
 
     def aggregate_train(
@@ -132,7 +132,7 @@ class DomainStrategy(MethodHooks[P]):
         """
         server_round, bounds = server_round + self.completed, self.federation.config.federation
         replies = self._answers(replies)
-        self.features.passed(phases.TRAINING)
+        self.features.passed(context.TRAINING)
         sent = SentWeights(decode(self._global), bounds.max_update, self.features.noise)
         sifted = sift(self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update)
         updates, problems = sifted.updates, sifted.problems
@@ -156,7 +156,7 @@ class DomainStrategy(MethodHooks[P]):
             if self.recovery.blame is None:
                 raise FederationError(f"round {server_round}: the averaged weights hold numbers that are not finite")
             return self._go_back(self.recovery.blame)
-        self.features.passed(phases.AVERAGING)
+        self.features.passed(context.AVERAGING)
         return self.start_values.complete(self._global), MetricRecord(dict(self._result.losses))
 
     # --- a round: scores ---------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class DomainStrategy(MethodHooks[P]):
         """Group correct and count by domain; a node that fails is replaced by the next of its domain."""
         if self._evaluation is not None:
             self._score(self._evaluation, replies)
-            self.features.passed(phases.EVALUATION)
+            self.features.passed(context.EVALUATION)
         self.features.finish_round(self._result)
         self._result.seconds = time.perf_counter() - self._started
         self._observer(self._result, self.start_values.complete(self._global))
@@ -227,7 +227,7 @@ class DomainStrategy(MethodHooks[P]):
             f"the model has gone bad, and this node moved the average by {100 * blame.share:.0f} %: it is left out of "
             f"the rest of the run, which goes back to the weights before round {point.server_round}",
         )
-        self.features.passed(phases.AVERAGING)
+        self.features.passed(context.AVERAGING)
         return self.start_values.complete(self._global), MetricRecord()
 
     def _messages(

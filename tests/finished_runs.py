@@ -29,7 +29,11 @@ class FinishedRuns:
     def copy(self, to: Path, nodes: int, flat: dict[str, Any]) -> Run:
         """Copy the finished run of a configuration into a folder, where the test may change it."""
         kept = self._kept(nodes, flat)
-        return Run(shutil.copytree(kept, to / kept.name))
+        place, number = to / kept.name, 0
+        while place.exists():  # another one of the same second, as a run itself would name it
+            number += 1
+            place = to / f"{kept.name}-{number}"
+        return Run(shutil.copytree(kept, place))
 
     def _kept(self, nodes: int, flat: dict[str, Any]) -> Path:
         asked = json.dumps([nodes, flat], sort_keys=True)

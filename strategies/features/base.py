@@ -85,7 +85,7 @@ class ServerFeature:
         """Begin a round."""
 
     def passed(self, phase: str) -> None:
-        """Note that a phase of the round is over (``strategies.federation.phases``)."""
+        """Note that a phase of the round is over (``strategies.federation.context``)."""
 
     def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Take in the numbers of any reply that is used; they are checked."""

@@ -6,9 +6,8 @@ from typing import Any
 
 from fedshift_core.wire.names import PROCESS, SECONDS
 from strategies.features.base import ServerFeature
-from strategies.federation.context import RoundResult
+from strategies.federation.context import EVALUATION, TRAINING, RoundResult
 from strategies.federation.nodes import Node
-from strategies.federation.phases import EVALUATION, TRAINING
 
 
 class Clock:

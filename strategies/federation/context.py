@@ -12,6 +12,12 @@ from fedshift_core.wire.names import CE
 from strategies.federation.evaluation import ClientScores, Evaluation, Extra
 from strategies.federation.roster import Node
 
+# The phases of a round on the server, one after another.
+MESSAGES = "messages"  # choosing nodes and writing to them
+TRAINING = "training"  # from the first message until all answers are there
+AVERAGING = "averaging"  # checking, averaging, merging knowledge
+EVALUATION = "evaluation"
+
 
 @dataclass(frozen=True)
 class Ask:

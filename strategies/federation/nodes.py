@@ -1,7 +1,8 @@
 """A node as the server knows it, and who is shown what a run does with its nodes."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 UNSEATED = -1
 
@@ -69,3 +70,39 @@ class Listener:
 
     def left_out(self, server_round: int, node: Node, reason: str) -> None:
         """A node's answer is not used."""
+
+
+class Agreement(Protocol):
+    """What all nodes must have alike, as a feature knows it (``strategies.features.public_set``)."""
+
+    def copy_of(self, node: Node) -> Any:
+        """Return what a node has."""
+
+    def of_most(self, nodes: Iterable[Node]) -> Any:
+        """Return what more nodes have than anything else; None where two are as frequent, or there is no node."""
+
+    def another(self, node: Node, copy: Any) -> str:
+        """Return what is wrong with a node that has something else."""
+
+    def no_majority(self, nodes: Iterable[Node]) -> str:
+        """Return what there is, of which nothing is what most nodes have."""
+
+
+class NothingAlike:
+    """Nodes need have nothing alike, so that all agree."""
+
+    def copy_of(self, node: Node) -> Any:
+        """Return the same for every node."""
+        return ()
+
+    def of_most(self, nodes: Iterable[Node]) -> Any:
+        """Return what all nodes have; None where there is no node."""
+        return () if any(True for _ in nodes) else None
+
+    def another(self, node: Node, copy: Any) -> str:
+        """Return nothing: no node has something else."""
+        return ""
+
+    def no_majority(self, nodes: Iterable[Node]) -> str:
+        """Return nothing: all nodes have the same."""
+        return ""

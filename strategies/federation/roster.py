@@ -19,9 +19,8 @@ from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.messages import RunHeader
 from strategies.federation import announced
-from strategies.federation.agreement import Agreement, NothingAlike
 from strategies.federation.introduction import Introduction
-from strategies.federation.nodes import UNSEATED
+from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike
 from strategies.federation.nodes import Listener as Listener
 from strategies.federation.nodes import Node as Node
 from strategies.federation.pending import Sent

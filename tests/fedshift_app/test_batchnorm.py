@@ -137,7 +137,7 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
     log = (run.folder / "log.jsonl").read_text()
     assert "averaged, own (at most 1000), batch (of 64 test images); not retaken: with this method no statistics" in log
     for more in ("evaluate.bn=[retaken]", f"{ALL} model.bn_keep=retaken"):
-        with pytest.raises(ConfigError, match=r"with 'fedbn' and model.bn=local no statistics of BatchNorm travel"):
+        with pytest.raises(ConfigError, match=r"with 'fedbn' and model.bn=local no BatchNorm statistics travel"):
             run_inline(method="fedbn", rounds=1, set=f"{QUICK} {more}")
 
 

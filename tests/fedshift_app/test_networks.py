@@ -115,12 +115,12 @@ def test_private_batchnorm_begins_from_the_file(weights: Path) -> None:
     config, begun = initial_model.begin(resolve({"set": f"{SHORT} model.weights={weights} model.bn=local"}))
     initial, federation = run_build.prepare(config, "inline", begun)
     private = {name for name in of_file(weights) if name not in initial}
-    assert federation.start.keys() == private
-    assert not federation.frozen
-    assert all(np.array_equal(federation.start[name], of_file(weights)[name]) for name in private)
+    assert federation.model.start.keys() == private
+    assert not federation.model.frozen
+    assert all(np.array_equal(federation.model.start[name], of_file(weights)[name]) for name in private)
     fedcode, head = "model.bn=average", {"classifier.weight", "classifier.bias"}
     other = resolve({"method": "fedcode", "set": f"{SHORT} {fedcode} model.weights={weights}"})
-    assert run_build.prepare(other, "inline")[1].start == {}  # its head is private, and is not in the file
+    assert run_build.prepare(other, "inline")[1].model.start == {}  # its head is private, and is not in the file
     assert not head & run_build.prepare(other, "inline")[0].keys()
 
 
@@ -147,7 +147,7 @@ def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
     config = resolve({"set": f"{SHORT} model.weights={mine} model.freeze=encoder"})
-    arrays = run_build.prepare(config, "inline")[1].start
+    arrays = run_build.prepare(config, "inline")[1].model.start
     mine.unlink()
     return validating.from_json(config.model_dump_json()), arrays
 

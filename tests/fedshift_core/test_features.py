@@ -169,7 +169,7 @@ def run_scores(run: RunContext) -> set[str]:
 GIFTS = st.text(min_size=1, max_size=30).filter(
     lambda name: (
         not any(key.fits(name) for one in OURS for kind in KINDS for key in getattr(one, kind))
-        and not name.startswith((wire.TOLD, wire.LOSS_TERM))
+        and not name.startswith((wire.SCALAR, wire.LOSS_TERM))
         and name not in {*chain.from_iterable(CORE.values())}
     )
 )
@@ -316,6 +316,6 @@ def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
     config = resolve({"set": "privacy.name=local-dp model.name=cnn"})
     weights = {"w": np.zeros(3, np.float32)}
     numbers: dict[str, Any] = {key.name: 1 for one in OURS for key in one.train_reply} | {"gift": 1, "loss": 1.0}
-    reply = catalog.of().protect(config, weights, Reply(weights, {}, {**numbers, wire.NUM_EXAMPLES: 4}))
-    assert set(reply.metrics) == {wire.NUM_EXAMPLES, wire.SECONDS, wire.PROCESS}
+    reply = catalog.of().protect(config, weights, Reply(weights, {}, numbers))
+    assert set(reply.metrics) == {wire.SECONDS, wire.PROCESS}
     assert not any(one.tells for one in OURS if {wire.SECONDS, wire.PROCESS} & {key.name for key in one.train_reply})

@@ -1,10 +1,23 @@
-"""One line where engine=inline would be much faster, by a rule; and none elsewhere."""
+"""Advice before a run, names of nodes, and files that are broken."""
+
+from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
+from image_trees import noise_sites
 
+from datasets.sets import folders
+from fedshift.data import checking
+from fedshift.data import init as init_files
 from fedshift.data.checking import check_data
-from fedshift.launch import advice
+from fedshift.deploy import exporting
+from fedshift.launch import advice, credentials
 from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import DataError
+from fedshift_core.limits import MOST_NAME
+
+# --- One line where engine=inline would be much faster, by a rule; and none elsewhere ---
+
 
 MANY = "federation.participation=0.05 train.epochs=1 model.name=cnn"
 
@@ -37,3 +50,57 @@ def test_others_are_not(nodes: int, images: float, more: str) -> None:
 def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:
     config = resolve({"experiment": "handwritten", "set": "allocation.share=0.1 dataset.domains=[scan,sketch]"})
     assert 30 < check_data(config, 2) < 40  # a tenth of each domain's 360
+
+
+# --- A run on a folder with a broken file names the command that finds all of them, and the key that goes ---
+
+
+def test_a_broken_file_names_prepare_and_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    noise_sites(tmp_path / "images", 12)
+    init_files.init("mine", ["data-dir=images"])
+    broken = tmp_path / "images" / "a" / "cat" / "3.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    with pytest.raises(DataError) as caught:
+        checking.check_data(resolve({"experiment": "mine/mine.yaml"}), 2)
+    said, remedy = str(caught.value).split("\n")
+    assert said.startswith(f"{broken}: cannot be read")
+    assert "fedshift prepare" in remedy and remedy.endswith("dataset.skip_broken=true")
+    checking.check_data(resolve({"experiment": "mine/mine.yaml", "set": "dataset.skip_broken=true"}), 2)
+
+
+# --- A site's name, as `fedshift init` takes it, becomes a node's folder, key and configuration ---
+
+
+#: Names that a site may have.
+SITES = (
+    "scan",
+    "art_painting",
+    "Köln Süd",
+    "Große Straße",
+    "São Paulo (A)",
+    "a & b + c",
+    "東京",
+    "Ω",
+    "x" * MOST_NAME,
+    "ä" * (MOST_NAME // 2),
+)
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_every_sites_name_makes_a_node(tmp_path: Path, site: str) -> None:
+    folders.check_domain(site)
+    name = exporting.node_name(3, site)
+    assert name.startswith("node-3") and name.isascii()
+    assert credentials.NODE_NAME.fullmatch(name)
+    private, public = credentials.make_node(tmp_path / "keys", name)
+    assert private.is_file() and public.read_text().rstrip().endswith(name)
+    given = parse_config_args([exporting.NodeFolder(tmp_path / name, site, 3).node_config])
+    assert (given["domain"], given["data-dir"], given["partition-id"]) == (site, str(tmp_path / name), 3)
+
+
+def test_plain_names_stay_and_none_is_like_another() -> None:
+    assert exporting.node_name(0, "art_painting") == "node-0-art_painting"
+    assert exporting.node_name(1, "Köln Süd") == "node-1-Koln-Sud"
+    assert exporting.node_name(2, "東京") == "node-2"
+    assert len({exporting.node_name(index, site) for index, site in enumerate(SITES)}) == len(SITES)

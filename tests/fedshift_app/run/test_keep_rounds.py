@@ -122,9 +122,9 @@ def test_the_estimate_of_room_counts_them() -> None:
 
     plain, three = needed(""), needed("keep_rounds=1,2,3")
     assert three.checkpoint == plain.checkpoint
-    assert three.whole == plain.whole + 3 * plain.checkpoint
+    assert three.folder == plain.folder + 3 * plain.checkpoint
     best = "allocation.validation_fraction=0.3 keep=best-validation"
-    assert needed(f"{best} keep_rounds=1,2,3").whole == needed(best).whole + 6 * plain.checkpoint
+    assert needed(f"{best} keep_rounds=1,2,3").folder == needed(best).folder + 6 * plain.checkpoint
 
 
 # --- runs -----------------------------------------------------------------------------------------------------

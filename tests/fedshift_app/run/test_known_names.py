@@ -15,7 +15,7 @@ TINY = "train.epochs=1 allocation.share=0.1"
 
 
 def known(method: str, settings: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
-    result = run_build.prepare(resolve({"method": method, "set": settings}), "inline")[1]
+    result = run_build.prepare(resolve({"method": method, "set": settings}), "inline")[1].model
     return result.terms, result.scores
 
 

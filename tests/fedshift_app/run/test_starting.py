@@ -12,4 +12,4 @@ from fedshift_app.run import build as run_build
 )
 def test_a_busy_machine_does_not_make_simulated_nodes_absent(engine: str, asked: int, waits: float) -> None:
     config = resolve({"method": "fedavg", "set": f"federation.node_timeout={asked}"})
-    assert run_build.prepare(config, engine)[1].node_timeout == waits
+    assert run_build.prepare(config, engine)[1].engine.node_timeout == waits

@@ -1,0 +1,67 @@
+"""The pages of docs: the site, the headings of methods, the generated references."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import ROOT, load_benchmark
+
+# --- The docs as a site: built without a network, with no link that leads nowhere ---
+
+
+def test_it_is_built_and_no_link_leads_nowhere(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="mkdocs-material is not installed")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stderr
+    pages = {path.stem for path in (ROOT / "docs" / "methods").glob("*.md")} - {"index"}
+    assert all((tmp_path / "site" / "methods" / page / "index.html").is_file() for page in pages)
+    text = (tmp_path / "site" / "index.html").read_text()
+    assert "fonts.googleapis.com" not in text and "FedShift" in text
+
+
+# --- docs/methods: every page has the same headings in the same order ---
+
+
+HEADINGS = [
+    "Idea", "What travels", "Equations", "Parameters", "Choices", "Comparison with the authors' code", "Results",
+    "Experiments",
+]  # fmt: skip
+PAGES = [page for page in sorted((ROOT / "docs" / "methods").glob("*.md")) if page.name != "index.md"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_the_headings_of_all(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert re.findall(r"^## (.*)$", text, re.M) == HEADINGS
+    parts = re.split(r"^##? .*$", text, flags=re.M)
+    assert all(part.strip() for part in parts[1:]), "a heading without text"
+    assert f"(../reference/methods.md#{page.stem})" in text
+
+
+# --- docs/reference: each page is what its script makes of the code ---
+
+
+SCRIPT = load_benchmark("reference_pages")
+
+
+@pytest.mark.parametrize("name", SCRIPT.PAGES)
+def test_a_page_is_up_to_date(name: str) -> None:
+    page = (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+    assert page == SCRIPT.PAGES[name](), f"run: python benchmarks/reference_pages.py {name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("methods", "| `method.mu` | `0.01` | at least 0 |"),
+        ("commands", "| `--html PATH` |  | A page to write. |"),
+        ("commands", "## fedshift credentials node"),
+        ("wire", "| `NUM_EXAMPLES` | `num-examples` |"),
+        ("wire", "| `scaffold` | delta-c (P) |"),
+    ],
+)
+def test_rows_by_hand(name: str, row: str) -> None:
+    assert row in (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")

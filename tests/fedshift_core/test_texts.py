@@ -1,0 +1,52 @@
+"""Cells of tables, and names that were meant."""
+
+from typing import Any
+
+import pytest
+
+from fedshift_core.cells import harmless, harmless_row
+from fedshift_core.spelling import meant, near
+
+# --- A cell that a spreadsheet would run is made a text; numbers stay numbers ---
+
+
+FORMULAS = (
+    "=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1", "\uff1d1", "-", "-a", "-1_0",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_formula_is_made_a_text(text: str) -> None:
+    assert harmless(text) == f"'{text}"
+
+
+@pytest.mark.parametrize("cell", ["cat", "a=b", "", None, -1.5, -3, "-1.5", "+3", "-1e-3", "-inf", "a-b", "'x", "1-2"])
+def test_all_else_stays(cell: Any) -> None:
+    assert harmless(cell) is cell
+    assert harmless_row([cell, "=x"]) == [cell, "'=x"]
+
+
+# --- What is offered for a word that is unknown ---
+
+
+METHODS = ("fedavg", "fedprox", "fedproto", "i2pfl", "moon")
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("fedvag", "; did you mean fedavg?"),
+        ("FedAvg", "; did you mean fedavg?"),
+        ("fedprot", "; did you mean fedproto or fedprox?"),
+        ("zzz", ""),
+        (None, ""),
+        (["moon"], ""),
+        ("moon" * 100_000, ""),
+    ],
+)
+def test_words_that_are_like_it_are_offered(word: object, expected: str) -> None:
+    assert meant(word, METHODS) == expected
+
+
+def test_the_word_of_the_list_is_told_as_it_is_written_there() -> None:
+    assert near("pacs", ("PACS", "VLCS")) == ["PACS"]
