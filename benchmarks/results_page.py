@@ -100,6 +100,10 @@ def main(names: list[str]) -> None:
         print(
             f"{page.name}: {len(SHOWN.findall(text))} tables, {'written' if new != text else 'unchanged'}", flush=True
         )
+    results = (RESULTS / f"{REPEATED}.md").read_text(encoding="utf-8")
+    for page in [] if names else method_pages():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(repeated(page.stem, text, results), encoding="utf-8")
 
 
 if __name__ == "__main__":

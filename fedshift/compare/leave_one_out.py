@@ -17,7 +17,7 @@ NOTE = "each domain as the run scored it in which no node held it; AVG, STD and 
 COUNTS, SHARE = "allocation.counts.", "allocation.share."
 
 
-def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str], list[Run]]:
     """Join the runs of a method and seed that hold out one domain after the other.
 
     Args:
@@ -25,7 +25,8 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
 
     Returns:
         One run for each method, its parameters and seed, with the scores of held-out domains alone (None for a domain
-        that it never held out), and notes about runs that repeat others with the same numbers.
+        that it never held out), notes about runs that repeat others with the same numbers, and these joined likewise:
+        they show what changes no number.
 
     Raises:
         ConfigError: If a run holds no domain out, a domain was held out twice with different numbers or others, or the
@@ -43,8 +44,15 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         alike = {key: value for key, value in settings.items() if key != HELD_OUT and key not in by_domain}
         members.setdefault(repr(sorted(alike.items())), []).append(run)
     notes: list[str] = []
-    joined = [_joined(_each_once(same, notes), domains, by_domain) for same in members.values()]
-    return joined, notes
+    joined: list[Run] = []
+    repetitions: list[Run] = []
+    for same in members.values():
+        once = _each_once(same, notes)
+        joined.append(_joined(once, domains, by_domain))
+        others = [run for run in same if not any(run is part for part in once)]
+        if {domain for run in others for domain in run.config[HELD_OUT]} == set(domains):
+            repetitions.append(_joined(others, domains, by_domain))
+    return joined, notes, repetitions
 
 
 def foldable(differences: Collection[str]) -> bool:

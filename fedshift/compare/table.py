@@ -85,8 +85,9 @@ def numbers_of(
     table = printed.get(paper) if paper else None
     take, called = run_metrics.score(score)
     repeated: list[str] = []
+    repetitions: list[Run] = []
     if held_out:
-        runs, repeated = leave_one_out.folded(runs)
+        runs, repeated, repetitions = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
     if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
         kind = score.removeprefix(BN_SCORE)
@@ -157,7 +158,7 @@ def numbers_of(
     if differences:
         note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
         notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
-    notes += grouping.harmless(runs)
+    notes += grouping.harmless([*runs, *repetitions])
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
     if table is not None:
@@ -170,7 +171,7 @@ def numbers_of(
     if paid is not None:
         notes += tradeoff.notes(rows, paid, headline, lowest)
     return Numbers(
-        title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels)),
+        title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels, repetitions)),
         table.id if table else "", score, paid,
     )  # fmt: skip
 

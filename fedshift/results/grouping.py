@@ -124,12 +124,19 @@ def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
     return {method: values for method, values in by_method.items() if values}
 
 
-def warnings(runs: Sequence[Run], labels: Sequence[str]) -> list[str]:
-    """Return warnings: surroundings or images that differ, methods that ended with equal weights."""
+def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[Run] = ()) -> list[str]:
+    """Return warnings: surroundings or images that differ, methods that ended with equal weights.
+
+    Args:
+        runs: The runs of a table.
+        labels: Their rows.
+        repetitions: Runs that repeat others and are not in the table; they show what changes no number.
+    """
+    every = [*runs, *repetitions]
     lines = [
-        f"not the same {key}: {differences_line(runs, {key: values})}"
-        for key, values in _other_surroundings(runs).items()
-        if not _witnesses(runs, values)
+        f"not the same {key}: {differences_line(every, {key: values})}"
+        for key, values in _other_surroundings(every).items()
+        if not _witnesses(every, values)
     ]  # fmt: skip
     lines += contents.unlike(runs)
     lines += [run.contradiction for joined in runs for run in (joined.parts or (joined,)) if run.contradiction]
