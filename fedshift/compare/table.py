@@ -91,7 +91,9 @@ def numbers_of(
         called = f"of domains that no node held, {called}"
     if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
         kind = score.removeprefix(BN_SCORE)
-        runs = [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in runs]
+        runs, repetitions = (
+            [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in some] for some in (runs, repetitions)
+        )
     differences = grouping.differing(runs)
     if differences and not allow_different:
         raise ConfigError(
@@ -158,7 +160,7 @@ def numbers_of(
     if differences:
         note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
         notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
-    notes += grouping.harmless([*runs, *repetitions])
+    notes += grouping.harmless(runs, repetitions)
     if unfinished:
         notes.append(f"left out, not finished: {', '.join(unfinished)}")
     if table is not None:

@@ -135,7 +135,7 @@ def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[R
     every = [*runs, *repetitions]
     lines = [
         f"not the same {key}: {differences_line(every, {key: values})}"
-        for key, values in _other_surroundings(every).items()
+        for key, values in _other_surroundings(runs, repetitions).items()
         if not _witnesses(every, values)
     ]  # fmt: skip
     lines += contents.unlike(runs)
@@ -148,21 +148,26 @@ def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[R
     return lines
 
 
-def harmless(runs: Sequence[Run]) -> list[str]:
+def harmless(runs: Sequence[Run], repetitions: Sequence[Run] = ()) -> list[str]:
     """Return notes on differing surroundings for which equal runs ended with the same weights."""
+    every = [*runs, *repetitions]
     return [
         f"not the same {key}, but {some(seen, _NAMED)} ran with each and ended with the same weights: "
-        + differences_line(runs, {key: values})
-        for key, values in _other_surroundings(runs).items()
-        if (seen := _witnesses(runs, values))
+        + differences_line(every, {key: values})
+        for key, values in _other_surroundings(runs, repetitions).items()
+        if (seen := _witnesses(every, values))
     ]
 
 
-def _other_surroundings(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Return the value of each run by key, for surroundings that are not the same in all runs."""
+def _other_surroundings(runs: Sequence[Run], repetitions: Sequence[Run]) -> dict[str, list[str]]:
+    """Return by key the value of each run and repetition, for surroundings that are not the same in all runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
     by_key = {key: [run.surroundings.get(key, "not recorded") for run in runs] for key in keys}
-    return {key: values for key, values in by_key.items() if len(_distinct(values)) > 1}
+    return {
+        key: [*values, *(run.surroundings.get(key, "not recorded") for run in repetitions)]
+        for key, values in by_key.items()
+        if len(_distinct(values)) > 1
+    }
 
 
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
