@@ -27,6 +27,7 @@ def keep(tmp_path: Path) -> Keep:
     def kept(
         method: str, out: str, *, seed: int = 0, gain: float = 0.0, settings: str = "", counts: str = "",
         figures: bool = False, others: dict[str, dict[str, float | None]] | None = None, models: str = "global model",
+        torch: str = "1",
     ) -> Path:  # fmt: skip
         counts = counts or "{" + ", ".join(f"{domain}: 2" for domain in THREE if domain not in out) + "}"
         given = (
@@ -41,7 +42,7 @@ def keep(tmp_path: Path) -> Keep:
             "best_test": {"round": 3, "domains": domains}, "others": others or {},
             "weights_sha256": f"{method}{given}{seed}{float(gain)}",
             "nodes": [{"domain": name, "class_counts": [1]} for name in THREE if name not in out for _ in range(2)],
-            "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
+            "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": torch}},
         }  # fmt: skip
         if figures:
             summary["figures"] = {"round": 3, "domains": dict.fromkeys(THREE, of)}
@@ -146,6 +147,19 @@ def test_a_repetition_counts_once_and_other_numbers_are_refused(keep: Keep) -> N
         compare([*runs, keep("fedavg", "[scan]", gain=1)], held_out=True)
     with pytest.raises(ConfigError, match="street is held out twice, beside other domains: fedavg-1 and fedavg-5"):
         compare([*runs, keep("fedavg", "[street,texture]")], held_out=True)
+
+
+def test_repetitions_of_all_runs_of_a_seed_show_that_another_version_changes_nothing(keep: Keep) -> None:
+    runs = [*in_turn(keep, "fedavg", {0: 0}), *in_turn(keep, "ga", {0: 1}, torch="2")]
+    (warning,) = compare(runs, held_out=True).numbers.warnings
+    assert warning.startswith("not the same torch: torch is 1 ")
+    again = in_turn(keep, "fedavg", {0: 0}, torch="2")
+    assert compare([*runs, *again[:2]], held_out=True).numbers.warnings  # one held-out domain lacks its witness
+    found = compare([*runs, *again], held_out=True).numbers
+    assert not found.warnings
+    note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 "
+    assert any(line.startswith(note) for line in found.notes)
+    assert [row.by_seed[0]["scan"] for row in found.rows] == [30, 31]
 
 
 def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
