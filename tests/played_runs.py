@@ -1,4 +1,4 @@
-"""Sweeps whose runs are played by a script: it makes the folders that runs make, and fails as it is told."""
+"""Sweeps whose runs are played by a script: it makes the folders that runs make, and fails as it is given."""
 
 import json
 from pathlib import Path
@@ -12,19 +12,19 @@ from fedshift_app.run.versions import versions
 #: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
 SCRIPT = """
 import json, os, pathlib, sys, time
-told = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
+given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
 home = pathlib.Path(__file__).parent
-fate = home / f"fate-{told['seed']}"
+fate = home / f"fate-{given['seed']}"
 todo = fate.read_text().split("\\n") if fate.exists() else []
 act, rest = (todo[0], todo[1:]) if todo else ("", [])
 fate.write_text("\\n".join(rest))
 with (home / "started").open("a") as file:
-    file.write(f"{told['seed']} {'resumed' if 'resume' in told else 'new'} {os.getpid()}\\n")
-if act == "refuse" and "resume" in told:
+    file.write(f"{given['seed']} {'resumed' if 'resume' in given else 'new'} {os.getpid()}\\n")
+if act == "refuse" and "resume" in given:
     sys.exit("error: resume: the weights of the checkpoint are not of the model")
-folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{told['seed']}-{time.time_ns()}")
+folder = pathlib.Path(given.get("resume") or f"{given['output-dir']}/run-{given['seed']}-{time.time_ns()}")
 folder.mkdir(exist_ok=True)
-(folder / "config.yaml").write_text((home / f"config-{told['seed']}.yaml").read_text())
+(folder / "config.yaml").write_text((home / f"config-{given['seed']}.yaml").read_text())
 (folder / "status.json").write_text(json.dumps({"state": "training", "engine": "inline", "round": 1, "rounds": 2}))
 print("round 1/2")
 if act == "fail":
@@ -36,7 +36,7 @@ if act == "sleep":
     time.sleep(60)
 if act == "die":
     os.kill(os.getpid(), 9)
-results = {"avg": 50.0 + int(told["seed"]), "seconds": 1.5, "lost": ["node 3"] if act == "lose" else []}
+results = {"avg": 50.0 + int(given["seed"]), "seconds": 1.5, "lost": ["node 3"] if act == "lose" else []}
 (folder / "results.json").write_text(json.dumps(results))
 sys.exit(3 if act == "late" else 0)
 """

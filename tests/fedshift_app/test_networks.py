@@ -135,9 +135,9 @@ def frozen_client(config: Any) -> Any:
     return setup.make_client(config, DOMAIN_PLACE, 0)
 
 
-def begin(client: Any, arrays: Arrays, *, sent: bool, told: dict[str, Any] | None = None) -> None:
+def begin(client: Any, arrays: Arrays, *, sent: bool, changed: dict[str, Any] | None = None) -> None:
     own = state_store.StateStore(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
-    header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (told or {}))
+    header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (changed or {}))
     node_payload.begin(client, header, encode(arrays) if sent else None, own)
 
 
@@ -198,9 +198,9 @@ def test_a_node_checks_what_it_is_to_begin_from(sent: tuple[Any, Arrays]) -> Non
     with pytest.raises(FedShiftError, match="does not match its model: encoder"):
         begin(client, {key: array for key, array in arrays.items() if key != name}, sent=True)
     with pytest.raises(FedShiftError, match="not what it says that it is"):
-        begin(client, arrays, sent=True, told={"start_digest": "0" * 64})
+        begin(client, arrays, sent=True, changed={"start_digest": "0" * 64})
     with pytest.raises(FedShiftError, match="expected 64 hexadecimal digits"):
-        begin(client, arrays, sent=False, told={"start_digest": "../../../etc/passwd"})
+        begin(client, arrays, sent=False, changed={"start_digest": "../../../etc/passwd"})
     assert client.begun == ""
 
 

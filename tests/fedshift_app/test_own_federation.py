@@ -85,8 +85,8 @@ def test_the_whole_way(tmp_path: Path) -> None:
 
     fedavg = next(path.parent for path in folder.glob("*fedavg*/results.json"))
     fedshift("save", str(fedavg), "--output", "model", cwd=tmp_path)
-    said = fedshift("predict", "model", str(images / "west" / "test"), "--csv", "told.csv", cwd=tmp_path)
-    with (tmp_path / "told.csv").open(encoding="utf-8", newline="") as opened:
+    said = fedshift("predict", "model", str(images / "west" / "test"), "--csv", "rows.csv", cwd=tmp_path)
+    with (tmp_path / "rows.csv").open(encoding="utf-8", newline="") as opened:
         rows = list(csv.DictReader(opened))
     right = sum(Path(row["file"]).parent.name == row["class"] for row in rows)
     assert {row["class"] for row in rows} <= set(CLASSES)

@@ -250,12 +250,12 @@ def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list
         def weights(self, updates: list[Update]) -> list[float]:
             return found
 
-    server = Wrong(federation(method="mine"), Params(), lambda *told: None)
+    server = Wrong(federation(method="mine"), Params(), lambda *given: None)
     said = refusal_of(FederationError, server.node_weights, updates(*UNEVEN))
     assert said.startswith("weights of the method 'mine'")
     assert reason in said
     equal = federation(method="mine", aggregation=AggregationConfig(weights="equal"))
-    assert Wrong(equal, Params(), lambda *told: None).node_weights(updates(*UNEVEN)) == [1 / 3] * 3
+    assert Wrong(equal, Params(), lambda *given: None).node_weights(updates(*UNEVEN)) == [1 / 3] * 3
 
 
 def test_weights_that_sum_to_one_but_for_rounding_pass() -> None:

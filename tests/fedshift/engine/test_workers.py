@@ -244,12 +244,12 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
     asked = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
-    with (tmp_path / "told").open("w") as result:
+    with (tmp_path / "output").open("w") as result:
         started = subprocess.Popen(asked, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True)
     deadline = time.monotonic() + 120
-    while "round " not in (tmp_path / "told").read_text() and started.poll() is None and time.monotonic() < deadline:
+    while "round " not in (tmp_path / "output").read_text() and started.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert len(marked(str(tmp_path))) >= 4, (tmp_path / "told").read_text()  # itself, what workers are made from, two
+    assert len(marked(str(tmp_path))) >= 4, (tmp_path / "output").read_text()  # itself, what workers are made from, two
     if how == signal.SIGINT:
         os.killpg(started.pid, how)  # as a terminal does: to all of them
     else:
@@ -262,6 +262,6 @@ def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     while (left := marked(str(tmp_path))) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
-    said = (tmp_path / "told").read_text()
+    said = (tmp_path / "output").read_text()
     assert "Traceback" not in said
     assert ("interrupted; continue with: fedshift run resume=" in said) == (how == signal.SIGINT)

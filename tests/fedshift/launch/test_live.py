@@ -26,10 +26,10 @@ class Terminal(io.StringIO):
         return True
 
 
-def text_of(told: dict[str, Any], rounds: list[dict[str, Any]], width: int = 80, height: int = 30) -> str:
+def text_of(status: dict[str, Any], rounds: list[dict[str, Any]], width: int = 80, height: int = 30) -> str:
     file = io.StringIO()
     shown = Console(file=file, width=width, height=height, force_terminal=False, _environ={"PYTHONUTF8": "1"})
-    shown.print(progress_table.picture(told, rounds, shown, 84.0))
+    shown.print(progress_table.picture(status, rounds, shown, 84.0))
     return file.getvalue()
 
 

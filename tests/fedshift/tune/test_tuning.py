@@ -180,26 +180,26 @@ def test_a_run_without_test_images_must_have_something_to_score(text: str, reaso
 SCRIPT = """
 import json, os, pathlib, sys
 home = pathlib.Path(__file__).parent
-told = dict(a.partition("=")[::2] for a in sys.argv[1:])
-trial = told.get("evaluate.test") == "false"
-lr = float(told.get("train.lr", "0.01"))
-name = f"{told['method']} {'trial' if trial else 'tuned' if 'tuned' in told else 'own'} {lr}"
+given = dict(a.partition("=")[::2] for a in sys.argv[1:])
+trial = given.get("evaluate.test") == "false"
+lr = float(given.get("train.lr", "0.01"))
+name = f"{given['method']} {'trial' if trial else 'tuned' if 'tuned' in given else 'own'} {lr}"
 with (home / "started").open("a") as file:
-    file.write(name + (" resumed" if "resume" in told else "") + "\\n")
-folder = pathlib.Path(told.get("resume") or f"{told['output-dir']}/run-{os.getpid()}")
+    file.write(name + (" resumed" if "resume" in given else "") + "\\n")
+folder = pathlib.Path(given.get("resume") or f"{given['output-dir']}/run-{os.getpid()}")
 folder.mkdir(exist_ok=True)
-(folder / "config.yaml").write_text((home / "told.json").read_text())
+(folder / "config.yaml").write_text((home / "config.json").read_text())
 (folder / "checkpoint").mkdir(exist_ok=True)
 (folder / "store").write_text(os.environ["MLFLOW_TRACKING_URI"])
-if (home / "break").exists() and told["method"] == "fedprox":
+if (home / "break").exists() and given["method"] == "fedprox":
     sys.exit("error: no node is left")
-if (home / "wrong").exists() and told["method"] == "fedprox":
+if (home / "wrong").exists() and given["method"] == "fedprox":
     print("error: modules f2dc: no feature map", file=sys.stderr)
     sys.exit(78)
 if (home / "kill").exists() and len((home / "started").read_text().splitlines()) == 3:
     os.kill(os.getppid(), 2)
     import time; time.sleep(30)
-value = 90 - 500 * abs(lr - 0.05) + (1 if told["method"] == "fedprox" else 0)
+value = 90 - 500 * abs(lr - 0.05) + (1 if given["method"] == "fedprox" else 0)
 with (folder / "metrics.jsonl").open("w") as file:
     for r in range(1, 7):
         line = {"round": r, "accuracy": {"scan": 99 - value}, "validation": {"scan": value - 6 + r}}
@@ -216,7 +216,7 @@ class Searches:
         (home / "play.py").write_text(SCRIPT)
         fields = {"resolved": resolve({}).model_dump(mode="json"), "engine": "inline", "nodes": 4, "run_id": "x",
                 "versions": versions(resolve({}))}  # fmt: skip
-        (home / "told.json").write_text(json.dumps(fields))
+        (home / "config.json").write_text(json.dumps(fields))
         self.compared: list[list[str]] = []
 
     def tune(self, *arguments: str) -> None:
@@ -352,9 +352,9 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
 def test_trials_on_other_images_than_others_are_named_beside_the_table(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    content = json.loads((searches.home / "told.json").read_text())
+    content = json.loads((searches.home / "config.json").read_text())
     for version, budget in (("old", 1), ("new", 2)):
-        (searches.home / "told.json").write_text(json.dumps(content | {"images": {"scan": {"train": version}}}))
+        (searches.home / "config.json").write_text(json.dumps(content | {"images": {"scan": {"train": version}}}))
         searches.tune("method=fedavg", f"budget={budget}")
         line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
         assert (line in capsys.readouterr().out) is (version == "new")

@@ -119,12 +119,12 @@ class Case:
     """What is tried.
 
     Attributes:
-        told: It, for a person.
+        shown: It, for a person.
         arguments: Those of `fedshift run`.
         flat: Keys as `flwr run` would give them to a ServerApp, which come over those of the arguments.
     """
 
-    told: str
+    shown: str
     arguments: list[str]
     flat: dict[str, Any]
 
@@ -204,7 +204,7 @@ def test_whatever_is_written_resolves_or_is_told(part: int, tmp_path: Path, monk
             asked = shlex.join(given.arguments)[:3000]
             pytest.fail(
                 f"seed {part}, case {number}: {type(error).__name__}: {str(error)[:500]}\n{asked!r}\n"
-                f"{given.flat!r:.500}\n{given.told}"
+                f"{given.flat!r:.500}\n{given.shown}"
             )
         refused += bool(message)
     assert CASES / 2 < refused < CASES  # both ends are reached

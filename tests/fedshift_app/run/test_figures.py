@@ -140,8 +140,8 @@ def test_a_client_counts_what_it_scores_only_where_it_is_asked() -> None:
 # --- in runs -------------------------------------------------------------------------------------------
 
 
-def without(told: dict[str, Any], *keys: str) -> dict[str, Any]:
-    return {key: value for key, value in told.items() if key not in keys}
+def without(content: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in content.items() if key not in keys}
 
 
 def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun) -> None:

@@ -185,8 +185,8 @@ class _Wandb:
         self.asked = given
         return self
 
-    def log(self, told: dict[str, float], step: int) -> None:
-        self.logged.append((step, told["accuracy/scan"]))
+    def log(self, numbers: dict[str, float], step: int) -> None:
+        self.logged.append((step, numbers["accuracy/scan"]))
 
     def finish(self, exit_code: int) -> None:
         self.asked["exit_code"] = exit_code

@@ -65,9 +65,9 @@ def at(*place: int, add: float) -> Callable[[Any], Any]:
 
 
 LIES: list[tuple[Lie, str]] = [
-    (lambda told: told.pop("confusion/a"), "the counts lack confusion/a"),
-    (lambda told: told.update({"confusion/z": told["confusion/a"]}), "unknown counts 'confusion/z'"),
-    (lambda told: told.update({"\x1b[2J": told["confusion/a"]}), "unknown counts ' [2J'"),
+    (lambda counts: counts.pop("confusion/a"), "the counts lack confusion/a"),
+    (lambda counts: counts.update({"confusion/z": counts["confusion/a"]}), "unknown counts 'confusion/z'"),
+    (lambda counts: counts.update({"\x1b[2J": counts["confusion/a"]}), "unknown counts ' [2J'"),
     (put("confusion/a", lambda a: a[:2]), "confusion/a has shape (2, 4) and type int32, expected (4, 4)"),
     (put("confusion/a", lambda a: a.astype(np.int64)), "confusion/a has shape (4, 4) and type int64"),
     (put("confusion/a", at(0, 1, add=1)), "confusion/a counts 31 images, expected are 30"),

@@ -24,18 +24,20 @@ from strategies.federation.updates import Update
 Told = dict[int, tuple[float, float]]  # by node: how the received and its own model do
 
 
-def update(index: int, told: tuple[float, float] | None) -> Update:
-    metrics = {} if told is None else {LOCAL_RECEIVED: told[0], LOCAL_TRAINED: told[1]}
+def update(index: int, numbers: tuple[float, float] | None) -> Update:
+    metrics = {} if numbers is None else {LOCAL_RECEIVED: numbers[0], LOCAL_TRAINED: numbers[1]}
     return Update(node(index, counts=(index + 1, 0, 0)), ArrayRecord(), {}, index + 1, metrics)
 
 
-def run(monkeypatch: pytest.MonkeyPatch, nodes: int, told: list[Told], rounds: int, **rule: Any) -> list[list[float]]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, numbers: list[Told], rounds: int, **rule: Any
+) -> list[list[float]]:
     """Return the weights of each round by the strategy itself, which hands what it keeps from round to round."""
     monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(nodes)]))
     config = AggregationConfig(weights="ga", **rule)
-    made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *told: None)
+    made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *numbers: None)
     found = []
-    for server_round, by_node in enumerate(told, start=1):
+    for server_round, by_node in enumerate(numbers, start=1):
         made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
         found.append(made.node_weights([update(i, told_of) for i, told_of in by_node.items()]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}
@@ -43,15 +45,15 @@ def run(monkeypatch: pytest.MonkeyPatch, nodes: int, told: list[Told], rounds: i
     return found
 
 
-def slow(nodes: int, told: list[Told], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
+def slow(nodes: int, numbers: list[Told], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
     """The rounds once more, with plain lists: refine after a round when the next one tells how the average did."""
     a = [1 / nodes] * nodes
     found = []
-    for t, by_node in enumerate(told, start=1):
+    for t, by_node in enumerate(numbers, start=1):
         gaps = {}
         for i in by_node:
-            if t > 1 and i in told[t - 2]:
-                gaps[i] = sign * (by_node[i][0] - told[t - 2][i][1])
+            if t > 1 and i in numbers[t - 2]:
+                gaps[i] = sign * (by_node[i][0] - numbers[t - 2][i][1])
         mean = float(np.mean(list(gaps.values()))) if centred and gaps else 0.0
         top = max([abs(g - mean) for g in gaps.values()], default=0.0)
         if top > 0:

@@ -3,7 +3,7 @@
 import pytest
 
 from strategies.features.profile import Clock
-from strategies.federation import phases
+from strategies.federation import context as phases
 
 
 @pytest.fixture
