@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -20,6 +20,7 @@ from fedshift_core.errors import FedShiftError
 
 START_SECONDS = 60.0
 STOP_SECONDS = 15.0
+LOADING_SECONDS = 0.05
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
 OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
 ALL_DONE = b"."  # to a watchdog: the watched process has ended in order
@@ -141,20 +142,22 @@ class Group:
         Flower and Ray put their processes into sessions of their own, so they are recognised by their
         environment, which they inherit.
         """
-        stop_marked(MARK, self._mark)
+        stop_marked(MARK, self._mark, also={started.pid for started in self._running.values()})
         for started in self._running.values():
-            started.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # killed, so it waits for its disk only
+                started.wait(STOP_SECONDS)
         self._running.clear()
         self._watchdog.release()
 
 
-def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None) -> int:
+def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None, also: Collection[int] = ()) -> int:
     """End all processes with this variable in their environment, and their children: by a signal, then by force.
 
     Args:
         variable: The environment variable of each.
         value: Its value there.
         uncounted: A variable and its value: processes with both are ended, too, and not counted.
+        also: Ids of children of this process that are ended, too, whatever their environment shows.
 
     Returns:
         The number of processes.
@@ -165,6 +168,9 @@ def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = N
         if uncounted is not None:  # first: a process that begins in between is counted rather than lost
             left_out |= _marked(*uncounted)
         members |= _marked(variable, value)
+        for child in also:
+            with contextlib.suppress(psutil.Error):
+                members |= _family(psutil.Process(child))
         for process in members:
             with contextlib.suppress(psutil.Error):
                 getattr(process, number)()
@@ -178,13 +184,27 @@ def counted(number: int) -> str:
 
 
 def _marked(variable: str, value: str) -> set[psutil.Process]:
-    marked = set()
+    marked: set[psutil.Process] = set()
+    starting: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):  # another user's, or gone already
+            environment = process.environ()
+            if environment.get(variable) == value:
+                marked |= _family(process)
+            elif not environment:
+                starting.append(process)
+    if starting:  # a program that has just been started shows no environment for a moment
+        time.sleep(LOADING_SECONDS)
+    for process in starting:
+        with contextlib.suppress(psutil.Error):
             if process.environ().get(variable) == value:
-                # Ray's workers overwrite their environment with their title; they are included as children.
-                marked |= {process, *process.children(recursive=True)}
+                marked |= _family(process)
     return marked
+
+
+def _family(process: psutil.Process) -> set[psutil.Process]:
+    # Ray's workers overwrite their environment with their title; they are included as children.
+    return {process, *process.children(recursive=True)}
 
 
 @contextlib.contextmanager

@@ -125,3 +125,38 @@ def test_the_local_superlink_of_plain_flwr_run_is_told(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:
+    nested = "import subprocess as s, time; s.Popen(['sleep', '1000'], start_new_session=True); time.sleep(1000)"
+    with processes.group(tmp_path, dict(os.environ)) as made:
+        started = made.start("one", ["env", "-u", processes.MARK, sys.executable, "-c", nested])
+        assert until(lambda: bool(psutil.Process(started.pid).children()))
+        family = {psutil.Process(started.pid), *psutil.Process(started.pid).children()}
+    assert not any(process.is_running() for process in family)
+
+
+@pytest.mark.parametrize("trial", range(5))
+def test_a_group_that_ends_at_once_leaves_nothing(tmp_path: Path, trial: int) -> None:
+    with processes.group(tmp_path, dict(os.environ)) as made:
+        started = made.start("one", ["sleep", "1000"])
+    assert started.poll() is not None
+
+
+def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = subprocess.Popen(["sleep", "1000"], env={**os.environ, "FEDSHIFT_TEST": "here"})
+    true = psutil.Process.environ
+    looked: list[int] = []
+
+    def environ(process: psutil.Process) -> dict[str, str]:
+        if process.pid == program.pid and not looked:
+            looked.append(process.pid)
+            return {}
+        return true(process)
+
+    monkeypatch.setattr(psutil.Process, "environ", environ)
+    try:
+        assert processes.stop_marked("FEDSHIFT_TEST", "here") == 1
+        assert not psutil.pid_exists(program.pid)
+    finally:
+        program.kill()
