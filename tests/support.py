@@ -1,11 +1,12 @@
 """What several tests import: short runs, and clients, losses and strategies on small random numbers."""
 
+import contextlib
 import dataclasses
 import functools
 import importlib.util
 import json
 import subprocess
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +27,10 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift.engine import inline
+from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.params import Params
@@ -512,3 +515,17 @@ def after_rounds(server: DomainStrategy, *rounds: list[Update]) -> dict[int, lis
     for updates in rounds:
         server.merge_knowledge(updates)
     return prototypes_of(server)
+
+
+@contextlib.contextmanager
+def own_experiment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, experiment: str
+) -> Iterator[Path]:
+    """Yield ``folder/own.yaml``, which names the file of code beside it; later tests know nothing of that file."""
+    monkeypatch.setenv(plugins.ALLOWED, "")
+    (folder / name).write_text(code)
+    file = folder / "own.yaml"
+    file.write_text(experiment)
+    extensions.forget()
+    yield file
+    extensions.forget()

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
-from support import ROOT, InlineRun, refusal_of
+from support import ROOT, InlineRun, own_experiment, refusal_of
 
 from fedshift.launch import runner
-from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
-from fedshift_core import extensions
 from fedshift_core.errors import ConfigError, FederationError
 
 PACKAGE = ROOT / "tests" / "example_plugin"
@@ -193,13 +191,8 @@ rounds: 1
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write the experiment and its file into a folder of their own; other tests know nothing of the feature."""
-    monkeypatch.setenv(plugins_module.ALLOWED, "")
-    (tmp_path / "echo.py").write_text(FILE)
-    file = tmp_path / "own.yaml"
-    file.write_text(EXPERIMENT)
-    extensions.forget()
-    yield file
-    extensions.forget()
+    with own_experiment(tmp_path, monkeypatch, "echo.py", FILE, EXPERIMENT) as file:
+        yield file
 
 
 def test_a_feature_of_a_file_asks_and_is_answered_and_keeps_its_state_over_a_resume(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from safetensors.numpy import load_file
-from support import ROOT, Killed, ListeningGrid, Run
+from support import ROOT, Killed, ListeningGrid, Run, own_experiment
 
 from fedshift.engine import inline
 from fedshift.launch import runner
@@ -87,13 +87,8 @@ rounds: 3
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write the experiment and its file into a folder of their own; other tests know nothing of the method."""
-    monkeypatch.setenv(plugins_module.ALLOWED, "")
-    (tmp_path / "my_method.py").write_text(FILE)
-    file = tmp_path / "own.yaml"
-    file.write_text(EXPERIMENT)
-    extensions.forget()
-    yield file
-    extensions.forget()
+    with own_experiment(tmp_path, monkeypatch, "my_method.py", FILE, EXPERIMENT) as file:
+        yield file
 
 
 def run(experiment: Path, name: str, **flat: Any) -> Run:

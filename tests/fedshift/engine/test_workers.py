@@ -16,16 +16,14 @@ import numpy as np
 import psutil
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from support import ROOT, Run
+from support import ROOT, Run, own_experiment
 
 from fedshift.engine import transport, workers
 from fedshift.engine.workers import WorkersGrid
 from fedshift.launch import runner, worker_count
-from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.flower.simulating import TRIES
-from fedshift_core import extensions
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import KEPT_IN
 from fedshift_core.wire.records import encode
@@ -123,13 +121,8 @@ def test_a_node_goes_to_who_has_what_it_remembers_and_an_idle_worker_takes_over_
 @pytest.fixture
 def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Write an experiment with a user's own file."""
-    monkeypatch.setenv(plugins.ALLOWED, "")
-    (tmp_path / "deadly.py").write_text(DEADLY)
-    file = tmp_path / "own.yaml"
-    file.write_text(EXPERIMENT)
-    extensions.forget()
-    yield file
-    extensions.forget()
+    with own_experiment(tmp_path, monkeypatch, "deadly.py", DEADLY, EXPERIMENT) as file:
+        yield file
 
 
 def run(tmp_path: Path, number: int, experiment: str = "handwritten", **flat: Any) -> Run:
