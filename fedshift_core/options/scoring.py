@@ -12,7 +12,7 @@ from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 BnStatistics = Literal["averaged", "retaken", "own", "batch"]
 BN_STATISTICS_TEXT = {
     AVERAGED: "as they were averaged",
-    RETAKEN: "retaken from the nodes' training images",
+    RETAKEN: "re-estimated from the nodes' training images",
     OWN: "of each node's own training images",
     BATCH: "of each batch of test images",
 }
@@ -76,9 +76,9 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         description="Nodes whose own parts have not been trained yet: leave_out does not score them, count scores the"
         " initial parts.",
     )
-    #: Each further one costs as much as scoring once more, retaken and own a pass over ``bn_images`` training images on
-    #: each node in addition. They change the score alone; FixBN (Zhong et al., arXiv 2303.06530) has statistics that
-    #: stand still in training, which is not here.
+    #: Each further one costs as much as scoring once more; re-estimated and own ones also cost each node a pass over
+    #: ``bn_images`` training images. They change the score alone. Statistics that stand still in training (FixBN, Zhong
+    #: et al., arXiv 2303.06530) are not here.
     bn: tuple[BnStatistics, ...] = Field(
         ("averaged",),
         min_length=1,
