@@ -286,7 +286,7 @@ def costs(
             "METHOD... [EXPERIMENT] [KEY=VALUE ...]", "Keys of `fedshift run`, and nodes=N.", completion.costs
         ),
     ] = None,
-    paper: Annotated[str, typer.Option(help="A printed table of costs to stand beside: f2dc.table4.")] = "",
+    paper: Annotated[str, typer.Option(help="A printed table of costs to compare with: f2dc.table4.")] = "",
     markdown: options.Markdown = False,
     as_json: options.Json = False,
 ) -> None:

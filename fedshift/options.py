@@ -14,7 +14,7 @@ Complete = Callable[..., list[str]]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonObject = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-PaperTable = Annotated[str, typer.Option(help="A printed table to set beside the runs, see `fedshift papers`.")]
+PaperTable = Annotated[str, typer.Option(help="A printed table to compare the runs with, see `fedshift papers`.")]
 
 
 def arguments(metavar: str, help: str | None = None, complete: Complete | None = completion.arguments) -> Any:

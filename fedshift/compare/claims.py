@@ -240,7 +240,8 @@ def _gains(table: printed_module.Table) -> list[str]:
     """Return the labels of printed rows that have a gain in accuracy over a printed row of FedAvg."""
     readings = [(row, table.readings(row)) for row in table.printed.rows]
     plain = [{"method.name": BASELINE}]
-    if not any(list(settings) == plain for _, settings in readings) or not any(map(_domains, table.printed.beside)):
+    has_plain = any(list(settings) == plain for _, settings in readings)
+    if not has_plain or not any(map(_domains, table.printed.column_maps)):
         return []
     return [row.method for row, settings in readings if list(settings) != plain]
 

@@ -18,7 +18,7 @@ app = typer.Typer()
 @app.command("compare")
 def compare(
     runs: Annotated[list[Path], options.path_argument("Run folders, or folders that hold some.", "RUN...")],
-    paper: Annotated[str, typer.Option(help="A printed table to stand beside, see `fedshift papers`.")] = "",
+    paper: Annotated[str, typer.Option(help="A printed table to compare with, see `fedshift papers`.")] = "",
     score: Annotated[
         str,
         typer.Option(

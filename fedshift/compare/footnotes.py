@@ -60,7 +60,7 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
             f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
         )
     elif not any(row.refused for row in rows):
-        notes.append(f"no difference to {BASELINE}: there is no other method beside it, or no run of it")
+        notes.append(f"no difference to {BASELINE}: there is no other method, or no run of it")
     if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):
         notes.append(
             f"difference of a row named {grouping.TUNED}: to {BASELINE} {grouping.TUNED}, which had the same search"
@@ -193,7 +193,7 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
         if names and theirs:
             notes.append(f"{who}: {', '.join(sorted(names))}")
     if column_map.unseen:
-        notes.append("the paper's columns are unseen domains: only a run's held-out domain stands beside one")
+        notes.append("the paper's columns are unseen domains: only a run's held-out domain compares with one")
     notes += _altered_notes(rows, table)
     without = [row.label for row in rows if row.paper is None]
     if without:
@@ -235,19 +235,19 @@ def _altered_notes(rows: Sequence[Row], table: printed_module.Table) -> list[str
     ]
     shared = _shared(pairs, lambda paper: paper.altered)
     if shared:
-        notes.append(f"not the paper's, in every row beside a printed one: {listed(shared)}")
+        notes.append(f"not the paper's, in every row with a printed one: {listed(shared)}")
     faithful = []
     for row, paper in pairs:
         own = [deviation for deviation in paper.altered if deviation not in shared]
         if own:
-            notes.append(f"not the paper's, {named(row)} beside {paper.label}: {listed(own)}")
+            notes.append(f"not the paper's, {named(row)} with {paper.label}: {listed(own)}")
         else:
-            faithful.append(f"{named(row)} beside {paper.label}")
+            faithful.append(f"{named(row)} with {paper.label}")
     if faithful:
         notes.append(f"{'nothing else differs' if shared else 'all as in the paper'}: {', '.join(faithful)}")
     left_open = _shared(pairs, lambda paper: paper.readings)
     if left_open:
-        notes.append(f"{OPEN}: in every row beside a printed one: {listed(left_open)}")
+        notes.append(f"{OPEN}: in every row with a printed one: {listed(left_open)}")
     for row, paper in pairs:
         own = [deviation for deviation in paper.readings if deviation not in left_open]
         if own:

@@ -100,7 +100,7 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
                 continue
             both = f"{grouping.row_labels([run], {})[0]}, seed {run.results.seed}: {domain} is held out twice"
             if sorted(first.config[HELD_OUT]) != sorted(run.config[HELD_OUT]):
-                raise ConfigError(f"{both}, beside other domains: {first.name} and {run.name}")
+                raise ConfigError(f"{both}, with other domains: {first.name} and {run.name}")
             earlier, later = first.results, run.results
             if (earlier.weights_sha256, earlier.domains) != (later.weights_sha256, later.domains):
                 raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")

@@ -37,9 +37,9 @@ def run(arguments: Sequence[str], paper: str = "") -> Table:
     """
     printed = None
     if paper:
-        from fedshift.costs import beside  # torch: only if a paper's table is requested
+        from fedshift.costs import paper_costs  # torch: only if a paper's table is requested
 
-        printed = beside.table_of(paper)
+        printed = paper_costs.table_of(paper)
     points, notes = grid.points(grid.read(as_sweep(arguments)), check_data)
     from clients.training import machine  # torch: only where there is something to measure
     from fedshift.costs import measuring  # torch: only where there is something to measure

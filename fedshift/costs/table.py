@@ -9,8 +9,8 @@ from fedshift.tables import columns
 from fedshift_app.config.sections import RunConfig
 
 if TYPE_CHECKING:
-    from fedshift.costs.beside import Pair
     from fedshift.costs.measuring import Costs
+    from fedshift.costs.paper_costs import Pair
     from fedshift.papers import printed
 
 HEAD = ("method", "parameters", "sent", "GFLOPs a step", "s a local round", "MB up", "MB down")
@@ -75,17 +75,17 @@ class Table:
         })  # fmt: skip
 
     def _pairs(self, paper: "printed.Table") -> "list[Pair]":
-        from fedshift.costs import beside  # torch: only if a paper's table is requested
+        from fedshift.costs import paper_costs  # torch: only if a paper's table is requested
 
-        return beside.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
+        return paper_costs.pairs(paper, [(_name(costs), costs) for costs in self.costs], self.nodes)
 
     def _blocks(self) -> list[list[tuple[str, ...]]]:
         """Return our table with its head, and one with the paper's costs if requested."""
         blocks = [[HEAD, *map(_cells, self.costs)]]
         if self.paper is not None:
-            from fedshift.costs import beside
+            from fedshift.costs import paper_costs
 
-            blocks.append(beside.rows([*self.paper.printed.costs], self._pairs(self.paper)))
+            blocks.append(paper_costs.rows([*self.paper.printed.costs], self._pairs(self.paper)))
         return blocks
 
     def _notes(self) -> list[str]:
@@ -112,9 +112,9 @@ class Table:
             if costs.network != self.config.model.name:
                 notes.append(f"{_name(costs)}: parameters and FLOPs are those of the network {costs.network}")
         if self.paper is not None:
-            from fedshift.costs import beside
+            from fedshift.costs import paper_costs
 
-            notes += beside.notes(self.paper, self.nodes)
+            notes += paper_costs.notes(self.paper, self.nodes)
         return [*notes, *self.notes, f"measured on {self.machine}"]
 
 

@@ -80,7 +80,7 @@ class ColumnMap(_Section):
 
 
 class Cost(_Section):
-    """The cost of ours that a printed column shows (``fedshift.costs.beside``)."""
+    """The cost of ours that a printed column shows (``fedshift.costs.paper_costs``)."""
 
     of: Literal["sent", "bytes_up", "step_flops", "seconds"]
     unit: float = Field(1.0, gt=0)  # of the printed number, in ours
@@ -110,7 +110,7 @@ class PrintedTable(_Unsettled):
     unit: str
     columns: tuple[str, ...]
     methods: dict[str, Ours] = {}  # these replace those of the paper
-    beside: tuple[ColumnMap, ...] = ()
+    column_maps: tuple[ColumnMap, ...] = ()
     costs: dict[str, Cost] = {}  # printed columns of costs; runs have no such columns
     costs_notes: tuple[str, ...] = ()  # notes for readers
     budget: Budget = Budget()
@@ -177,9 +177,9 @@ class Table:
                     *(f"{key}={value}" for key, value in columns.when.items()),
                 ]
             )
-            for columns in self.printed.beside
+            for columns in self.printed.column_maps
         )
-        keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.beside for key in columns.when)])
+        keys = dict.fromkeys(["dataset.name", *(key for columns in self.printed.column_maps for key in columns.when)])
         actual = " ".join(f"{key}={config.get(key)}" for key in keys)
         raise ConfigError(f"--paper {self.id}: the table needs runs with {wanted}, found {actual}")
 
@@ -189,7 +189,7 @@ class Table:
         Raises:
             ConfigError: If it has none.
         """
-        if not self.printed.beside:
+        if not self.printed.column_maps:
             where = f"; `fedshift costs METHOD... --paper {self.id}` has them" if self.printed.costs else ""
             raise ConfigError(f"--paper {self.id}: it prints {self.printed.metric}, which runs do not have{where}")
 
@@ -197,7 +197,7 @@ class Table:
         """Return the same as ``column_map``; None if no column is comparable with such a run."""
         matching = (
             columns
-            for columns in self.printed.beside
+            for columns in self.printed.column_maps
             if config["dataset.name"] in columns.dataset and _has(config, columns.when)
         )
         return next(matching, None)

@@ -1,4 +1,4 @@
-"""``fedshift claims`` on hand-made runs whose gains are worked out beside them, and on the runs of docs/results."""
+"""``fedshift claims`` on hand-made runs whose gains are worked out next to them, and on the runs of docs/results."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -160,7 +160,7 @@ def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Mak
             make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})  # gains 2, 3, 4, 5 where nobody trained
     found = claims([tmp_path / "pacs"])
     unseen = [claim for claim in found.claims if claim.row == "I2PFL"]
-    assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.beside[0].unseen
+    assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.column_maps[0].unseen
     assert (
         unseen[0].our_gain.difference.mean == pytest.approx(3.5)
         and set(unseen[0].domains) == {*PACS}

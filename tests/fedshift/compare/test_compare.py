@@ -1,4 +1,4 @@
-"""`fedshift compare` on hand-made run folders whose numbers are worked out beside them."""
+"""`fedshift compare` on hand-made run folders whose numbers are worked out next to them."""
 
 import csv
 import io
@@ -517,7 +517,7 @@ def test_each_value_that_is_not_the_papers_is_named(
     found = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
     (row,) = found.numbers.rows
     assert row.paper is not None and [one.text for one in row.paper.altered] == reason
-    named = f"{row.label} beside {row.paper.label}"
+    named = f"{row.label} with {row.paper.label}"
     expected = f"not the paper's, {named}: {', '.join(reason)}" if reason else f"all as in the paper: {named}"
     assert expected in found.numbers.notes
     start = f"the paper's values are those of conf/experiments/{experiment}"
@@ -551,9 +551,9 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
     found = compare([run], paper="f2dc.table2")
     result = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
-    assert f"- not the paper's, f2dc beside F2DC: {result}" in found.text()
-    assert f"- not the paper's, f2dc beside F2DC: {result}" in found.markdown()
-    assert f"<li>not the paper&#39;s, f2dc beside F2DC: {result}</li>" in found.html()
+    assert f"- not the paper's, f2dc with F2DC: {result}" in found.text()
+    assert f"- not the paper's, f2dc with F2DC: {result}" in found.markdown()
+    assert f"<li>not the paper&#39;s, f2dc with F2DC: {result}</li>" in found.html()
     for text in (found.text(), found.markdown(), found.html()):
         assert "  less paper, 2 values differ" in text
     (line,) = csv.DictReader(io.StringIO(found.csv()))
@@ -573,7 +573,7 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
     domains = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
     runs = [make_run(m, 0, domains, experiment="digits-small", nodes=as_many(6)) for m in ("fedavg", "fedprox", "f2dc")]
     notes = compare(runs, paper="f2dc.table2").numbers.notes
-    shared = [note for note in notes if note.startswith("not the paper's, in every row beside a printed one: ")]
+    shared = [note for note in notes if note.startswith("not the paper's, in every row with a printed one: ")]
     assert len(shared) == 1
     for result in (
         "rounds=10 (paper 100)", "nodes=6 (paper 20)", "train.epochs=5 (paper 10)",
@@ -584,10 +584,10 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
         assert result in shared[0]
     assert "dataset.size" not in shared[0]  # null is the data set's own, 32
     assert (
-        "not the paper's, f2dc beside F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair), "
+        "not the paper's, f2dc with F2DC: lambda1=0.1 (paper 0.8), noise=gumbel_pair (paper logistic_pair), "
         "local_modules=aggregate (paper local)" in notes
     )
-    assert "nothing else differs: fedavg beside FedAvg, fedprox beside FedProx" in notes
+    assert "nothing else differs: fedavg with FedAvg, fedprox with FedProx" in notes
     assert f"{OPEN}: fedprox: mu=0.01 (0.0001)" in notes
 
 
@@ -918,7 +918,7 @@ def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(make_run:
     ]  # fmt: skip
     runs += [
         make_run("f2dc", seed, two(53 + seed + 0.1 * seed, 53)) for seed in range(3)
-    ]  # averages by domain, as neither does: beside the one that is stepped as it is
+    ]  # averages by domain, as neither does: in addition to the one that is stepped as it is
     found = compare(runs)
     rows = {row.label: row.difference for row in found.numbers.rows}
     assert rows["fedprox server.optimizer=none"].difference.mean == pytest.approx(1.5)  # type: ignore[union-attr]

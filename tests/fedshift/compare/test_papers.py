@@ -24,7 +24,7 @@ from fedshift_core.yaml_files import read_yaml
 
 TABLES = printed_module.all_tables()
 #: What the project adds to the printed facts.
-ADDED = ("methods", "also", "readings", "prints", "beside", "costs", "costs_notes", "budget")
+ADDED = ("methods", "also", "readings", "prints", "column_maps", "costs", "costs_notes", "budget")
 #: What our columns may be besides domains.
 MEASURES = re.compile(r"AVG|STD|LTA|GASA|GATA|CPRR|(ATA|all on) \w+|all on AVG")
 
@@ -37,7 +37,7 @@ def resolved(experiment: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def row_of(table: Table, config: dict[str, Any]) -> PrintedRow | None:
-    """Return the printed row that stands beside a run."""
+    """Return the printed row that compares with a run."""
     standing = table.standing(config)
     return None if standing is None else standing.row
 
@@ -52,7 +52,7 @@ def one_reading(table: Table, row: PrintedRow) -> dict[str, Any]:
 def test_every_digit_is_that_of_the_shared_tables(name: str) -> None:
     shared = ROOT.parent / "shared" / "tables" / f"{name}.yaml"
     if not shared.is_file():
-        pytest.skip("the tables that were copied are not beside this checkout")
+        pytest.skip("the tables that were copied are not next to this checkout")
     ours = yaml.load((CONF / "papers" / f"{name}.yaml").read_text(), Loader=yaml.BaseLoader)  # digits as text
     theirs = yaml.load(shared.read_text(), Loader=yaml.BaseLoader)
     for section in (ours, *ours["tables"]):
@@ -80,10 +80,10 @@ def test_what_a_table_stands_for_exists(table: Table) -> None:
             settings = resolved("handwritten", ours | {"rounds": 30})
             makes_it = {key: value for key, value in ours.items() if key.startswith(ROW_SECTIONS)}
             assert {key: settings[key] for key in makes_it} == makes_it
-    for beside in table.printed.beside:
-        domains = {domain for name in beside.dataset for domain in catalog.get(name).domains}
-        assert beside.columns.keys() <= set(table.printed.columns)
-        for column in beside.columns.values():
+    for column_map in table.printed.column_maps:
+        domains = {domain for name in column_map.dataset for domain in catalog.get(name).domains}
+        assert column_map.columns.keys() <= set(table.printed.columns)
+        for column in column_map.columns.values():
             assert column in domains or MEASURES.fullmatch(column), column
 
 
@@ -93,8 +93,8 @@ def test_the_tables_of_experiments_are_here() -> None:
         if "paper" in experiment:
             assert experiment["dataset"]["name"] in {
                 dataset
-                for beside in printed_module.get(experiment["paper"]).printed.beside
-                for dataset in beside.dataset
+                for column_map in printed_module.get(experiment["paper"]).printed.column_maps
+                for dataset in column_map.dataset
             }
 
 
@@ -136,23 +136,23 @@ def test_fedproto_shares_weights_where_the_paper_has_one_global_model() -> None:
     assert row_of(printed_module.get("fedseproto.table3"), ours | {"method.share_weights": False}) is not None
 
 
-BESIDE = [(table, beside) for table in TABLES for beside in table.printed.beside]
+COLUMN_MAPS = [(table, column_map) for table in TABLES for column_map in table.printed.column_maps]
 
 
-@pytest.mark.parametrize(("table", "beside"), BESIDE, ids=[f"{t.id}-{b.dataset[0]}" for t, b in BESIDE])
+@pytest.mark.parametrize(("table", "column_map"), COLUMN_MAPS, ids=[f"{t.id}-{c.dataset[0]}" for t, c in COLUMN_MAPS])
 def test_what_a_row_stands_for_in_the_papers_own_experiment_differs_in_what_is_printed_otherwise_alone(
-    table: Table, beside: ColumnMap
+    table: Table, column_map: ColumnMap
 ) -> None:
-    experiment = table.experiment(beside)
+    experiment = table.experiment(column_map)
     for row in table.printed.rows:
         for ours in table.readings(row):
             settings = {key: value for key, value in ours.items() if key != "experiment"}
-            config = resolved(ours.get("experiment", experiment), beside.when | settings)
+            config = resolved(ours.get("experiment", experiment), column_map.when | settings)
             standing = table.standing(config)
-            assert table.column_map(config) == beside
+            assert table.column_map(config) == column_map
             assert standing is not None and (standing.row.method, standing.settings) == (row.method, ours)
             printed = table.prints_of(config["method.name"])
-            differing = altered([config], table, beside, standing)
+            differing = altered([config], table, column_map, standing)
             assert {one.key for one in differing} == printed.keys() & config.keys()
             assert all((one.paper, one.why) == (shown(printed[one.key]), "") for one in differing)
 
@@ -166,7 +166,7 @@ def test_a_table_is_named_by_one_experiment_or_its_rows_name_the_others() -> Non
     assert several == {"fedicon.table8": ["fedicon-table8", "fedicon-table8-without-lie"]}
     for table, (first, *others) in several.items():
         found = printed_module.get(table)
-        assert found.experiment(found.printed.beside[0]) == first
+        assert found.experiment(found.printed.column_maps[0]) == first
         rows = {ours.get("experiment") for row in found.printed.rows for ours in found.readings(row)}
         assert rows == {None, *others}
 

@@ -60,20 +60,20 @@ def test_the_commands_of_a_line_resolve_and_make_each_row_that_we_have(line: Lin
     if table is None:
         return
     assert all(options(command).get("paper", "") in ("", table.id) for command in line.commands)
-    for beside in table.printed.beside:
+    for column_map in table.printed.column_maps:
         made, held = set(), set()
         for run in runs:
-            if run["dataset.name"] in beside.dataset and table.column_map(run) == beside:
+            if run["dataset.name"] in column_map.dataset and table.column_map(run) == column_map:
                 standing = table.standing(run)
                 if standing is not None:
                     made.add(standing.row.method)
                     held |= set(run["allocation.held_out"])
-                    values = altered([run], table, beside, standing)
+                    values = altered([run], table, column_map, standing)
                     otherwise = table.prints_of(str(standing.settings["method.name"]))
                     others = [one for one in values if one.key not in otherwise]
                     assert bool(others) == (run["method.name"] in table.paper.also), run["method.name"]
         assert made == {row.method for row in table.printed.rows if table.readings(row)}
-        assert not beside.unseen or held == set(beside.columns.values())
+        assert not column_map.unseen or held == set(column_map.columns.values())
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.table], ids=lambda line: line.printed.strip("`"))

@@ -145,7 +145,7 @@ def test_a_repetition_counts_once_and_other_numbers_are_refused(keep: Keep) -> N
         ConfigError, match="fedavg, seed 0: scan is held out twice, with different numbers: fedavg-0 and"
     ):
         compare([*runs, keep("fedavg", "[scan]", gain=1)], held_out=True)
-    with pytest.raises(ConfigError, match="street is held out twice, beside other domains: fedavg-1 and fedavg-5"):
+    with pytest.raises(ConfigError, match="street is held out twice, with other domains: fedavg-1 and fedavg-5"):
         compare([*runs, keep("fedavg", "[street,texture]")], held_out=True)
 
 
@@ -193,8 +193,8 @@ def test_shares_by_domain_may_leave_out_the_domain_that_is_held_out(keep: Keep) 
 def test_a_held_out_domain_that_a_paper_lacks_has_no_printed_row() -> None:
     runs = [ROOT / "docs" / "results" / "out-digits-cnn"]  # MNIST, USPS and MNIST-M; the table has SVHN and SYN
     found = compare(runs, paper="i2pfl.tableiiidigits", allow_different=True).numbers
-    beside = {row.group: row.paper is not None for row in found.rows if row.method == "fedavg"}
-    assert beside == {f"allocation.held_out=[{name}]": name != "mnistm" for name in ("mnist", "usps", "mnistm")}
+    compared = {row.group: row.paper is not None for row in found.rows if row.method == "fedavg"}
+    assert compared == {f"allocation.held_out=[{name}]": name != "mnistm" for name in ("mnist", "usps", "mnistm")}
     (row,) = [row for row in compare(runs, paper="i2pfl.tableiiidigits", held_out=True).numbers.rows
               if row.method == "i2pfl"]  # fmt: skip
     assert row.paper is not None and row.paper.values["mnistm"] is None

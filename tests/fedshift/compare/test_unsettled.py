@@ -1,4 +1,4 @@
-"""Values that a paper leaves open, or prints otherwise than our experiments have them, are told apart from its own."""
+"""Values that a paper leaves open, or prints otherwise than our experiments have them, are shown apart from its own."""
 
 import csv
 import io
@@ -165,7 +165,7 @@ def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
 def test_what_all_rows_have_otherwise_is_told_once(keep: Keep) -> None:
     runs = [keep("f2dc-office", method, "images.flip=false") for method in ("fedavg", "moon")]
     notes = [note for note in compare(runs, paper="f2dc.table1a").numbers.notes if note.startswith(OPEN)]
-    assert notes == [f"{OPEN}: in every row beside a printed one: images.flip=false (true)"]
+    assert notes == [f"{OPEN}: in every row with a printed one: images.flip=false (true)"]
 
 
 def test_claims_do_not_count_them_but_take_the_row_that_has_fewer(keep: Keep) -> None:
@@ -188,12 +188,12 @@ def test_another_task_is_one_where_the_paper_is_silent_too(keep: Keep) -> None:
 def _has_rows_of(table: Table, key: str) -> list[dict[str, Any]]:
     """Return the settings of those printed rows of a table that a declared key is of."""
     found = []
-    for beside in table.printed.beside:
+    for column_map in table.printed.column_maps:
         for row in table.printed.rows:
             for ours in table.readings(row):
-                asked = {name: value for name, value in (dict(beside.when) | ours).items() if name != "experiment"}
+                asked = {name: value for name, value in (dict(column_map.when) | ours).items() if name != "experiment"}
                 given = shlex.join(f"{name}={json.dumps(value)}" for name, value in asked.items())
-                settings = dict(paper_settings(str(ours.get("experiment") or table.experiment(beside)), given))
+                settings = dict(paper_settings(str(ours.get("experiment") or table.experiment(column_map)), given))
                 method = settings["method.name"]
                 own = {f"{method}.{name.removeprefix('method.')}": name for name in settings if "method." in name}
                 if (

@@ -17,7 +17,7 @@ TWO = "dataset.domains=[scan,street]"
 
 @pytest.fixture
 def keep(tmp_path: Path) -> Keep:
-    """Return a function that writes a finished run of two domains as one file; ``ways`` beside its own accuracy."""
+    """Return a function that writes a finished run of two domains as one file, also scored by ``ways``."""
 
     def kept(method: str, settings: str = "", *, seed: int = 0, network: str = "cnn_bn", **ways: Any) -> Path:
         given = f"{TWO} model.name={network} {settings}"

@@ -7,7 +7,7 @@ import pytest
 from support import InlineRun, refusal_of
 
 from fedshift import cli
-from fedshift.costs import beside, command, measuring
+from fedshift.costs import command, measuring, paper_costs
 from fedshift.costs.measuring import Costs
 from fedshift.costs.table import Table
 from fedshift_app.config.arguments import parse_arguments
@@ -184,7 +184,7 @@ F2DC = {"method.aggregation": "daa", "method.use_dfd_loss": True, "method.use_df
 
 
 def table(costs: list[Costs], paper: str = "f2dc.table4") -> Table:
-    return Table(resolve({"experiment": "f2dc-pacs"}), 10, costs, "a machine", [], beside.table_of(paper))
+    return Table(resolve({"experiment": "f2dc-pacs"}), 10, costs, "a machine", [], paper_costs.table_of(paper))
 
 
 def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs() -> None:
