@@ -103,11 +103,6 @@ class NodeTools(NumPyClient, Parametrised[P]):
         return RoundInputs(self.knowledge, self.scalars, self.memory, self.statistics)
 
     @property
-    def told(self) -> Mapping[str, int | float | str]:
-        """The former name of ``scalars``, for methods of other packages."""
-        return self.scalars
-
-    @property
     def begun(self) -> str:
         """The digest of what the model began from besides the seed, as the server sent it; empty for nothing."""
         return self._bench.begun

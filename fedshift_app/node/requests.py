@@ -246,7 +246,7 @@ def _fit_domains(request: NodeRequest, value: Any) -> bool:
 
 #: What any message may have; the round first, on which other rules rest.
 _ALWAYS = (SERVER_ROUND, ENGINE, RUN, RUN_ID, NODE_INDEX, MEMORY_ROUND, RESUMED_AFTER, CHOSEN, KEPT_IN, START_DIGEST)
-#: Which keys each kind of message may have, besides those of features and the method's scalars (``told/NAME``).
+#: Which keys each kind of message may have, besides those of features and the method's scalars (``SCALAR``).
 ALLOWED: dict[str, tuple[str, ...]] = {
     MessageType.QUERY: _ALWAYS,
     MessageType.TRAIN: _ALWAYS,

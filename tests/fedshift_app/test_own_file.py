@@ -1,4 +1,4 @@
-"""A user's own file beside an experiment: a method with a merge and a state of its own, in every way to run."""
+"""A user's own file next to an experiment: a method with a merge and a state of its own, in every way to run."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
 
 FILE = '''
-"""FedAvg with momentum on the server (FedAvgM), and a node that is told of it."""
+"""FedAvg with momentum on the server (FedAvgM), and a node that reads its scalars."""
 
 import numpy as np
 from pydantic import Field
@@ -63,15 +63,15 @@ class Momentum(DomainStrategy):
         return encode({n: before[n] - self.state[n] for n in mean})
 
 
-class Told(DomainClient):
+class Node(DomainClient):
     def received(self):
-        domain, server_round = self.told["word"].split()
+        domain, server_round = self.scalars["word"].split()
         assert int(server_round) == self.server_round
         assert len(self.knowledge["anchor"]) == 3
-        self.memory["rounds"] = self.memory.get("rounds", np.zeros(1)) + self.told["trains"]
+        self.memory["rounds"] = self.memory.get("rounds", np.zeros(1)) + self.scalars["trains"]
 
 
-METHOD = Method(name="momentum", title="Momentum on the server", strategy=Momentum, client=Told, defaults={"beta": 0.5})
+METHOD = Method(name="momentum", title="Momentum on the server", strategy=Momentum, client=Node, defaults={"beta": 0.5})
 '''
 EXPERIMENT = """
 plugins: [my_method.py]
