@@ -194,7 +194,7 @@ def compared(letter: str, runs_of: dict[str, list[dict[str, float]]]) -> list[di
     for (job, mine, other), target in TARGETS.items():
         if job != letter or not (runs_of.get(mine) and runs_of.get(other)):
             continue
-        each = [one["ms"] / theirs["ms"] for one, theirs in zip(runs_of[mine], runs_of[other], strict=True)]
+        each = [ours["ms"] / theirs["ms"] for ours, theirs in zip(runs_of[mine], runs_of[other], strict=True)]
         ratio = statistics.median(each)
         pair = {"job": job, "of": mine, "over": other, "ratio": round(ratio, 3)}
         ratios.append(

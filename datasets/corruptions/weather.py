@@ -81,9 +81,9 @@ def _plasma(size: int, decay: float, draws: Draws) -> Floats:
         rows = corners + np.roll(corners, -1, axis=1)
         centres = (rows + np.roll(rows, -1, axis=2)) / np.float32(4.0) + bumps[:, 0]
         grid[:, half::step, half::step] = centres
-        beside = centres + np.roll(centres, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
+        right = centres + np.roll(centres, 1, axis=1) + corners + np.roll(corners, -1, axis=2)
         below = centres + np.roll(centres, 1, axis=2) + corners + np.roll(corners, -1, axis=1)
-        grid[:, ::step, half::step] = beside / np.float32(4.0) + bumps[:, 1]
+        grid[:, ::step, half::step] = right / np.float32(4.0) + bumps[:, 1]
         grid[:, half::step, ::step] = below / np.float32(4.0) + bumps[:, 2]
         step, used, wobble = half, used + 3 * cells * cells, wobble / decay
     grid -= grid.min(axis=(1, 2), keepdims=True)

@@ -164,7 +164,7 @@ class _Dtype:
 
 
 class _Array:
-    """Stands for an array that a pickle makes: numpy's own rebuilding is compiled code that trusts what it is told."""
+    """Stands for an array that a pickle makes: numpy's own rebuilding is compiled code that trusts its input."""
 
     def __init__(self, *_: object) -> None:
         self._state: object = None
@@ -217,8 +217,8 @@ class _Unpickler(pickle._Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            asked = shown(f"{module}.{name}", MOST_NAME)
-            raise DataError(f"{shown(self._path)}: it asks for {asked}; allowed are numpy arrays, numbers and texts")
+            wanted = shown(f"{module}.{name}", MOST_NAME)
+            raise DataError(f"{shown(self._path)}: it asks for {wanted}; allowed are numpy arrays, numbers and texts")
         return _ALLOWED[module, name]
 
     def load_build(self) -> None:

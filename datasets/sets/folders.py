@@ -44,12 +44,12 @@ class Survey:
     Attributes:
         classes: The classes, in the order of labels.
         sites: The sites, in the order of domains.
-        beside: What else lies right in data-dir and is neither hidden nor a by-product: no site.
+        others: What else lies right in data-dir and is neither hidden nor a by-product: no site.
     """
 
     classes: tuple[str, ...]
     sites: tuple[Site, ...]
-    beside: tuple[Path, ...]
+    others: tuple[Path, ...]
 
     def files(self, domain: str, split: Split, kind: str) -> tuple[Path, ...]:
         """Return the image files of one class in one domain and split."""
@@ -207,8 +207,8 @@ def survey(
     used = {layout.named(root, domain) for domain in known.domains} | {
         path for site in there for _, path in site.archives
     }
-    beside = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
-    taken = [path for path in beside if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
+    others = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
+    taken = [path for path in others if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
     return Survey(known.classes, tuple(there), tuple(taken))
 
 

@@ -14,7 +14,7 @@ Layout:
 | layout under data-dir | content |
 |---|---|
 | `train_test_split`, or with `.csv` | FLamby's table; columns image, target, center, fold |
-| `ISIC_2019_Training_Input_preprocessed/IMAGE.jpg`, else `ISIC_2019_Training_Input/`, else right beside the table | images |
+| `ISIC_2019_Training_Input_preprocessed/IMAGE.jpg`, else `ISIC_2019_Training_Input/`, else in the table's folder | images |
 """  # noqa: E501
 
 from collections.abc import Mapping

@@ -75,12 +75,12 @@ def text(begun: str) -> str:
     Raises:
         ConfigError: If there is no such key.
     """
-    found = [key for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
-    if not found:
+    keys = [key for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
+    if not keys:
         raise ConfigError(f"keys: no key begins with {as_found(begun)}{dotted_keys.meant(begun)}")
-    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for key in found)], indent="")
+    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for key in keys)], indent="")
     lines = [head]
-    for key, row in zip(found, rows, strict=True):
+    for key, row in zip(keys, rows, strict=True):
         lines += [row, *wrapped(key.description)]
     return "\n".join(lines)
 
@@ -95,9 +95,9 @@ def markdown() -> str:
 
 def groups() -> list[Group]:
     """Return all keys: of the sections, of our adaptations and modules, and of our methods that have any."""
-    found = [*_sections(), *_named()]
-    found += [Group(f"method={name}", _of_method(name)) for name in registry.METHODS if _has_parameters(name)]
-    return [group for group in found if group.keys]
+    groups = [*_sections(), *_named()]
+    groups += [Group(f"method={name}", _of_method(name)) for name in registry.METHODS if _has_parameters(name)]
+    return [group for group in groups if group.keys]
 
 
 def _named() -> Iterator[Group]:

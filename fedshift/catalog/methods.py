@@ -23,7 +23,7 @@ PAGES = "docs/methods"  # of the repository
 EQUATIONS = "#equations"  # of a page
 HEAD = ("key", "default", "allowed", "set in the tables of papers")
 NONE = "-"
-MOST_NAMED = 3  # experiments beside a value
+MOST_NAMED = 3  # experiments next to a value
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ def listed() -> list[str]:
     width = max(len(method.name) for method in methods) + 2
     lines = [_line(method, width, "") for method in methods if method.name == registry.FIRST]
     for group in get_args(Group):
-        found = [method for method in methods if method.group == group and method.name != registry.FIRST]
-        lines += ["", registry.GROUP_TITLES[group]] if found else []
-        lines += [_line(method, width, "  ") for method in found]
+        of_group = [method for method in methods if method.group == group and method.name != registry.FIRST]
+        lines += ["", registry.GROUP_TITLES[group]] if of_group else []
+        lines += [_line(method, width, "  ") for method in of_group]
     return lines
 
 
@@ -76,10 +76,10 @@ def described(name: str) -> str:
     origin = registry.METHODS.origin(name)
     lines = [f"{name}: {method.title}", *facts(_facts(method, origin))]
     if own := parameters(method):
-        head, *rows = columns([HEAD, *((one.key, one.default, one.allowed, one.papers) for one in own)])
+        head, *rows = columns([HEAD, *((p.key, p.default, p.allowed, p.papers) for p in own)])
         lines += ["", "parameters, as method.KEY=VALUE", head]
-        for one, row in zip(own, rows, strict=True):
-            lines += [row, *wrapped(one.description)]
+        for parameter, row in zip(own, rows, strict=True):
+            lines += [row, *wrapped(parameter.description)]
     else:
         lines += ["", "no own parameters"]
     if origin == OURS and (said := source(name)):
@@ -138,15 +138,15 @@ def parameters(method: Method) -> list[Parameter]:
     """
     said, sections = _divided(method)
     sides = {name: side for side in method.params_models() for name in side.model_fields}
-    found = []
+    described = []
     for key in method.known_keys():
         if key in sides:
             default, allowed = said.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
             description = ranges.description(method.params_models(), key)
         else:
             default, allowed, description = _stood_for(method, key, sections)
-        found.append(Parameter(key, as_yaml(default), allowed, _papers(method.name, key), description))
-    return found
+        described.append(Parameter(key, as_yaml(default), allowed, _papers(method.name, key), description))
+    return described
 
 
 def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str, str]:
@@ -159,10 +159,10 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
     if dotted.startswith("adapt.") and isinstance(sections.get("adapt"), Mapping):
         model, last = ranges.adaptation_model(sections["adapt"]["name"]), dotted.rpartition(".")[2]
     else:
-        found = ranges.model_of(dotted)
-        if found is None:
+        place = ranges.model_of(dotted)
+        if place is None:
             return value, NONE, ""
-        model, last = found
+        model, last = place
     value = ranges.default(model, last) if value is None else value
     section = RunConfig.model_fields[dotted.partition(".")[0]]
     description = ranges.description([model], last) or section.description or ""
@@ -207,13 +207,13 @@ def _experiments() -> tuple[tuple[str, dict[str, Any]], ...]:
     return tuple((name, settings) for name, settings in read if settings.get("paper"))
 
 
-def _class(one: Any) -> str:
-    return one if isinstance(one, str) else f"{one.__module__}:{one.__name__}"
+def _class(kind: Any) -> str:
+    return kind if isinstance(kind, str) else f"{kind.__module__}:{kind.__name__}"
 
 
 def _dotted(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return what a method's file says of other sections by dotted key."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in section.items():
-        found |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
+        values |= _dotted(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
+    return values

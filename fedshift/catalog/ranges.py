@@ -123,7 +123,7 @@ def _said(schema: Mapping[str, Any], named: Mapping[str, Any]) -> str:
     if "$ref" in schema:
         return _said(named[str(schema["$ref"]).rpartition("/")[2]], named)
     if "anyOf" in schema:
-        return " or ".join(_said(one, named) for one in schema["anyOf"])
+        return " or ".join(_said(option, named) for option in schema["anyOf"])
     if "enum" in schema or "const" in schema:
         return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
     if schema.get("type") == "null":

@@ -59,7 +59,7 @@ def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
     left = [(path, _why(path)) for site in survey.sites for path in site.not_taken]
     left += [
         (path, "not the folder of a domain" if path.is_dir() else "next to the domains' folders")
-        for path in survey.beside
+        for path in survey.others
     ]
     notes = [note for site in survey.sites for note in site.notes]
     validating = [site.domain for site in survey.sites if "validation" in site.splits]

@@ -181,7 +181,7 @@ dataset:
   domains: {_listed(survey_domains(survey))}
   classes: {_listed(survey.classes)}   # in the order of labels; nodes check their folders against it
   size: {proposal.size}           # pixels; images of any size become squares
-  resize: squash     # or crop (the middle), or pad (black beside)
+  resize: squash     # or crop (the middle), or pad (black borders)
   exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
   skip_broken: false # true: continue without images that cannot be read, and name them
 {more}images:
@@ -201,7 +201,7 @@ train:
   weight_decay: 1.0e-5
 method:
   name: fedavg       # `fedshift methods` lists them
-keep: best-validation  # the weights of the best round by validation stay, beside the last
+keep: best-validation  # the weights of the best round by validation stay, in addition to the last
 rounds: {proposal.rounds}
 """
 
@@ -248,7 +248,7 @@ Read it, then:
 
 def _left(survey: folders.Survey) -> str:
     """Return a line on files that are left out, with the first of them; empty if there are none."""
-    left = [*survey.beside, *(path for site in survey.sites for path in site.not_taken)]
+    left = [*survey.others, *(path for site in survey.sites for path in site.not_taken)]
     notes = [note for site in survey.sites for note in site.notes]
     first = shown(left[0]) if left else notes[0] if notes else ""
     number = len(left) + len(notes)

@@ -47,7 +47,7 @@ Stack = NDArray[Any]  # N x numbers: what each node says of some numbers
 
 
 def merge(
-    config: AggregationConfig, updates: list[Update], weights: list[float], sent: Arrays, asked: int
+    config: AggregationConfig, updates: list[Update], weights: list[float], sent: Arrays, nodes: int
 ) -> ArrayRecord:
     """Return the next shared weights by a run's robust rule; the list is emptied.
 
@@ -56,22 +56,22 @@ def merge(
         updates: In the order of the nodes, on which sums depend.
         weights: One per update, summing to 1.
         sent: The weights from which the updates came.
-        asked: How many nodes were asked.
+        nodes: How many nodes the round's messages were sent to.
 
     Raises:
         FederationError: If too few of them answered, which would let one of them have its will.
     """
     if config.robust in ("median", "clip"):
-        _check_came(config, len(updates), asked)
+        _check_came(config, len(updates), nodes)
     if config.robust == "clip":
         return _clipped(updates, weights, sent, config.clip_norm)
     if config.robust == "krum":
         record = updates[krum(updates, sent, config.malicious)].record
     elif config.robust == "trimmed_mean":
-        cut = cut_off(config.trim, asked)
+        cut = cut_off(config.trim, nodes)
         if len(updates) <= 2 * cut:
             raise FederationError(
-                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of {asked} nodes "
+                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of {nodes} nodes "
                 f"off at each end; {len(updates)} delivered a usable result"
             )
         record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))

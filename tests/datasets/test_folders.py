@@ -253,7 +253,7 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     aachen = found.sites[0]
     assert [path.name for path in aachen.not_taken] == ["scan.heic"]
     assert any("old: a folder in a class folder is ignored" in note for note in aachen.notes)
-    assert [path.name for path in found.beside] == ["docs", "notes.txt"]
+    assert [path.name for path in found.others] == ["docs", "notes.txt"]
 
 
 def test_what_no_split_can_do_is_told(root: Path) -> None:

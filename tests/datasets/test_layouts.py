@@ -125,7 +125,7 @@ def test_a_folder_without_images_is_no_site(tmp_path: Path) -> None:
     (tmp_path / "test").mkdir()
     survey = folders.survey(Source(tmp_path))
     assert [site.domain for site in survey.sites] == ["a"]
-    assert {path.name for path in survey.beside} == {"notes", "test"}
+    assert {path.name for path in survey.others} == {"notes", "test"}
 
 
 def test_images_next_to_class_folders_are_noted(tmp_path: Path) -> None:
