@@ -4,12 +4,12 @@ set -eu
 . /app/docker/connection.sh
 for key in /var/fedshift/public/*.pub; do
     name=$(basename "$key" .pub)
-    if told=$(flwr supernode register "$key" site 2>&1); then
-        echo "$name: $(echo "$told" | grep 'registered')"
-    elif echo "$told" | grep -qi 'already in use'; then
+    if output=$(flwr supernode register "$key" site 2>&1); then
+        echo "$name: $(echo "$output" | grep 'registered')"
+    elif echo "$output" | grep -qi 'already in use'; then
         echo "$name: registered before"
     else
-        echo "$told" >&2
+        echo "$output" >&2
         exit 1
     fi
 done

@@ -8,12 +8,12 @@ join="flower-supernode --superlink superlink:8000 --max-retries 1"
 connection="mkdir -p \$FLWR_HOME && printf '[superlink.site]\naddress = \"superlink:8000\"\nroot-certificates = \"$ca\"\n' > \$FLWR_HOME/config.toml"
 
 refused() { # WHO, what the refusal says, COMMAND: a container on the federation's network, with the public files only
-    if told=$(docker run --rm --network "${project}_federation" --volume "${project}_public:/var/fedshift/public:ro" \
+    if output=$(docker run --rm --network "${project}_federation" --volume "${project}_public:/var/fedshift/public:ro" \
         "$image" sh -c "$3" 2>&1); then
         echo "$1: got in" >&2
         exit 1
-    elif ! echo "$told" | tr -s '\n │' ' ' | grep -q "$2"; then
-        printf '%s: failed, but not as a stranger:\n%s\n' "$1" "$told" >&2
+    elif ! echo "$output" | tr -s '\n │' ' ' | grep -q "$2"; then
+        printf '%s: failed, but not as a stranger:\n%s\n' "$1" "$output" >&2
         exit 1
     fi
     echo "$1: refused ($2)"

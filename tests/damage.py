@@ -162,7 +162,7 @@ def read_npz(path: Path) -> None:
 
 
 def kinds(folder: Path) -> dict[str, Kind]:
-    """Return all kinds; ``folder`` takes what some need beside the file."""
+    """Return all kinds; ``folder`` takes what some need next to the file."""
     np.save(folder / "labels.npy", np.arange(6))
 
     def svhn(path: Path) -> None:

@@ -521,7 +521,7 @@ def after_rounds(server: DomainStrategy, *rounds: list[Update]) -> dict[int, lis
 def own_experiment(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, code: str, experiment: str
 ) -> Iterator[Path]:
-    """Yield ``folder/own.yaml``, which names the file of code beside it; later tests know nothing of that file."""
+    """Yield ``folder/own.yaml``, which names the file of code next to it; later tests know nothing of that file."""
     monkeypatch.setenv(plugins.ALLOWED, "")
     (folder / name).write_text(code)
     file = folder / "own.yaml"

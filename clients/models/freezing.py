@@ -51,8 +51,7 @@ def _parts(model: SplitModel, what: str, name: str) -> list[nn.Module]:
     cut = [block for block in stages.maps if isinstance(block, nn.Module)] if stages is not None else []
     if stages is None or len(cut) < len(stages.maps):
         raise ConfigError(
-            f"model.freeze={what}: the network {name} has no stages that can be told apart; allowed is none, encoder "
-            "or norm"
+            f"model.freeze={what}: the network {name} has no separate stages; allowed is none, encoder or norm"
         )
     number = int(what.partition(":")[2])
     if number > len(cut):

@@ -312,7 +312,7 @@ def _attention(sight: Sight, classes: tuple[str, ...]) -> Section:
         section.missing = "The network has no convolution to look at."
         return section
     section.notes = [
-        f"By domain test images, and beside each what speaks for the predicted class (red), at the {sight.layer} (all "
+        f"By domain test images, and next to each what speaks for the predicted class (red), at the {sight.layer} (all "
         "dark: nothing there does). Drawn at random, of different classes; the last one among those that are taken for "
         "another class, if there are any."
     ]

@@ -340,7 +340,7 @@ def test_one_cluster() -> None:
         found = started(params, known, label=0).loss(batch())
         assert list(found) == TERMS
         assert all(term.isfinite() for term in found.values())
-    assert float(found["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # nothing left to be told from
+    assert float(found["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # no other style is left
 
 
 def test_batch_of_classes_without_a_prototype() -> None:

@@ -1,4 +1,4 @@
-"""Image files: opened as the formats that are taken and as nothing else; files that are not taken are told once."""
+"""Image files: opened as the formats that are taken and as nothing else; a line for files that are not taken."""
 
 import logging
 import os

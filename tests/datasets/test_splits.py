@@ -1,4 +1,4 @@
-"""Which node holds what: shares are disjoint, of the promised size and repeatable; what cannot be dealt is told."""
+"""Which node holds what: shares are disjoint, of the promised size and repeatable; what cannot be dealt is an error."""
 
 import zlib
 from typing import Any
@@ -267,7 +267,7 @@ def test_random_counts_differ_by_seed_and_reach_every_domain() -> None:
     allocation = Allocation(counts={"random": 12})
     drawn = [allocation.deal(DOMAINS, 12, seed) for seed in range(200)]
     assert len(set(drawn)) > 20
-    # Nine nodes are drawn over three domains beside the first of each: four a domain on average, spread 1.4 a draw.
+    # Nine nodes are drawn over three domains, after the first of each: four a domain on average, spread 1.4 a draw.
     for domain in DOMAINS:
         assert abs(np.mean([dealt.count(domain) for dealt in drawn]) - 4) < 0.5
 

@@ -25,7 +25,7 @@ PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "
 PLUGIN = ROOT / "tests" / "example_plugin"
 #: A run of a second or two.
 TINY = ("dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1")
-#: Stands for Hugging Face's library, which lies beside ours in an environment.
+#: Stands for Hugging Face's library, which is installed with ours in an environment.
 THEIRS = "THEIRS = True\n"
 
 
@@ -56,7 +56,7 @@ def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def installed(packages: Path) -> ModuleType:
-    """Return the package of the wheel, beside the one of this checkout."""
+    """Return the package of the wheel, not the one of this checkout."""
     spec = importlib.util.spec_from_file_location("installed_fedshift", packages / "fedshift" / "__init__.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -180,7 +180,7 @@ def test_installed_it_runs_in_any_folder_with_the_same_numbers(
     )  # fmt: skip
     (inner / "datasets").mkdir()
     (inner / "datasets" / "__init__.py").write_text(THEIRS)
-    for command in Path(sys.executable).parent.glob("fl*"):  # Flower's lie beside ours, as pip puts them
+    for command in Path(sys.executable).parent.glob("fl*"):  # Flower's are next to ours, as pip puts them
         text = command.read_text().replace(sys.executable, str(environment / "bin" / "python"))
         (environment / "bin" / command.name).write_text(text)
         (environment / "bin" / command.name).chmod(0o755)

@@ -277,7 +277,7 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
     for line, reason in zip(run.rounds, reasons, strict=True):
         assert line["left_out"][0].startswith("node 2 (street): ")
         assert reason in line["left_out"][0]
-    assert "cannot take part: node-config: unknown domain 'photo'" in run.screen  # equal reasons are told once
+    assert "cannot take part: node-config: unknown domain 'photo'" in run.screen  # equal reasons are printed once
 
 
 def test_when_two_thirds_of_the_nodes_are_gone_the_run_waits_then_ends_with_its_rounds(federation: Federation) -> None:

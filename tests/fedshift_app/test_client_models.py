@@ -85,7 +85,7 @@ def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_o
     before = shared(client)
     weights, _, metrics = client.fit(before, {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own", "other"]})
     assert (metrics[LOCAL_COUNT + "own"], metrics[LOCAL_COUNT + "other"]) == (17, 9)
-    # The trained shared weights beside what the node keeps to itself make up the same model again.
+    # The trained shared weights with what the node keeps to itself make up the same model again.
     again = client.evaluate(weights, {DOMAINS: ["own", "other"]})[2]
     assert all(metrics[LOCAL_CORRECT + name] == again[CORRECT + name] for name in ("own", "other"))
     assert any(not np.array_equal(a, b) for a, b in zip(before, weights, strict=True))

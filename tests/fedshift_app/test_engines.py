@@ -51,7 +51,7 @@ def timeless(run: Run) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Mark all that the test starts, in the environment, by which it is told from others' processes."""
+    """Mark all that the test starts, in the environment, that sets it apart from others' processes."""
     monkeypatch.setenv(MARK, str(tmp_path))
     return str(tmp_path)
 

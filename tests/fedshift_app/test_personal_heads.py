@@ -1,4 +1,4 @@
-"""Heads of nodes and domains, features that travel beside the weights: bytes, engines, resume."""
+"""Heads of nodes and domains, features that travel with the weights: bytes, engines, resume."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES, C, D = 4, 10, 64
 HEADER = 128  # of each array, as it travels
 PROTOTYPES, FEATURES, LABELS, HEAD = 4 * C * D, 4 * C * D, 8 * C, 4 * (C * D + C)
-#: Of a node and round beside FedAvg's bytes: up, down in round 2, each as the bytes of each array.
+#: Of a node and round in addition to FedAvg's bytes: up, down in round 2, each as the bytes of each array.
 BESIDE = {
     "fedpac": ([PROTOTYPES, LABELS, FEATURES, 4], [PROTOTYPES, LABELS, 4 * C * D, 4 * C]),
     "fedala": ([], []),

@@ -36,7 +36,7 @@ def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None
     per_class = np.bincount(clusters["labels"], minlength=C)
     assert len(set(numbers)) > 1 and min(numbers) > C < len(clusters["labels"]) < sum(numbers[:NODES])
     assert len(set(per_class.tolist())) > 1 and per_class.min() >= 1
-    beside = {
+    extra = {
         "fedrcl": ([0] * 2, 0),
         "fedmlp": ([NODES * (4 * C * D + 8 * C + 2 * HEADER)] * 2, NODES * (4 * C * D + 8 * C + 2 * HEADER)),
         "fedplvm": (
@@ -44,7 +44,7 @@ def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None
             NODES * (len(clusters["labels"]) * (4 * D + 8) + 2 * HEADER),
         ),
     }
-    for method, (up, down) in beside.items():
+    for method, (up, down) in extra.items():
         lines = zip(runs[method].rounds, runs["fedavg"].rounds, strict=True)
         more = [
             (line["bytes_up"] - plain["bytes_up"], line["bytes_down"] - plain["bytes_down"]) for line, plain in lines

@@ -94,9 +94,9 @@ def test_side_by_side_it_is_the_same(finished_run: InlineRun, tmp_path: Path) ->
     run = finished_run(rounds=1, set=QUICK)
     asked = ("adapt.name=none,tent", "shift.name=corruption")
     alone = again(run, tmp_path / "alone", *asked)
-    command.rescore([str(run.folder), *asked, f"output-dir={tmp_path / 'beside'}", "jobs=2"])
-    beside = [Run(path) for path in (tmp_path / "beside").iterdir()]
-    assert sorted(str(last(one)) for one in alone) == sorted(str(last(one)) for one in beside)
+    command.rescore([str(run.folder), *asked, f"output-dir={tmp_path / 'parallel'}", "jobs=2"])
+    parallel = [Run(path) for path in (tmp_path / "parallel").iterdir()]
+    assert sorted(str(last(one)) for one in alone) == sorted(str(last(one)) for one in parallel)
 
 
 def test_the_kept_round_is_scored(finished_run: InlineRun, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FedICON on the server: which round trains what, what a node is told of it, and runs that are too short."""
+"""FedICON on the server: which round trains what, which scalars a node gets, and runs that are too short."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def strategy(rounds: int = 12, **params: Any) -> FedICONStrategy:
 
 
 def phases(server: FedICONStrategy) -> list[int]:
-    """What a node is told in each round of the run: 1 for the classifier."""
+    """The scalars of a node in each round of the run: 1 for the classifier."""
     values = [server.tell(NODE, ask(server_round)) for server_round in range(1, server.federation.rounds + 1)]
     assert all(set(one) == {"phase"} for one in values)
     return [["encoder", "classifier"].index(str(one["phase"])) for one in values]

@@ -75,7 +75,7 @@ def test_parts_that_a_network_lacks_are_refused(what: str, name: str, reason: st
 def test_timm_and_transformers_have_no_stages_to_freeze() -> None:
     pytest.importorskip("timm")
     result = refusal_of(ConfigError, frozen, "stages:1", "timm:mobilenetv3_small_050")
-    assert "has no stages that can be told apart; allowed is none, encoder or norm" in result
+    assert "has no separate stages; allowed is none, encoder or norm" in result
 
 
 def test_a_client_sends_what_is_free_alone() -> None:

@@ -143,7 +143,7 @@ def test_if_the_process_of_an_app_is_killed_the_other_one_forks_and_it_comes_aga
 
 
 def test_a_task_and_the_end_of_its_apps_process_seen_at_once(asked: Asked) -> None:
-    """The task finds the process gone; its end, which the same look at the sockets told, is then no news."""
+    """The task finds the process gone; its end, which the same look at the sockets showed, is then no news."""
     parent = asked.child_of_app("one")["parent"]
     warm = psutil.Process(asked.warm.pid)
     warm.suspend()
@@ -274,7 +274,7 @@ def test_where_flower_may_not_report_nothing_is_prepared(
 
 @pytest.mark.slow
 def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
-    """The real program, told to stop once it is ready."""
+    """The real program, stopped once it is ready."""
     warm = WarmProcess([sys.executable, "-P", str(superexec.FORK_SERVER)])
     try:
         warm._receive(LIMIT * 4)

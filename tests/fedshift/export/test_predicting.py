@@ -240,7 +240,7 @@ def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -
 
 
 def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp_path: Path) -> None:
-    """T3A of a network without BatchNorm; EATA without Fisher values, which is told, and with those of clean images."""
+    """T3A of a network without BatchNorm; EATA without Fisher values, with a warning, and with them."""
     bare = model_of(tmp_path / "cnn", "cnn")
     found = predicting.predict(bare, [pictures], batch=5, adapt="t3a")
     built = opening.scorer_of(*saved.read(bare))

@@ -455,9 +455,9 @@ def test_every_form_has_a_file() -> None:
 
 def test_what_lies_beside_a_saved_model_is_left_alone(fedavg: Run, tmp_path: Path) -> None:
     """A folder of that name may be anybody's, another save to the same place among them."""
-    beside = tmp_path / "results.part"
-    beside.mkdir()
-    (beside / "mine.txt").write_text("mine")
+    existing = tmp_path / "results.part"
+    existing.mkdir()
+    (existing / "mine.txt").write_text("mine")
     saving.save(Wanted(fedavg.folder, "safetensors", output=tmp_path / "results"))
-    assert (beside / "mine.txt").read_text() == "mine"
+    assert (existing / "mine.txt").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["results", "results.part"]

@@ -46,7 +46,7 @@ def mode(path: Path) -> int:
 
 
 def shake_hands(served: Credentials, trusted: Path, host: str) -> None:
-    """Connect over TLS on loopback, as ``host``, trusting one CA; raises what the client is told."""
+    """Connect over TLS on loopback, as ``host``, trusting one CA; raises the error that the client gets."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(served.certificate, served.key)
     client = ssl.create_default_context(cafile=trusted)

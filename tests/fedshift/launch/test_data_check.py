@@ -1,4 +1,4 @@
-"""`fedshift prepare` and `fedshift init` on a user's own images: what is told, and that it is so."""
+"""`fedshift prepare` and `fedshift init` on a user's own images: the messages, and that they are right."""
 
 import json
 import shutil

@@ -151,7 +151,7 @@ def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypat
     assert not guard.passes(scope | {"client": ("192.0.2.7", 40000)})
     assert not guard.passes(scope | {"client": None})
     monkeypatch.setattr(superlink, "TABLES", (Path("/nonexistent"),))
-    assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is not told
+    assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is unknown
 
 
 def test_connections_over_ipv6_are_in_the_table_too() -> None:

@@ -1,4 +1,4 @@
-"""Names beside the points of a figure do not lie on one another, on points or on lines."""
+"""Names next to the points of a figure do not lie on one another, on points or on lines."""
 
 from itertools import combinations
 

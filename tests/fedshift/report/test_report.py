@@ -121,7 +121,7 @@ def report(folder: Path, *arguments: str) -> Page:
         assert pointed[1 : pointed.index(")")] in names
     assert "@import" not in page.source
     assert "http://" not in page.source and "https://" not in page.source
-    # Who does not see a figure is told.
+    # A reader who does not see a figure gets a text.
     for found in page.all("img"):
         assert len(found["alt"]) > 10
     for found in page.all("svg"):

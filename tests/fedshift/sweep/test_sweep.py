@@ -1,4 +1,4 @@
-"""``fedshift sweep``: the grid, what is told before anything starts, and runs that fail or are killed."""
+"""``fedshift sweep``: the grid, what is printed before anything starts, and runs that fail or are killed."""
 
 import contextlib
 import dataclasses

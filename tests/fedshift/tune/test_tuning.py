@@ -45,7 +45,7 @@ def test_a_method_takes_all_of_its_ranges_and_its_own_values_lie_in_them(method:
 
 
 def test_a_method_of_ours_whose_terms_have_weights_says_where_they_are_searched() -> None:
-    """A weight or a temperature that a node's Params declare as a number, and no file says where to look, is told."""
+    """A weight or a temperature that a node's Params declare as a number, and no file says where to look, is named."""
     lacking = []
     for method in registry.listed():
         kinds = [

@@ -1,4 +1,4 @@
-"""The configuration: layers one over the other; mistakes are told with the key, what was found, what is allowed."""
+"""The configuration: layers one over the other; errors name the key, the value and what is allowed."""
 
 import copy
 import functools
@@ -421,24 +421,24 @@ def test_unknown_names_and_keys(flat: dict[str, Any], reason: list[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("section", "beside"),
+    ("section", "known"),
     [
         ("dataset", "domains"), ("images", "crop_padding"), ("allocation", "held_out"), ("model", "bn"),
         ("train", "batch_size"), ("federation", "participation"),
     ],
 )  # fmt: skip
-def test_unknown_key_in_a_section(section: str, beside: str) -> None:
+def test_unknown_key_in_a_section(section: str, known: str) -> None:
     message = refusal({"set": f"{section}.nope=1"})
     assert f"unknown key {section}.nope" in message
-    assert beside in message
+    assert known in message
 
 
-@pytest.mark.parametrize(("method", "beside"), [("i2pfl", "tau"), ("fedavg", "none")])
-def test_unknown_parameter_of_a_method(method: str, beside: str) -> None:
+@pytest.mark.parametrize(("method", "known"), [("i2pfl", "tau"), ("fedavg", "none")])
+def test_unknown_parameter_of_a_method(method: str, known: str) -> None:
     message = refusal({"method": method, "set": "method.nope=1"})
     assert "method.nope" in message
     assert repr(method) in message
-    assert beside in message
+    assert known in message
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a person may write by mistake or out of malice: it resolves, or it is told in lines that fit on a screen."""
+"""What a person may write by mistake or out of malice: it resolves, or the error fits on a screen."""
 
 import io
 import random

@@ -1,4 +1,4 @@
-"""A mistake is told with what was meant and, if it stands in a file, with its line and column."""
+"""An error names what was meant and, for a file, line and column."""
 
 from pathlib import Path
 

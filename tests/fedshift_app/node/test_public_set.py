@@ -196,10 +196,10 @@ def test_a_users_own_public_site_is_no_domain_of_the_run(tmp_path: Path) -> None
         config("dataset.public=0.5 dataset.classes=[a,b] dataset.domains=[public,north]", dataset="folders")
 
 
-# --- told -------------------------------------------------------------------------------------------------
+# --- printed ----------------------------------------------------------------------------------------------
 
 
-def test_prepare_tells_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_prepare_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert prepare.prepare("handwritten", ["dataset.public=0.1"], as_json=False) == 0
     line = (
         "public: 10 % of each domain's training images, which no node holds: scan 36, texture 36, street 36, sketch 36"

@@ -192,7 +192,7 @@ def test_scores_are_those_that_are_configured(given: str, more: Any, why: str, r
 
 @pytest.mark.parametrize("given", ["", DP])
 def test_a_test_image_cannot_be_read_by_asking_for_it_alone(given: str, real: Any) -> None:
-    """202 such questions told an image's label and 196 of its grey values."""
+    """202 such questions revealed an image's label and 196 of its grey values."""
     node = real(given)
     for place in range(3):
         single = {"domains": ["scan"], "starts": [place], "stops": [place + 1]}

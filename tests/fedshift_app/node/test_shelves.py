@@ -227,7 +227,7 @@ def test_private_parts_outlive_the_supernodes_process(
         hashes.append((run.results["weights_sha256"], [line["accuracy"] for line in run.rounds]))
     assert hashes[0] == hashes[1]  # a restart changes nothing
     assert hashes[0] != hashes[2]  # because the parts are on disk
-    anew = [line.get("started_anew") for line in run.rounds]  # ... and what was lost is told
+    anew = [line.get("started_anew") for line in run.rounds]  # ... and the loss is recorded
     gone = "node 1 (texture): its private parts of round {} are gone, it started them anew"
     assert anew == [[gone.format(number)] for number in (1, 2, 3)]
 

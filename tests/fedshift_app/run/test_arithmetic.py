@@ -51,7 +51,7 @@ def config_of(folder: Path) -> Any:
 
 
 class Grid(ListeningGrid):
-    """Notes how the nodes are told to compute, and how those of this process do."""
+    """Notes in which precision the nodes compute, and how those of this process do."""
 
     said: set[str]
 
@@ -61,7 +61,7 @@ class Grid(ListeningGrid):
         return reply
 
 
-def test_what_most_nodes_tell_is_taken_and_told() -> None:
+def test_what_most_nodes_report_is_taken_and_logged() -> None:
     config = resolve({})
     fields = dict(enumerate([NCHW, BF16, NCHW]))
     settled, line = run_precision.settle(config, fields, None, here=False)

@@ -108,7 +108,7 @@ def test_a_node_has_its_memory_of_each_round_that_is_chosen(
     base = tmp_path_factory.mktemp("nodes")
     asked, last = config(keep="best-validation"), len(validation)
     for number in range(1, last + 1):
-        chosen = model_selection.needed(asked, history(*validation[: number - 1]))  # as told with the round's message
+        chosen = model_selection.needed(asked, history(*validation[: number - 1]))  # as sent with the round's message
         if number in trained:
             StateStore(base / "node-0", chosen=chosen).remember(number, {"round": np.array(number)})
     for number in model_selection.needed(asked, history(*validation)):

@@ -291,7 +291,7 @@ def test_little_room_is_told_and_much_is_not(tmp_path: Path, monkeypatch: pytest
     assert disk_space.free(tmp_path / "not" / "there") > 0
 
 
-# --- a clock that jumps, and kills beside the checkpoint ----------------------------------------------------------
+# --- a clock that jumps, and kills next to the checkpoint ----------------------------------------------------------
 
 
 def test_a_clock_that_jumps_changes_nothing(

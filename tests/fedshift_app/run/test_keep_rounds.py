@@ -1,4 +1,4 @@
-"""``keep_rounds``: checkpoints of named rounds stay beside those that a run goes on from, and decide no number."""
+"""``keep_rounds``: checkpoints of named rounds stay with those that a run goes on from, and decide no number."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def test_a_node_has_its_private_parts_of_each(
 ) -> None:
     folder = tmp_path_factory.mktemp("shelf") / "node-0"
     for number in sorted(trained):
-        done = tuple(r for r in rounds if r < number)  # as told with the round's message
+        done = tuple(r for r in rounds if r < number)  # as sent with the round's message
         StateStore(folder, chosen=done).remember(number, {"round": np.array(number)})
     for number in rounds:
         wanted = max((trains for trains in trained if trains <= number), default=0)

@@ -112,7 +112,7 @@ def test_one_domain_has_no_spread() -> None:
 
 def test_missing_domain_is_not_zero() -> None:
     found = summary(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
-    assert found["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was told
+    assert found["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was scored
     assert found["missing"] == ["b"]
     assert found["avg"] == 72.5
     assert found["std"] == pytest.approx(np.std([85.0, 60.0], ddof=1))

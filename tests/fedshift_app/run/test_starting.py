@@ -1,4 +1,4 @@
-"""What the strategy is told of a run."""
+"""What the strategy knows of a run."""
 
 import pytest
 
