@@ -16,7 +16,6 @@ the code: the mean over batches of their means, as batches come); (2) gradients 
 
 from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from clients import heads, losses
@@ -30,9 +29,7 @@ from fedshift_core.errors import ConfigError
 class FedGHParams(PrototypeParams):
     """The node's side of FedGH."""
 
-    proto_source: ProtoSource = Field(
-        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
-    )
+    proto_source: ProtoSource = "after_training"
 
 
 class FedGHClient(PrototypeClient[FedGHParams]):

@@ -24,9 +24,7 @@ class FedMLPParams(PrototypeParams):
     lambda_proto: float = Field(1.0, ge=0, description="Weight of the distance to the prototypes; 0: off.")
     lambda_semantic: float = Field(1.0, ge=0, description="Weight of the distance to the semantic prototypes; 0: off.")
     tau: float = Field(0.5, gt=0, description="Temperature of the similarity that makes semantic prototypes.")
-    proto_source: ProtoSource = Field(
-        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
-    )
+    proto_source: ProtoSource = "after_training"
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):

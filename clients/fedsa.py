@@ -49,9 +49,7 @@ class FedSAParams(OwnModelParams):
     predict_by: Literal["head", "prototype"] = Field(
         "head", description="Prediction by the classifier (head), or by the nearest global prototype (code)."
     )
-    proto_source: ProtoSource = Field(
-        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
-    )
+    proto_source: ProtoSource = "after_training"
 
 
 class FedSAClient(OwnModelClient[FedSAParams]):

@@ -25,9 +25,7 @@ class FPLParams(PrototypeParams):
     use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
     use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
     tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    proto_source: ProtoSource = Field(
-        "after_training", description="Features behind the prototypes: of a pass after training, or of the last epoch."
-    )
+    proto_source: ProtoSource = "after_training"
 
 
 class FPLClient(PrototypeClient[FPLParams]):

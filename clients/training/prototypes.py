@@ -1,8 +1,9 @@
 """Class prototypes on the node: gathered while it trains, and as the server sends them."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
@@ -12,7 +13,10 @@ from fedshift_core.params import Params
 
 #: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
 #: augmented; or the features seen in the last local epoch, in training mode and augmented.
-ProtoSource = Literal["after_training", "last_epoch"]
+ProtoSource = Annotated[
+    Literal["after_training", "last_epoch"],
+    Field(description="Features behind the prototypes: of a pass after training, or of the last epoch."),
+]
 
 
 class EpochMeans:
