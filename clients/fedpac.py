@@ -16,9 +16,9 @@ from pydantic import Field
 from torch import Tensor
 
 from clients import heads, losses
-from clients.base import DomainClient, Phase
+from clients.base import Phase
 from clients.losses import fedpac as terms_of_fedpac
-from clients.models.networks import SplitModel, set_training
+from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -39,7 +39,7 @@ class FedPACParams(Params):
     head_lr: float = Field(0.1, gt=0, description="Learning rate of the epochs of the head alone.")
 
 
-class FedPACClient(DomainClient[FedPACParams]):
+class FedPACClient(heads.HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
 
     @classmethod
@@ -87,13 +87,6 @@ class FedPACClient(DomainClient[FedPACParams]):
             Phase(p.head_epochs, trains=head, lr=p.head_lr, loss=super().loss),
             Phase(self.setup.train.epochs, freezes=head, fresh=True),
         ]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Let nothing of the body move while the head trains, statistics of BatchNorm and dropout included."""
-        if self._phase.trains is not None:
-            self.model.encoder.eval()
-        else:
-            set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the body's terms, weighted; in round 1 cross-entropy alone."""

@@ -15,8 +15,9 @@ is left out.
 
 from pydantic import Field
 
-from clients.base import DomainClient, Phase
-from clients.models.networks import SplitModel, set_training
+from clients.base import Phase
+from clients.heads import HeadFirst
+from clients.models.networks import SplitModel
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
@@ -41,7 +42,7 @@ class FedRepParams(Params):
     body_epochs: Rounds = Field(1, description="Epochs of the body.")
 
 
-class FedRepClient(DomainClient[FedRepParams]):
+class FedRepClient(HeadFirst[FedRepParams]):
     """Cross-entropy on the head and on the body by turns."""
 
     @classmethod
@@ -66,9 +67,3 @@ class FedRepClient(DomainClient[FedRepParams]):
         left = max(self.setup.train.epochs - self.params.body_epochs, 1)
         head_epochs = left if self.params.head_epochs is None else self.params.head_epochs
         return [Phase(head_epochs, trains=(HEAD,)), Phase(self.params.body_epochs, freezes=(HEAD,))]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Keep the statistics of a frozen body's BatchNorm; let them go on when it trains."""
-        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
-        if self._phase.trains is not None:
-            self.model.encoder.eval()

@@ -27,9 +27,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clients import losses
-from clients.base import DomainClient, Phase, Scores
+from clients.base import Phase, Scores
+from clients.heads import HeadFirst
 from clients.losses import fedthe as equations
-from clients.models.networks import Blueprint, SplitModel, initialised, set_training
+from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
@@ -60,7 +61,7 @@ class FedTHEParams(Params):
     lr_times: float = Field(10.0, gt=0, description="Learning rate of Adam, in multiples of the round's rate.")
 
 
-class FedTHEClient(DomainClient[FedTHEParams]):
+class FedTHEClient(HeadFirst[FedTHEParams]):
     """Trains two heads on one body; weighs them anew for each test image."""
 
     scores_images_alone = False
@@ -113,13 +114,6 @@ class FedTHEClient(DomainClient[FedTHEParams]):
             Phase(self.params.personal_epochs, trains=own, loss=self._personal_loss),
             *(Phase(phase.epochs, freezes=own) for phase in rest),
         ]
-
-    def start_epoch(self, epoch: int) -> None:
-        """Let nothing of the body move while the personal head trains."""
-        if self._phase.trains is not None:
-            self.model.encoder.eval()
-        else:
-            set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the global head's cross-entropy, under the node's class prior."""

@@ -5,8 +5,24 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from clients.base import DomainClient
+from clients.models.networks import set_training
 from clients.training.node import NodeTools
+from fedshift_core.params import P
 from fedshift_core.wire.names import HEAD, HEADS
+
+
+class HeadFirst(DomainClient[P]):
+    """Trains heads alone in phases that name what trains; nothing of the body moves then.
+
+    Statistics of BatchNorm and dropout stand still too.
+    """
+
+    def start_epoch(self, epoch: int) -> None:
+        """Let the body stand still, or train."""
+        set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
+        if self._phase.trains is not None:
+            self.model.encoder.eval()
 
 
 def sent_head(client: NodeTools) -> dict[str, Tensor]:
