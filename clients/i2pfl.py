@@ -13,12 +13,12 @@ recovered form of Eq. 9 sums squared norms of class means over classes: ``apa_le
 class means (``dp``), without an accounted guarantee.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field
 from torch import Tensor
 
 from clients import losses
@@ -27,7 +27,7 @@ from clients.training import stopwatch
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import NoiseParams
+from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
 from fedshift_core.seeding import generator
 
 AUGMENTED_SUMS = "augmented-sums"  # memory: sums of h~ over the last epoch, (C, D)
@@ -69,7 +69,7 @@ class I2PFLParams(PrototypeParams, NoiseParams):
     gamma_per: Literal["sample", "batch"] = Field(
         "sample", description="Mixing factor gamma: one for each sample, or one a batch (A8)."
     )
-    dp: Literal["off", "add", "shrink_add"] = Field(
+    dp: Annotated[Literal["off", "add", "shrink_add"], OFF_IS_A_WORD] = Field(
         "off", description="Noise on prototypes before they leave the node (A13, Table VI): off, add, or shrink_add."
     )
     dp_scale: float = Field(0.05, ge=0, description="Scale of the noise on prototypes (s); 0: none.")
@@ -86,11 +86,6 @@ class I2PFLParams(PrototypeParams, NoiseParams):
     gamma_max: bool = Field(
         False, description="Whether gamma is at least one half, so that a sample keeps its own class (A12)."
     )
-
-    @field_validator("dp", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, value: Any) -> Any:
-        return "off" if value is False else value  # YAML 1.1 reads off as false
 
 
 class I2PFLClient(PrototypeClient[I2PFLParams]):

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from typing_extensions import TypeVar
 
 from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
@@ -11,6 +11,8 @@ from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAI
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 #: Images of a training step: BatchNorm needs two.
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
+#: Lets a field take the word off, which YAML 1.1 reads as false.
+OFF_IS_A_WORD = BeforeValidator(lambda value: "off" if value is False else value)
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 #: A waiting time.
 Seconds = Annotated[float, Field(gt=0, le=MOST_WAIT)]

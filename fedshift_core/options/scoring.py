@@ -1,11 +1,11 @@
 """Which models are scored in which rounds. Pydantic only: the command line reads it without Flower."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
 from fedshift_core.limits import MOST_ROUNDS
-from fedshift_core.params import Rounds
+from fedshift_core.params import OFF_IS_A_WORD, Rounds
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 
 #: With which statistics of BatchNorm the same weights are scored.
@@ -54,7 +54,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         True, description="Whether test images are scored; false: only the nodes' validation parts (`fedshift tune`)."
     )
     #: FedCode, section 7: LTA, ATA, GATA, GASA, CPRR.
-    client_models: Literal["off", "last", "every"] = Field(
+    client_models: Annotated[Literal["off", "last", "every"], OFF_IS_A_WORD] = Field(
         "off", description="Rounds in which nodes score their models right after local training: off, last, or every."
     )
 
@@ -110,11 +110,6 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         if len(set(names)) != len(names):
             raise ValueError(f"expected different statistics, found {', '.join(names)}")
         return names
-
-    @field_validator("client_models", mode="before")
-    @classmethod
-    def _off_is_a_word(cls, value: Any) -> Any:
-        return "off" if value is False else value  # YAML 1.1 reads off as false
 
     def scores_global(self, server_round: int, rounds: int) -> bool:
         """Tell whether the global model is scored after this round (from 1) of ``rounds``."""
