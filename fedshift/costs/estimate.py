@@ -24,15 +24,13 @@ from clients.base import DomainClient
 from clients.training import machine
 from clients.training.phases import Phase
 from datasets.base import ImageSet
-from fedshift.costs.measuring import TimedGrid
+from fedshift.costs.measuring import begin
 from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import build as run_build
 from fedshift_app.run import console, disk_space
-from fedshift_app.run import precision as run_precision
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from strategies.features.bn_statistics import expected_images, statistics_of
@@ -189,12 +187,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     Raises:
         FedShiftError: If the run could not start, or the node cannot train.
     """
-    arrays, federation = run_build.prepare(config, setup.SIMULATION)
-    strategy = run_build.strategy_of(config, federation, lambda *_: None)
-    grid = TimedGrid(client_app.app, nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
-    strategy.settle(settled.model_dump_json())
+    settled, arrays, strategy, grid = begin(config, nodes)
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
     threads = torch.get_num_threads()
     try:

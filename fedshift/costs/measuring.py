@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -28,6 +28,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_core.wire.records import decode
+from strategies.base import DomainStrategy
 from strategies.federation.roster import Listener, Node
 from strategies.federation.updates import num_bytes
 
@@ -146,6 +147,21 @@ class TimedGrid(InlineGrid):
         return self._contexts[message.metadata.dst_node_id]
 
 
+def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, TimedGrid]:
+    """Return a run as it stands before its first round: settled configuration, weights, strategy and grid.
+
+    Raises:
+        FedShiftError: If it cannot start.
+    """
+    arrays, federation = run_build.prepare(config, setup.SIMULATION)
+    strategy = run_build.strategy_of(config, federation, lambda *_: None)
+    grid = TimedGrid(client_app.app, nodes)
+    strategy.gather(grid)
+    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
+    strategy.settle(settled.model_dump_json())
+    return settled, arrays, strategy, grid
+
+
 def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     """Play a few rounds of a run and return its costs by kind of round.
 
@@ -157,12 +173,7 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
     Raises:
         FedShiftError: If it cannot start, or a node cannot train.
     """
-    arrays, federation = run_build.prepare(config, setup.SIMULATION)
-    strategy = run_build.strategy_of(config, federation, lambda *_: None)
-    grid = TimedGrid(client_app.app, nodes)
-    strategy.gather(grid)
-    settled, _ = run_precision.settle(config, strategy.roster.fastest, None, here=True)
-    strategy.settle(settled.model_dump_json())
+    _, arrays, strategy, grid = begin(config, nodes)
     strategy.roster.listener = refusals = _Refusals()
     by_kind: dict[str, Costs] = {}
     threads = torch.get_num_threads()

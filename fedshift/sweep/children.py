@@ -4,13 +4,16 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from fedshift.launch import processes, runner
 from fedshift_app.run import exit_codes
-from fedshift_core.env import SWEEP_PROCESS
+from fedshift_core.env import COMMAND, SWEEP_PROCESS
 
 MARK = (
     "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder; of a single run also the run's key
@@ -121,12 +124,31 @@ def end_leftovers(mark: str, what: str) -> str:
     return f"{processes.counted(left)} of a {what} that was killed {were} still running here and {were} ended"
 
 
-def watchdog() -> processes.Watchdog:
-    """Return a watchdog that ends everything this process starts, in case this process is killed.
+@contextmanager
+def guarded(stop: Callable[[], str]) -> Iterator[None]:
+    """End all runs where the block fails or is stopped; after Ctrl-C or SIGTERM say how to continue.
 
-    It does not use the sweep's mark: if the same sweep starts again at once, a late watchdog would end its runs too.
+    If this process is killed, a watchdog ends everything that it started. It does not use the sweep's mark: if the same
+    sweep starts again at once, a late watchdog would end its runs too.
+
+    Args:
+        stop: Ends the runs in progress; returns what is finished, for the line ``stopped``.
+
+    Raises:
+        SystemExit: After Ctrl-C or SIGTERM.
     """
-    return processes.Watchdog(STARTER, processes.this_process())
+    watchdog = processes.Watchdog(STARTER, processes.this_process())
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as reason:
+        typer.echo(f"stopped{stop()}", err=True)
+        typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
+        raise SystemExit(exit_codes.CTRL_C if isinstance(reason, KeyboardInterrupt) else reason.code) from None
+    except BaseException:
+        stop()
+        raise
+    finally:
+        watchdog.release()
 
 
 def stop(running: Sequence[Child]) -> None:

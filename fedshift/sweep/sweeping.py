@@ -26,7 +26,7 @@ from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import console, exit_codes, resuming
+from fedshift_app.run import console, resuming
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
@@ -125,20 +125,8 @@ class Sweep:
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
         typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
-        watchdog = children.watchdog()
-        try:
-            with Bar(len(self.records), len(finished)) as bar:
-                self._work(bar)
-        except (KeyboardInterrupt, SystemExit) as stop:
-            self._stop()
-            typer.echo(f"stopped, {len(self._finished())} of {len(self.records)} runs are finished", err=True)
-            typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
-            raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            watchdog.release()
+        with children.guarded(self._stop), Bar(len(self.records), len(finished)) as bar:
+            self._work(bar)
         failed = [record for record in self.records if record.state == "failed"]
         for record in failed:
             typer.echo(f"failed: {record.point.label}: {record.error} (log: {self._log(record)})", err=True)
@@ -277,8 +265,8 @@ class Sweep:
             + ("" if left is None else f"; left {console.duration(left)}")
         )
 
-    def _stop(self) -> None:
-        """End the runs in progress; each ends what it started."""
+    def _stop(self) -> str:
+        """End the runs in progress, each of which ends what it started; return how many runs are finished."""
         try:
             children.stop([job.child for job in self._running])
         finally:  # also after a second Ctrl-C
@@ -288,6 +276,7 @@ class Sweep:
                     self._look(record)
             self._running.clear()
             self._save()
+        return f", {len(self._finished())} of {len(self.records)} runs are finished"
 
     def _log(self, record: Record) -> Path:
         name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]

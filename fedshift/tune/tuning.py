@@ -28,7 +28,7 @@ from fedshift.tune.requested import Plan, Request
 from fedshift.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift.tune.trials import Going, score
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.run import console, exit_codes
+from fedshift_app.run import console
 from fedshift_app.run.folder import CONFIG_FILE
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import harmless_row
@@ -121,19 +121,8 @@ class Tuning:
             f"{len(self.methods)} methods, {self.request.options.budget} trials each, by validation images; "
             f"{sum(map(self._ended, self.methods))} are done"
         )
-        watchdog = children.watchdog()
-        try:
+        with children.guarded(self._stop):
             self._search()
-        except (KeyboardInterrupt, SystemExit) as stop:
-            self._stop()
-            typer.echo("stopped", err=True)
-            typer.echo(f"to continue: {os.environ.get(COMMAND, 'the same command again')}", err=True)
-            raise SystemExit(exit_codes.CTRL_C if isinstance(stop, KeyboardInterrupt) else stop.code) from None
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            watchdog.release()
         chosen, notes = self._chosen()
         for note in notes:
             typer.echo(note)
@@ -247,12 +236,13 @@ class Tuning:
         budget = self.request.options.budget
         typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {outcome}{best_so_far}")
 
-    def _stop(self) -> None:
+    def _stop(self) -> str:
         try:
             children.stop([m.going.child for m in self.methods if m.going is not None and m.going.child is not None])
         finally:  # also after a second Ctrl-C
             processes.stop_marked(MARK, str(self.folder))
             self._save()
+        return ""
 
     def _chosen(self) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
         """Return the chosen values of each method, and notes for the user, one per line."""

@@ -495,11 +495,11 @@ def test_the_watchdog_of_a_killed_sweep_leaves_the_runs_of_the_next_one(tmp_path
             sys.executable, "-c",
             "import pathlib, sys, time\n"
             "from fedshift.sweep import children\n"
-            "kept = children.watchdog()\n"
-            "child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
+            "with children.guarded(str):\n"
+            " child = children.start(sys.argv[3:], [], pathlib.Path(sys.argv[1]), sweep=sys.argv[2], key='a',"
             " attempt=1, alone=True)\n"
-            "print(child.process.pid, flush=True)\n"
-            "time.sleep(60)",
+            " print(child.process.pid, flush=True)\n"
+            " time.sleep(60)",
             str(log), sweep, *sleeper,
         ],
         env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.PIPE, text=True,
