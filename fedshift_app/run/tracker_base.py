@@ -32,9 +32,11 @@ class Guarded(Tracker):
 
     name: TrackerName
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult], *, run_id: str = ""
+    ) -> None:
         """Start with the rounds of ``history``: a resumed run shows only rounds that it kept."""
-        self._on = True
+        self._on, self._run_id = True, run_id
         self._safely(lambda: self._open(folder, config, history))
 
     def add(self, result: RoundResult) -> None:

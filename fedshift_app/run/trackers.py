@@ -47,12 +47,6 @@ class MLflow(Guarded):
 
     name = "mlflow"
 
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult], *, run_id: str = ""
-    ) -> None:
-        self._run_id = run_id
-        super().__init__(folder, config, history)
-
     def _open(self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
         for key, value in MLFLOW_QUIET.items():
             os.environ.setdefault(key, value)
@@ -136,12 +130,6 @@ class WeightsAndBiases(Guarded):
     """
 
     name = "wandb"
-
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult], *, run_id: str = ""
-    ) -> None:
-        self._run_id = run_id
-        super().__init__(folder, config, history)
 
     def _open(self, folder: Path, config: Mapping[str, Any], history: Sequence[RoundResult]) -> None:
         for key, value in WANDB_QUIET.items():
