@@ -167,37 +167,6 @@ def draw_moves(b: int, config: ImageConfig, rng: torch.Generator) -> Moves:
     return Moves(p, corner, flip)
 
 
-def random_crop(x: Tensor, padding: int, rng: torch.Generator) -> Tensor:
-    """Pad by ``padding`` zeros on each side and cut a random window of the old size.
-
-    Args:
-        x: Images (B, H, W, 3), uint8.
-        padding: Pixels; 0 returns ``x``.
-        rng: CPU generator, two integers per sample.
-    """
-    return draw_moves(len(x), ImageConfig(crop_padding=padding), rng).apply_to(x)
-
-
-def random_flip(x: Tensor, rng: torch.Generator) -> Tensor:
-    """Flip each image (B, H, W, 3) left to right with probability one half."""
-    return draw_moves(len(x), ImageConfig(flip=True), rng).apply_to(x)
-
-
-def to_float(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Turn uint8 images (B, H, W, 3) into normalised float32 (B, 3, H, W), channels last in memory.
-
-    Args:
-        x: Images, uint8.
-        mean: Per channel, shape (3,), on the scale 0 to 1.
-        std: Per channel, shape (3,).
-    """
-    result = x.new_empty(x.shape, dtype=torch.float32)
-    scale, shift = affine(mean, std, x.device)
-    _normalise_into(result, x, scale.repeat(x.shape[2]), shift.repeat(x.shape[2]))
-    # The permuted view of an NHWC tensor *is* NCHW in channels_last memory: no copy.
-    return result.permute(0, 3, 1, 2)
-
-
 def _room(x: Tensor, out: Tensor | None) -> Tensor:
     """Return float32 memory for a batch of the shape of ``x``: the first rows of ``out``, or new."""
     return x.new_empty(x.shape, dtype=torch.float32) if out is None else out[: len(x)]

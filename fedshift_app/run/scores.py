@@ -1,4 +1,4 @@
-"""Scores of client models (FedCode) and the spread over seeds.
+"""Scores of client models (FedCode).
 
 FedCode: the metrics are those of its section on experiments. a[m, n] is the accuracy of client m's model
 right after local training of the round (its own private parts, before averaging) on client n's test set;
@@ -18,14 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import ConfigError
 from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 
 Matrix = NDArray[np.float64]
-#: Keys that results of several seeds must have in common, besides their domains.
-SAME_OVER_SEEDS = ("method", "dataset", "rounds", "model", "bn")
 
 
 def lta(a: Matrix) -> float:
@@ -150,36 +147,6 @@ def mean_client_models(rounds: Sequence[ClientScores]) -> dict[str, Any]:
     return means
 
 
-def over_seeds(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return mean and spread (sample standard deviation, ddof=1) over runs that differ in their seed only.
-
-    Args:
-        results: Contents of ``results.json``.
-
-    Returns:
-        ``seeds``, and ``mean`` and ``std`` of each of ``domains`` and of ``avg`` in percent, taken over
-        the seeds that have it; None if none has, and for the spread of fewer than two.
-
-    Raises:
-        ConfigError: If there are none, they differ in more than the seed, or a seed comes twice.
-    """
-    if not results:
-        raise ConfigError("no results to average over seeds")
-    kinds = [{key: result[key] for key in SAME_OVER_SEEDS} | {"domains": list(result["domains"])} for result in results]
-    differing = [key for key in kinds[0] if any(kind[key] != kinds[0][key] for kind in kinds)]
-    if differing:
-        differences = "; ".join(f"{key}: {' and '.join(_different(kind[key] for kind in kinds))}" for key in differing)
-        raise ConfigError(f"these runs differ in more than the seed: {differences}")
-    seeds = [result["seed"] for result in results]
-    if len(set(seeds)) < len(seeds):
-        raise ConfigError(f"a seed comes twice: {', '.join(str(seed) for seed in seeds)}")
-    return {
-        "seeds": seeds,
-        "domains": {name: _spread([result["domains"][name] for result in results]) for name in kinds[0]["domains"]},
-        "avg": _spread([result["avg"] for result in results]),
-    }
-
-
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None, or None if there is none."""
     known = [value for value in values if value is not None]
@@ -240,12 +207,3 @@ def _why_missing(nodes: Sequence[Node]) -> str:
     if len({node.domain for node in nodes}) == 1:
         reasons.append("all nodes hold one domain")
     return "; ".join(reasons) or "no node of some domain trained and scored its model"
-
-
-def _different(values: Iterable[Any]) -> list[str]:
-    return list(dict.fromkeys(str(value) for value in values))
-
-
-def _spread(values: Sequence[float | None]) -> dict[str, float | None]:
-    known = [value for value in values if value is not None]
-    return {"mean": mean(known), "std": statistics.stdev(known) if len(known) > 1 else None}

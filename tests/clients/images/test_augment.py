@@ -9,13 +9,26 @@ from numpy.typing import NDArray
 from support import rng
 from torch import Tensor
 
-from clients.images.augment import random_crop, random_flip, to_float
+from clients.images.augment import Pipeline, draw_moves
+from clients.training.settings import ImageConfig
 
 
 def images(b: int, h: int = 6, w: int = 5, seed: int = 0) -> Tensor:
     """Pixels from 1 to 255, so that the zeros of the padding stand out."""
     x = np.random.default_rng(seed).integers(1, 256, size=(b, h, w, 3), dtype=np.uint8)
     return torch.from_numpy(x)
+
+
+def random_crop(x: Tensor, padding: int, generator: torch.Generator) -> Tensor:
+    return draw_moves(len(x), ImageConfig(crop_padding=padding), generator).apply_to(x)
+
+
+def random_flip(x: Tensor, generator: torch.Generator) -> Tensor:
+    return draw_moves(len(x), ImageConfig(flip=True), generator).apply_to(x)
+
+
+def to_float(x: Tensor, mean: tuple[float, float, float], std: tuple[float, float, float]) -> Tensor:
+    return Pipeline(ImageConfig(mean=mean, std=std), torch.device("cpu")).plain(x)
 
 
 def offsets(image: NDArray[np.uint8], window: NDArray[np.uint8], padding: int) -> list[tuple[int, int]]:
@@ -126,7 +139,7 @@ def test_random_numbers_come_from_the_generator_alone(name: str) -> None:
 def test_to_float_by_hand() -> None:
     # Mean 1/2, deviation 1/2: 0 becomes -1 and 255 becomes 1. Mean 0, deviation 2: 255 becomes 1/2.
     x = torch.tensor([[[[0, 255, 255]]]], dtype=torch.uint8)
-    out = to_float(x, torch.tensor([0.5, 0.5, 0.0]), torch.tensor([0.5, 0.5, 2.0]))
+    out = to_float(x, (0.5, 0.5, 0.0), (0.5, 0.5, 2.0))
     assert out.flatten().tolist() == pytest.approx([-1, 1, 0.5], abs=1e-6)
 
 
@@ -134,7 +147,7 @@ def test_to_float_by_hand() -> None:
 def test_to_float_against_loops(b: int) -> None:
     mean, std = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
     x = images(b, 4, 7)
-    out = to_float(x, torch.tensor(mean), torch.tensor(std))
+    out = to_float(x, mean, std)
     assert out.shape == (b, 3, 4, 7)
     assert out.dtype == torch.float32
     slow = np.zeros((b, 3, 4, 7))
@@ -144,7 +157,7 @@ def test_to_float_against_loops(b: int) -> None:
 
 
 def test_to_float_is_channels_last_in_memory() -> None:
-    out = to_float(images(2, 4, 7), torch.zeros(3), torch.ones(3))
+    out = to_float(images(2, 4, 7), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     assert out.is_contiguous(memory_format=torch.channels_last)
     assert out.stride() == (4 * 7 * 3, 1, 7 * 3, 3)
 
@@ -186,12 +199,12 @@ def test_to_float_is_the_textbook_form_to_the_last_digits(
     x = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(2, 1, 1, 3)  # every value in every channel
     m, s = torch.tensor(mean), torch.tensor(std)
     wanted = ((x.double() / 255.0 - m) / s).permute(0, 3, 1, 2).float()
-    torch.testing.assert_close(to_float(x, m, s), wanted, rtol=0, atol=1e-6)
+    torch.testing.assert_close(to_float(x, mean, std), wanted, rtol=0, atol=1e-6)
 
 
 def test_to_float_takes_a_view_and_leaves_it_alone() -> None:
     x = images(3, 6, 6)
-    kept, mean, std = x.clone(), torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 0.7])
+    kept, mean, std = x.clone(), (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
     turned = x.transpose(1, 2)
     assert torch.equal(to_float(turned, mean, std), to_float(turned.contiguous(), mean, std))
     assert torch.equal(x, kept)

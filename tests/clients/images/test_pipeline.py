@@ -86,8 +86,8 @@ def test_strengths_of_zero_are_off() -> None:
 @pytest.mark.parametrize("flip", [False, True])
 def test_crop_and_flip_repeat_earlier_runs(padding: int, flip: bool) -> None:
     x, new, old = images(32), rng(7), rng(7)
-    wanted = augment.random_crop(x, padding, old)
-    wanted = augment.random_flip(wanted, old) if flip else wanted
+    wanted = augment.draw_moves(32, ImageConfig(crop_padding=padding), old).apply_to(x)
+    wanted = augment.draw_moves(32, ImageConfig(flip=True), old).apply_to(wanted) if flip else wanted
     mean, std = moments()
     out = pipeline(crop_padding=padding, flip=flip).train(x, new)
     torch.testing.assert_close(out, ((wanted.float() / 255.0 - mean) / std).permute(0, 3, 1, 2), rtol=0, atol=1e-6)
@@ -96,7 +96,9 @@ def test_crop_and_flip_repeat_earlier_runs(padding: int, flip: bool) -> None:
 
 def test_full_chain_is_its_steps_one_after_the_other() -> None:
     x, generator = images(), rng(9)
-    steps = augment.random_flip(augment.random_crop(x, 2, generator), generator).permute(0, 3, 1, 2).contiguous() / 255
+    steps = augment.draw_moves(len(x), ImageConfig(crop_padding=2), generator).apply_to(x)
+    steps = augment.draw_moves(len(x), ImageConfig(flip=True), generator).apply_to(steps)
+    steps = steps.permute(0, 3, 1, 2).contiguous() / 255
     for step in transforms.compose(ImageConfig(**FULL)).transforms:
         steps, _ = step(steps, generator)
     mean, std = (values.view(3, 1, 1) for values in moments())

@@ -1,4 +1,4 @@
-"""Scores of client models against slow loops and by hand; the spread over seeds."""
+"""Scores of client models against slow loops and by hand."""
 
 import math
 from typing import Any
@@ -19,9 +19,7 @@ from fedshift_app.run.scores import (
     lta,
     matrix_of,
     mean_client_models,
-    over_seeds,
 )
-from fedshift_core.errors import ConfigError
 from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 
@@ -229,50 +227,3 @@ def test_why_a_deployment_cannot_know() -> None:
     none = mean_client_models([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
     assert none["lta"] is None
     assert none["why_missing"].endswith("another node's; without test images: node 0 (a), node 1 (b)")
-
-
-# --- over seeds -------------------------------------------------------------------------------------------
-
-
-def result(seed: int, **changes: Any) -> dict[str, Any]:
-    domains = {"a": 50.0 + seed, "b": 70.0 - 3 * seed}
-    return {
-        "method": "fedavg", "dataset": "digits", "rounds": 5, "model": "cnn", "bn": "average", "seed": seed,
-        "domains": domains, "avg": sum(domains.values()) / 2,
-    } | changes  # fmt: skip
-
-
-def test_mean_and_spread_by_hand() -> None:
-    """a: 50, 51, 52: mean 51, std 1; b: 70, 67, 64: mean 67, std 3; avg: 60, 59, 58."""
-    assert over_seeds([result(0), result(1), result(2)]) == {
-        "seeds": [0, 1, 2],
-        "domains": {"a": {"mean": 51, "std": 1}, "b": {"mean": 67, "std": 3}},
-        "avg": {"mean": 59, "std": 1},
-    }
-
-
-def test_one_seed_has_no_spread_and_a_missing_domain_is_left_out() -> None:
-    assert over_seeds([result(4)])["avg"] == {"mean": 56, "std": None}
-    found = over_seeds([result(0, domains={"a": None, "b": 1.0}), result(1, domains={"a": None, "b": None})])
-    assert found["domains"] == {"a": {"mean": None, "std": None}, "b": {"mean": 1, "std": None}}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "i2pfl"}, "in more than the seed: method: fedavg and i2pfl"),
-        ({"dataset": "pacs"}, "dataset: digits and pacs"),
-        ({"rounds": 7, "bn": "local"}, "rounds: 5 and 7; bn: average and local"),
-        ({"model": "resnet10"}, "model: cnn and resnet10"),
-        ({"domains": {"a": 1.0}}, "domains: "),
-        ({"seed": 0}, "a seed comes twice: 0, 0"),
-    ],
-)
-def test_what_cannot_be_averaged_is_named(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        over_seeds([result(0), result(1) | changes])
-
-
-def test_nothing_to_average() -> None:
-    with pytest.raises(ConfigError, match="no results"):
-        over_seeds([])
