@@ -36,8 +36,8 @@ class FinishedRuns:
         return Run(shutil.copytree(kept, place))
 
     def _kept(self, nodes: int, flat: dict[str, Any]) -> Path:
-        asked = json.dumps([nodes, flat], sort_keys=True)
-        folder = self._folder / hashlib.sha256(asked.encode()).hexdigest()[:16]
+        requested = json.dumps([nodes, flat], sort_keys=True)
+        folder = self._folder / hashlib.sha256(requested.encode()).hexdigest()[:16]
         with folder.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # another worker may be at it
             name = folder / "name"

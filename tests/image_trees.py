@@ -47,14 +47,14 @@ def refusal(find: Find, root: Path | None, domain: str, split: Split = "train") 
 
 def check_split(find: Find, root: Path, domain: str, *, train: int, test: int) -> dict[Split, Listing]:
     """Check that the splits of a domain have these sizes, share nothing and are the same each time."""
-    found = {split: find(domain, split, Source(root)) for split in SPLITS}
-    assert [len(found[split]) for split in SPLITS] == [train, test]
-    names = [{item.name for item in found[split].items} for split in SPLITS]
+    by_name = {split: find(domain, split, Source(root)) for split in SPLITS}
+    assert [len(by_name[split]) for split in SPLITS] == [train, test]
+    names = [{item.name for item in by_name[split].items} for split in SPLITS]
     assert not names[0] & names[1] and [len(each) for each in names] == [train, test]
     for split in SPLITS:
         again = find(domain, split, Source(root))
-        assert again.items == found[split].items and again.labels.tolist() == found[split].labels.tolist()
-    return found
+        assert again.items == by_name[split].items and again.labels.tolist() == by_name[split].labels.tolist()
+    return by_name
 
 
 def check_usual_refusals(find: Find, root: Path, domains: tuple[str, ...]) -> None:

@@ -71,8 +71,8 @@ def resume(folder: Path, **flat: Any) -> Run:
 
 
 def only(folder: Path) -> Path:
-    (found,) = folder.iterdir()
-    return found
+    (result,) = folder.iterdir()
+    return result
 
 
 def outcome(run: Run) -> tuple[dict[str, Any], list[dict[str, Any]]]:

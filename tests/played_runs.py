@@ -62,8 +62,8 @@ class Played:
 
     def prepare(self, *arguments: str) -> None:
         """Write what each run's folder will hold."""
-        asked = grid.read(["handwritten", *arguments])
-        for point in grid.points(asked, lambda *_: None)[0]:
+        requested = grid.read(["handwritten", *arguments])
+        for point in grid.points(requested, lambda *_: None)[0]:
             fields = {
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(point.config),
@@ -88,14 +88,14 @@ class Played:
 
     @property
     def folder(self) -> Path:
-        (found,) = (self.home / "runs").glob("sweep-*")
-        return found
+        (result,) = (self.home / "runs").glob("sweep-*")
+        return result
 
     @property
     def points(self) -> list[dict[str, Any]]:
         content: dict[str, Any] = json.loads((self.folder / "sweep.json").read_text())
-        found: list[dict[str, Any]] = content["points"]
-        return found
+        result: list[dict[str, Any]] = content["points"]
+        return result
 
     def states(self) -> list[str]:
         return [point["state"] for point in self.points]

@@ -19,13 +19,13 @@ def slow_finch(points: list[NDArray[Any]]) -> list[set[int]]:
                 groups = [g for g in groups if g is not one and g is not two] + [one | two]
         return groups
 
-    found = joined(points)
-    while len(found) > 1:
-        above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in found])
-        fewer = len(found) - len(above)
+    result = joined(points)
+    while len(result) > 1:
+        above = joined([np.mean([points[i] for i in sorted(g)], axis=0) for g in result])
+        fewer = len(result) - len(above)
         if len(above) == 1 or not fewer:
             break
-        found = [set().union(*(found[i] for i in g)) for g in above]
+        result = [set().union(*(result[i] for i in g)) for g in above]
         if fewer == 1:
             break
-    return found
+    return result

@@ -67,11 +67,11 @@ class ListeningGrid(inline.InlineGrid):
     """An inline grid whose traffic a test may see and change."""
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-        asked = list(messages)
-        replies = super().send_and_receive(asked, timeout=timeout)
-        return [reply for pair in zip(asked, replies, strict=True) if (reply := self.pass_on(*pair)) is not None]
+        requests = list(messages)
+        replies = super().send_and_receive(requests, timeout=timeout)
+        return [reply for pair in zip(requests, replies, strict=True) if (reply := self.pass_on(*pair)) is not None]
 
-    def pass_on(self, asked: Message, reply: Message) -> Message | None:
+    def pass_on(self, message: Message, reply: Message) -> Message | None:
         """Return the reply that the server gets; None to lose it."""
         return reply
 
@@ -310,21 +310,21 @@ def features_of(model: SplitModel, x: Tensor, part: str = "encoder") -> Float:
 def gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, dict[str, Tensor]]]:
     """Return each term of a batch, and its gradient with respect to each weight that is trained."""
     trained = {name: weight for name, weight in made.model.named_parameters() if weight.requires_grad}
-    found = {}
+    content = {}
     for name, term in made.terms_of(given).items():
         grads = torch.autograd.grad(
             term, list(trained.values()), retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        found[name] = (float(term.detach()), dict(zip(trained, grads, strict=True)))
-    return found
+        content[name] = (float(term.detach()), dict(zip(trained, grads, strict=True)))
+    return content
 
 
 def flat_gradients(made: DomainClient, given: Batch) -> dict[str, tuple[float, NDArray[np.float32]]]:
     """Return each term of a batch, and its gradient with respect to all weights as one row."""
-    found = gradients(made, given)
+    slopes = gradients(made, given)
     return {
         name: (value, torch.cat([grad.flatten() for grad in grads.values()]).numpy())
-        for name, (value, grads) in found.items()
+        for name, (value, grads) in slopes.items()
     }
 
 

@@ -64,8 +64,8 @@ def test_other_heads_stand_still_and_move_the_features_alone() -> None:
     made = client()
     made.take(shared(made))
     made.start_round(1)
-    found = gradients(made, batch())["others"][1]
-    assert all((found[name].abs().max() > 0) == name.startswith("encoder") for name in found)
+    result = gradients(made, batch())["others"][1]
+    assert all((result[name].abs().max() > 0) == name.startswith("encoder") for name in result)
     before = heads()
     fit(made)
     assert all(np.array_equal(before[name], made.knowledge[name]) for name in before)
@@ -94,17 +94,17 @@ def test_every_node_scores_by_all_heads(own: int | None, form: str) -> None:
     made.model.eval()
     x = normalised(made.train_set, made.setup.images)
     with torch.no_grad():
-        found = made.predict(x)
+        predictions = made.predict(x)
     z = features_of(made.model, x)
     if form == "probabilities":
         np.testing.assert_allclose(
-            found.exp().numpy(), np.mean([probabilities(z, m) for m in range(M)], axis=0), atol=1e-5
+            predictions.exp().numpy(), np.mean([probabilities(z, m) for m in range(M)], axis=0), atol=1e-5
         )
     first = client({"ensemble": form}, own=2)
     first.evaluate(shared(client()), {SERVER_ROUND: 1, DOMAINS: []})
     first.model.eval()
     with torch.no_grad():
-        assert torch.equal(first.predict(x), found)
+        assert torch.equal(first.predict(x), predictions)
 
 
 def test_right_after_training_a_nodes_own_model_is_its_own_head() -> None:

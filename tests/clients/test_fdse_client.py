@@ -40,14 +40,14 @@ def convolved(x: Float, w: Float, stride: int, padding: int, groups: int = 1) ->
     x = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)))
     out, width, kernel, _ = w.shape
     side = (x.shape[2] - kernel) // stride + 1
-    found = np.zeros((len(x), out, side, side))
+    result = np.zeros((len(x), out, side, side))
     for c in range(out):
         first = c // (out // groups) * width
         for i in range(side):
             for j in range(side):
                 window = x[:, first : first + width, i * stride : i * stride + kernel, j * stride : j * stride + kernel]
-                found[:, c, i, j] = (window * w[c]).sum(axis=(1, 2, 3))
-    return found
+                result[:, c, i, j] = (window * w[c]).sum(axis=(1, 2, 3))
+    return result
 
 
 def normalised(x: Float, state: dict[str, Float], name: str, training: bool) -> Float:
@@ -77,8 +77,8 @@ def test_a_convolution_against_numpy(width: int, own_norm: bool, training: bool)
     x = drawn(1, 4, 3, 7, 7)
     wanted = by_hand(layer, as64(x), 2, 1, training)
     layer.watched = True
-    found = layer(x)
-    np.testing.assert_allclose(as64(found), wanted, rtol=1e-3, atol=1e-5)
+    result = layer(x)
+    np.testing.assert_allclose(as64(result), wanted, rtol=1e-3, atol=1e-5)
     assert (layer.seen is not None) == training
     if layer.seen is not None and not own_norm:
         np.testing.assert_allclose(as64(layer.seen[0]), wanted.mean(axis=(0, 2, 3)), rtol=1e-3, atol=1e-5)

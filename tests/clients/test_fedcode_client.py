@@ -180,11 +180,11 @@ def test_where_sain_stands(name: str, blocks: int) -> None:
     plain, styled = bare(name, C).encoder, with_sain(bare(name, C).encoder)
     normed = [m for m in plain.modules() if isinstance(m, nn.BatchNorm2d)]
     assert not [m for m in styled.modules() if isinstance(m, nn.BatchNorm2d)]
-    found = [m for m in styled.modules() if isinstance(m, SAIN)]
-    assert len(found) == blocks
+    values = [m for m in styled.modules() if isinstance(m, SAIN)]
+    assert len(values) == blocks
     convolutions = [m for m in plain.modules() if isinstance(m, nn.Conv2d)]
     widths = [m.num_features for m in normed] or [m.out_channels for m in convolutions]
-    assert [m.excite.out_features for m in found] == widths
+    assert [m.excite.out_features for m in values] == widths
     x = batch(2).x
     assert styled(x).shape == plain(x).shape
     assert styled(x).isfinite().all()
@@ -278,18 +278,18 @@ def slow_terms(made: FedCodeClient, given: Batch, p: FedCodeParams, j: int = 1) 
         top = math.exp(cosine(anchor, positive) / p.tau)
         return -math.log(top / (top + sum(math.exp(cosine(anchor, n) / p.tau) for n in negatives)))
 
-    found: dict[str, list[float]] = {name: [] for name in TERMS}
+    by_name: dict[str, list[float]] = {name: [] for name in TERMS}
     for i, k in enumerate(given.y.tolist()):
-        found["ce"].append(-math.log(math.exp(logits[i, k]) / np.exp(logits[i]).sum()))
-        found["fdr"].append(p.beta * abs(cosine(z_s[i], z_c[i])))
+        by_name["ce"].append(-math.log(math.exp(logits[i, k]) / np.exp(logits[i]).sum()))
+        by_name["fdr"].append(p.beta * abs(cosine(z_s[i], z_c[i])))
         against_meaning = [z_c[i]] * p.style_in_negatives + [known["prototypes"].mean(axis=0)] * p.center_in_negatives
         others = [style[other] for other in range(J) if other != j]
-        found["stycl"].append(p.alpha * form(z_s[i], style[j], others + against_meaning))
+        by_name["stycl"].append(p.alpha * form(z_s[i], style[j], others + against_meaning))
         if k in g:
             against_style = [z_s[i]] * p.style_in_negatives + [style.mean(axis=0)] * p.center_in_negatives
             others = [g[other] for other in g if other != k]
-            found["semcl"].append(p.alpha * form(z_c[i], g[k], others + against_style))
-    return {name: sum(values) / len(values) for name, values in found.items()}
+            by_name["semcl"].append(p.alpha * form(z_c[i], g[k], others + against_style))
+    return {name: sum(values) / len(values) for name, values in by_name.items()}
 
 
 @pytest.mark.parametrize(
@@ -306,10 +306,10 @@ def slow_terms(made: FedCodeClient, given: Batch, p: FedCodeParams, j: int = 1) 
 )
 def test_terms_against_numpy(params: dict[str, Any]) -> None:
     made, given = started(params), batch()
-    found = made.loss(given)
-    assert list(found) == TERMS
+    terms = made.loss(given)
+    assert list(terms) == TERMS
     for name, expected in slow_terms(made, given, made.params).items():
-        assert float(found[name].detach()) == pytest.approx(expected, rel=1e-4), name
+        assert float(terms[name].detach()) == pytest.approx(expected, rel=1e-4), name
 
 
 @pytest.mark.parametrize("label", range(J))
@@ -337,22 +337,22 @@ def test_one_cluster() -> None:
     known = knowledge()
     known["style-prototypes"] = known["style-prototypes"][:1]
     for params in ({}, {"style_in_negatives": False, "center_in_negatives": False}):
-        found = started(params, known, label=0).loss(batch())
-        assert list(found) == TERMS
-        assert all(term.isfinite() for term in found.values())
-    assert float(found["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # no other style is left
+        terms = started(params, known, label=0).loss(batch())
+        assert list(terms) == TERMS
+        assert all(term.isfinite() for term in terms.values())
+    assert float(terms["stycl"].detach()) == pytest.approx(0, abs=1e-4)  # no other style is left
 
 
 def test_batch_of_classes_without_a_prototype() -> None:
-    found = started().loss(batch(y=[1] * 8))
-    assert float(found["semcl"].detach()) == 0
-    assert all(term.isfinite() for term in found.values())
+    terms = started().loss(batch(y=[1] * 8))
+    assert float(terms["semcl"].detach()) == 0
+    assert all(term.isfinite() for term in terms.values())
 
 
 def test_last_batch_of_one_sample() -> None:
-    found = started().loss(batch(b=1))
-    assert list(found) == TERMS
-    assert all(term.isfinite() for term in found.values())
+    terms = started().loss(batch(b=1))
+    assert list(terms) == TERMS
+    assert all(term.isfinite() for term in terms.values())
 
 
 def test_dead_features_give_no_nan() -> None:
@@ -403,9 +403,9 @@ def test_switch_changes_exactly_the_terms_it_names(params: dict[str, Any], chang
     default, switched = values_and_gradients({}), values_and_gradients(params)
     off = changed if any(value in (False, 0.0) for name, value in params.items() if "negatives" not in name) else set()
     assert list(switched) == [name for name in TERMS if name not in off]
-    for name, found in switched.items():
-        assert equal(found, default[name]) is (name not in changed), name
-        assert (found[0] == default[name][0]) is (name not in changed), name
+    for name, result in switched.items():
+        assert equal(result, default[name]) is (name not in changed), name
+        assert (result[0] == default[name][0]) is (name not in changed), name
 
 
 def test_sain_switch_changes_only_what_looks_at_style() -> None:
@@ -435,14 +435,14 @@ def test_sum_abs_equals_abs_cos_on_features_that_are_not_negative() -> None:
 
 
 def test_which_part_each_term_moves() -> None:
-    found = values_and_gradients({})
+    result = values_and_gradients({})
     for name, parts in {
         "ce": {"encoder", "classifier"},
         "semcl": {"encoder", "style_encoder"},
         "stycl": {"encoder", "style_encoder"},
         "fdr": {"encoder", "style_encoder"},
     }.items():
-        assert {weight.split(".")[0] for weight, grad in found[name][1].items() if grad.any()} == parts
+        assert {weight.split(".")[0] for weight, grad in result[name][1].items() if grad.any()} == parts
 
 
 def test_a_shared_head_needs_no_mean_of_heads() -> None:

@@ -202,11 +202,11 @@ def test_personal_classifier_is_logistic_regression_on_own_images(training: str)
 
 
 def test_personal_classifier_takes_momentum_batches_and_decay_of_local_training() -> None:
-    found = []
+    collected = []
     for train in ({}, {"momentum": 0.0}, {"batch_size": 4}, {"weight_decay": 0.1}, {"lr": 0.01}, {"optimizer": "adam"}):
         _, (seen,) = scored_weights(client(**train), barred_images(9))
-        found.append(seen["classifier.weight"])
-    assert all(not np.array_equal(found[0], other) for other in found[1:])
+        collected.append(seen["classifier.weight"])
+    assert all(not np.array_equal(collected[0], other) for other in collected[1:])
 
 
 def test_personal_classifier_is_trained_by_the_runs_optimiser() -> None:
@@ -328,8 +328,8 @@ def test_local_classifier_never_travels_and_starts_as_it_was() -> None:
 def test_nodes_are_scored_each_for_itself_where_they_adapt(
     settings: Settings, personal: bool, own_classifier: bool
 ) -> None:
-    asked = " ".join(f"method.{name}={str(value).lower()}" for name, value in settings.items())
-    config = resolve({"method": "fedicon", "set": asked})
+    requested = " ".join(f"method.{name}={str(value).lower()}" for name, value in settings.items())
+    config = resolve({"method": "fedicon", "set": requested})
     assert is_personal(config, initial_model(config)) is personal
     made = client({name: value for name, value in settings.items() if name != "tta"})
     assert FedICONClient.personal(made.model, made.setup.model, made.params) is own_classifier
@@ -358,8 +358,8 @@ def test_switched_on_it_is_not_fedavg(params: Settings, adapt: Settings | None) 
     mine, plain = client(params, adapt=adapt), fedavg(VIEWS.model_copy(update={"views": 1}))
     trained, wanted = fit(mine)[0], fit(plain)[0]
     assert same(trained, wanted) is ("lie" in params)
-    asked = {SERVER_ROUND: 1, "domains": ["a"]}
-    assert mine.evaluate(wanted, asked)[0] != plain.evaluate(wanted, asked)[0]
+    requested = {SERVER_ROUND: 1, "domains": ["a"]}
+    assert mine.evaluate(wanted, requested)[0] != plain.evaluate(wanted, requested)[0]
 
 
 @pytest.mark.parametrize("scalars", [ENCODER, CLASSIFIER])

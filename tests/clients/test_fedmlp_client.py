@@ -35,11 +35,11 @@ def started(params: dict[str, Any] | None = None) -> FedMLPClient:
 
 
 def slow_semantic(p: dict[int, NDArray[np.float64]], tau: float) -> dict[int, NDArray[np.float64]]:
-    found = {}
+    content = {}
     for k in p:
         alike = {j: np.exp(p[k] @ p[j] / (np.linalg.norm(p[k]) * np.linalg.norm(p[j])) / tau) for j in p}
-        found[k] = sum(alike[j] * p[j] for j in p) / sum(alike.values())
-    return found
+        content[k] = sum(alike[j] * p[j] for j in p) / sum(alike.values())
+    return content
 
 
 @pytest.mark.parametrize("tau", [0.5, 0.05])

@@ -24,12 +24,16 @@ def knowledge(seed: int = 0, *, prototypes: bool = True) -> Arrays:
     def drawn(*shape: int) -> Any:
         return rng.normal(0, 0.3, shape).astype(np.float32)
 
-    found: Arrays = {"head/weight": drawn(C, D), "head/bias": drawn(C)}
-    found |= {"amplifier/linear1": drawn(H, D), "amplifier/linear2": drawn(H, H), "amplifier/linear3": drawn(NODES, H)}
-    found |= {f"amplifier/scale{k}": 1 + drawn(H) for k in (1, 2)} | {f"amplifier/shift{k}": drawn(H) for k in (1, 2)}
+    content: Arrays = {"head/weight": drawn(C, D), "head/bias": drawn(C)}
+    content |= {
+        "amplifier/linear1": drawn(H, D),
+        "amplifier/linear2": drawn(H, H),
+        "amplifier/linear3": drawn(NODES, H),
+    }
+    content |= {f"amplifier/scale{k}": 1 + drawn(H) for k in (1, 2)} | {f"amplifier/shift{k}": drawn(H) for k in (1, 2)}
     if prototypes:
-        found |= {"prototypes": drawn(3, D), "labels": np.array([0, 1, 3])}  # class 2 has none, nobody has class 3
-    return found
+        content |= {"prototypes": drawn(3, D), "labels": np.array([0, 1, 3])}  # class 2 has none, nobody has class 3
+    return content
 
 
 def client(params: dict[str, Any] | None = None, **more: Any) -> FedPallClient:
@@ -51,15 +55,15 @@ def test_the_servers_classifier_takes_the_place_of_the_nodes(take: float) -> Non
 def test_the_loss_is_the_three_terms_weighted() -> None:
     made = begun(client({"lambda_adv": 0.3, "lambda_con": 0.7, "tau": 2.0}))
     given = batch()
-    found = made.loss(given)
+    result = made.loss(given)
     z, logits = made.model(given.x)
     sent = {name: torch.from_numpy(array) for name, array in knowledge().items()}
     amplifier = {name.removeprefix("amplifier/"): tensor for name, tensor in sent.items() if "amplifier" in name}
     g, present = torch.zeros(C, D), torch.tensor([True, True, False, True])
     g[sent["labels"]] = sent["prototypes"]
-    torch.testing.assert_close(found["ce"], torch.nn.functional.cross_entropy(logits, given.y))
-    torch.testing.assert_close(found["adv"], 0.3 * terms.confusion(terms.amplifier(z, amplifier)))
-    torch.testing.assert_close(found["con"], 0.7 * terms.collaboration(z, given.y, g, present, 2.0))
+    torch.testing.assert_close(result["ce"], torch.nn.functional.cross_entropy(logits, given.y))
+    torch.testing.assert_close(result["adv"], 0.3 * terms.confusion(terms.amplifier(z, amplifier)))
+    torch.testing.assert_close(result["con"], 0.7 * terms.collaboration(z, given.y, g, present, 2.0))
     assert set(begun(client(knowledge=knowledge(prototypes=False))).loss(given)) == {"ce", "adv"}  # round 1
     assert set(begun(client({"lambda_adv": 0, "lambda_con": 0})).loss(given)) == {"ce"}
 

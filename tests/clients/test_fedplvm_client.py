@@ -49,11 +49,13 @@ def test_the_loss_is_the_terms_times_lambda() -> None:
         z = made.model.encoder(given.x)
     p, labels = torch.from_numpy(known["prototypes"]), torch.from_numpy(known["labels"])
     means = torch.stack([p[:2].mean(0), torch.zeros(D), p[2], p[3:].mean(0)])
-    found = {name: float(term.detach()) for name, term in made.loss(given).items()}
-    assert list(found) == ["ce", "sparse", "correct"]
-    assert found["sparse"] == pytest.approx(3 * float(terms.sparse_contrast(z, given.y, p, labels, 0.2, 0.5)), rel=1e-4)
+    by_name = {name: float(term.detach()) for name, term in made.loss(given).items()}
+    assert list(by_name) == ["ce", "sparse", "correct"]
+    assert by_name["sparse"] == pytest.approx(
+        3 * float(terms.sparse_contrast(z, given.y, p, labels, 0.2, 0.5)), rel=1e-4
+    )
     present = torch.tensor([True, False, True, True])
-    assert found["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
+    assert by_name["correct"] == pytest.approx(3 * float(terms.correction(z, given.y, means, present)), rel=1e-4)
 
 
 @pytest.mark.parametrize(("switch", "term"), [("use_contrast", "sparse"), ("use_correction", "correct")])

@@ -65,13 +65,13 @@ def test_term_is_over_the_parameters_that_travel(model: str, bn: str) -> None:
 def test_cross_entropy_is_fedavgs_and_the_term_is_proportional_to_mu() -> None:
     plain = client(kind=DomainClient)
     moved(plain)
-    found = {}
+    content = {}
     for mu in (0.01, 1.0):
         made = started({"mu": mu})
         moved(made)
-        found[mu] = made.loss(batch())
-        assert torch.equal(found[mu]["ce"], plain.loss(batch())["ce"])
-    assert float(found[1.0]["prox"].detach()) == pytest.approx(100 * float(found[0.01]["prox"].detach()), rel=1e-5)
+        content[mu] = made.loss(batch())
+        assert torch.equal(content[mu]["ce"], plain.loss(batch())["ce"])
+    assert float(content[1.0]["prox"].detach()) == pytest.approx(100 * float(content[0.01]["prox"].detach()), rel=1e-5)
 
 
 def test_received_weights_are_those_of_the_round_not_of_the_node() -> None:

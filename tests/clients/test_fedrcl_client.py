@@ -54,10 +54,10 @@ def test_a_weight_of_zero_takes_exactly_its_term_away(weight: str, term: str) ->
 
 @pytest.mark.parametrize("network", ["cnn", "cnn_bn", "resnet10"])
 def test_each_level_moves_what_lies_below_it_and_the_classifier_is_free_of_it(network: str) -> None:
-    found = flat_gradients(begun(client({}, model=network)), batch())
+    slopes = flat_gradients(begun(client({}, model=network)), batch())
     in_encoder = sum(p.numel() for p in client(model=network).model.encoder.parameters())
     for term in ("scl", "penalty"):
-        value, grad = found[term]
+        value, grad = slopes[term]
         assert value > 0 and np.isfinite(grad).all()
         assert grad[:in_encoder].any() and not grad[in_encoder:].any()
 
@@ -66,15 +66,15 @@ def test_with_modules_the_levels_are_those_of_the_pass_with_them() -> None:
     carried = client(modules=[F2DCModules(F2DCParams(insert_after=(1,)))])
     carried._prepare_round(ROUND)
     carried.model.train()
-    plain, found = values(), flat_gradients(carried, batch())
-    assert set(found) == {*plain, "dfd", "dfc"}
-    assert found["scl"][0] != plain["scl"]
+    plain, result = values(), flat_gradients(carried, batch())
+    assert set(result) == {*plain, "dfd", "dfc"}
+    assert result["scl"][0] != plain["scl"]
 
 
 @pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0, 1)])
 def test_small_batches(y: tuple[int, ...]) -> None:
-    found = flat_gradients(begun(client()), batch(y=y))
-    assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in found.values())
+    slopes = flat_gradients(begun(client()), batch(y=y))
+    assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in slopes.values())
 
 
 def test_a_network_without_levels_is_refused_before_anything_is_sent() -> None:

@@ -67,14 +67,14 @@ def test_the_four_terms_against_numpy(own: float | None, larger: str) -> None:
         contrast += (d[k] + np.log(np.exp(-(d - d.min())).sum()) - d.min()) / len(y)
     terms = made.loss(given)
     assert list(terms) == ["ce", "calibration", "anchor", "margin"]
-    found = [float(terms[name].detach()) for name in ("calibration", "anchor", "margin")]
-    assert found == pytest.approx([2 * calibration, 3 * distance, 5 * contrast], rel=1e-4)
+    values = [float(terms[name].detach()) for name in ("calibration", "anchor", "margin")]
+    assert values == pytest.approx([2 * calibration, 3 * distance, 5 * contrast], rel=1e-4)
 
 
 def test_calibration_moves_the_head_and_the_others_the_encoder() -> None:
-    found = gradients(begun(client()), batch())
+    slopes = gradients(begun(client()), batch())
     moved = {
-        name: parts_of(weight for weight, grad in grads.items() if grad.any()) for name, (_, grads) in found.items()
+        name: parts_of(weight for weight, grad in grads.items() if grad.any()) for name, (_, grads) in slopes.items()
     }
     assert moved["calibration"] == {"classifier"}
     assert moved["anchor"] == moved["margin"] == {"encoder"}

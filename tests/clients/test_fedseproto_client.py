@@ -228,13 +228,13 @@ def values_and_gradients(params: dict[str, Any]) -> dict[str, tuple[float, dict[
     """Each term of the second batch, and its gradient with respect to each part of the model."""
     made = started(params)
     made.terms_of(batch(first=7))
-    found = {}
+    content = {}
     for name, (value, grads) in gradients(made, batch()).items():
         parts: dict[str, list[Tensor]] = {}
         for of, grad in grads.items():
             parts.setdefault(of.split(".")[0], []).append(grad.flatten())
-        found[name] = (value, {part: torch.cat(each) for part, each in parts.items()})
-    return found
+        content[name] = (value, {part: torch.cat(each) for part, each in parts.items()})
+    return content
 
 
 @pytest.mark.parametrize(
@@ -366,13 +366,13 @@ def test_phase_1_moves_encoder_and_head_alone() -> None:
 )
 def test_schedule(schedule: str, server_round: int, phases: list[int]) -> None:
     made = client({"schedule": schedule, "phase1_epochs": 2}, epochs=3)
-    found: dict[int, set[int]] = {}
+    content: dict[int, set[int]] = {}
     terms_of = made.terms_of
 
     def watched(given: Batch) -> dict[str, Tensor]:
         terms = terms_of(given)
         phase = 1 if "ce_base" in terms else 2
-        found.setdefault(given.epoch, set()).add(phase)
+        content.setdefault(given.epoch, set()).add(phase)
         learns = made.model.classifier.weight.requires_grad
         assert learns is (phase == 1 or schedule == "joint")
         assert made.model.classifier.bias.requires_grad is learns
@@ -380,7 +380,7 @@ def test_schedule(schedule: str, server_round: int, phases: list[int]) -> None:
 
     made.terms_of = watched  # type: ignore[method-assign]
     fit(made, server_round)
-    assert found == {epoch: {phase} for epoch, phase in enumerate(phases)}
+    assert content == {epoch: {phase} for epoch, phase in enumerate(phases)}
 
 
 def test_head_is_what_phase_1_made_of_it() -> None:
@@ -611,9 +611,9 @@ def test_building_a_model_leaves_the_global_generator_as_it_was() -> None:
 def test_noise_depends_on_the_node_and_on_the_round() -> None:
     drawn = [noise_of(4)[0], noise_of(4, index=INDEX + 1)[0], noise_of(4, server_round=ROUND + 1)[0]]
     made = started()
-    found = made._draw_noise(4)
-    assert found is not None
-    assert np.array_equal(as64(found), drawn[0])
+    result = made._draw_noise(4)
+    assert result is not None
+    assert np.array_equal(as64(result), drawn[0])
     assert not np.array_equal(drawn[0], drawn[1]) and not np.array_equal(drawn[0], drawn[2])
 
 

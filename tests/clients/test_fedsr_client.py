@@ -66,8 +66,8 @@ def test_loss_against_numpy(z_dim: int | None, l2r: str) -> None:
     c = float(state["reference.scale"])
     kl = np.log(s / (c * sigma)) + ((c * sigma) ** 2 + (c * mu - m) ** 2) / (2 * s**2) - 0.5
     norms = np.sqrt((z**2).sum(axis=1))
-    found = logits(made, z)
-    log_p = found - np.log(np.exp(found).sum(axis=1, keepdims=True))
+    scores = logits(made, z)
+    log_p = scores - np.log(np.exp(scores).sum(axis=1, keepdims=True))
     wanted = {
         "ce": -log_p[range(5), given.y].mean(), "cmi": 0.03 * kl.sum(axis=1).mean(),
         "l2r": 0.2 * (norms if l2r == "norm" else norms**2).mean(),
@@ -101,8 +101,8 @@ def test_scored_by_samples_or_by_the_mean() -> None:
     assert noise.shape == (7, D)
     probabilities = []
     for eps in noise:
-        found = logits(made, mu + sigma * eps)
-        probabilities.append(np.exp(found) / np.exp(found).sum(axis=1, keepdims=True))
+        scores = logits(made, mu + sigma * eps)
+        probabilities.append(np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True))
     with torch.no_grad():
         np.testing.assert_allclose(as64(made.predict(x)), np.log(np.mean(probabilities, axis=0)), rtol=1e-3, atol=1e-5)
         np.testing.assert_allclose(as64(mean.predict(x)), logits(mean, distribution(mean, x)[0]), rtol=1e-3, atol=1e-4)

@@ -51,17 +51,17 @@ def everybody(seed: int = 1) -> Arrays:
 
 def logits_of(made: FedTHEClient, images: Any) -> torch.Tensor:
     """Return what an evaluation classifies images by, in their order."""
-    found: list[torch.Tensor] = []
+    collected: list[torch.Tensor] = []
     predict = made.predict
 
     def spy(x: torch.Tensor) -> torch.Tensor:
-        found.append(predict(x))
-        return found[-1]
+        collected.append(predict(x))
+        return collected[-1]
 
     made.predict = spy  # type: ignore[method-assign]
     made.score_test(images)
     made.predict = predict  # type: ignore[method-assign]
-    return torch.cat(found)
+    return torch.cat(collected)
 
 
 def test_the_personal_head_trains_first_on_the_received_body_then_body_and_global_head() -> None:
@@ -120,7 +120,7 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
     fit(made)
     sent = shared(made)
     made.evaluate(sent, {SERVER_ROUND: 1, DOMAINS: []})
-    found = logits_of(made, test)
+    result = logits_of(made, test)
 
     ahead = client({"steps": 5}, everybody())
     ahead.memory = dict(made.memory)
@@ -143,7 +143,7 @@ def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:
         far = ((compared - mean).norm(dim=1) for mean in (torch.from_numpy(everybody()["feature"]), own))
         e = equations.interpolation(by_global[rows], by_personal[rows], *far, steps=5, lr=10 * 0.05)
         wanted.append(equations.mixed(e, by_global[rows], by_personal[rows]))
-    torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(result, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
 def test_the_weights_are_found_at_the_rate_of_the_coming_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,13 +241,13 @@ def test_each_pass_begins_with_an_empty_history_also_that_of_an_adaptation(name:
 def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own() -> None:
     made = client(knowledge=everybody(), adaptation=Finetune(FinetuneParams()))
     given = shared(made)
-    found: dict[str, Any] = {}
+    content: dict[str, Any] = {}
     weigh = made._weights
 
     def spy(z: torch.Tensor, by_global: torch.Tensor, by_personal: torch.Tensor) -> torch.Tensor:
         weighed = weigh(z, by_global, by_personal)
-        found["tuned"] = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-        found["own"] = made._own
+        content["tuned"] = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+        content["own"] = made._own
         return weighed
 
     made._weights = spy  # type: ignore[method-assign]
@@ -258,8 +258,8 @@ def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own()
         del made._weights
         other = client(knowledge=everybody())
         fit(other, 3, given)
-        assert all(torch.equal(found["tuned"][name], tensor) for name, tensor in other.model.state_dict().items())
-        torch.testing.assert_close(found["own"], other._mean_feature())
+        assert all(torch.equal(content["tuned"][name], tensor) for name, tensor in other.model.state_dict().items())
+        torch.testing.assert_close(content["own"], other._mean_feature())
         made._weights = spy  # type: ignore[method-assign]
 
 

@@ -118,10 +118,10 @@ def test_switch_changes_exactly_the_term_it_names(params: dict[str, Any], term: 
 
 
 def test_own_terms_are_positive_and_move_the_encoder_only() -> None:
-    found = values_and_gradients({})
+    result = values_and_gradients({})
     in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
     for name in ("cpcl", "upcr"):
-        value, grad = found[name]
+        value, grad = result[name]
         assert value > 0
         assert np.isfinite(grad).all() and grad[:in_encoder].any()
         assert not grad[in_encoder:].any()

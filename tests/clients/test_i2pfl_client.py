@@ -78,11 +78,11 @@ def mixed(a: Float, partner: list[int], gamma: Float) -> Float:
 
 def targets(h: Float, y: list[int]) -> dict[int, Float]:
     """Eq. 8: the mean of the mixed features whose own label is k."""
-    found = {}
+    content = {}
     for k in set(y):
         members = [h[i] for i in range(len(y)) if y[i] == k]
-        found[k] = np.sum(members, axis=0) / len(members)
-    return found
+        content[k] = np.sum(members, axis=0) / len(members)
+    return content
 
 
 def alignment(
@@ -257,15 +257,15 @@ def test_stop_gradient_changes_the_gradient_of_apa_and_no_value(intra: str, leve
 
 
 def test_auxiliary_terms_are_positive_and_move_the_encoder_only() -> None:
-    found = values_and_gradients({})
+    result = values_and_gradients({})
     made = started()
     in_encoder = sum(p.numel() for p in made.model.encoder.parameters())
     for name in ("apa", "gpcl"):
-        value, grad = found[name]
+        value, grad = result[name]
         assert value > 0
         assert grad[:in_encoder].any()
         assert not grad[in_encoder:].any()
-    assert found["ce"][1][in_encoder:].any()
+    assert result["ce"][1][in_encoder:].any()
 
 
 @pytest.mark.parametrize("reduction", ["mse_mean", "class_sum"])
@@ -281,19 +281,19 @@ def test_unsquared_distance_has_a_gradient_where_a_feature_lies_on_its_target(le
 def test_recovered_form_of_eq_9_pulls_hundreds_of_times_harder_than_the_working_form() -> None:
     """About C D times for samples in equally large classes; less for class means, whose classes have no width."""
     means = {"apa_reduction": "class_sum", "apa_level": "class_mean"}
-    found = {
+    by_name = {
         form: values_and_gradients(params)
         for form, params in {
             "working": {}, "sum": {"apa_reduction": "class_sum"}, "means": means,
             "recovered": means | {"augproto_scope": "class_set"},
         }.items()
     }  # fmt: skip
-    pull = {form: float(np.linalg.norm(terms["apa"][1])) for form, terms in found.items()}
+    pull = {form: float(np.linalg.norm(terms["apa"][1])) for form, terms in by_name.items()}
     assert 2.5 * D < pull["sum"] / pull["working"] < 3.5 * D  # three classes in the batch
     assert D < pull["means"] / pull["working"] < pull["sum"] / pull["working"]
     assert I2PFLParams().lambda1 == 10  # the paper's
     assert pull["recovered"] > 3 * D * pull["working"]  # its targets are not made of the batch
-    loss = float(np.linalg.norm(found["working"]["ce"][1]))
+    loss = float(np.linalg.norm(by_name["working"]["ce"][1]))
     assert pull["working"] < loss and pull["recovered"] > 100 * loss
 
 
@@ -503,9 +503,9 @@ def test_prototypes_of_the_last_epoch_are_means_of_what_it_saw() -> None:
     forward = made.forward
 
     def spy(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        found = forward(x)
-        seen.append(found[0].detach().numpy().astype(np.float64))
-        return found
+        result = forward(x)
+        seen.append(result[0].detach().numpy().astype(np.float64))
+        return result
 
     made.forward = spy  # type: ignore[method-assign]
     terms_of, classes = made.terms_of, []

@@ -88,14 +88,14 @@ def test_contrast_against_numpy(model: str, bn: str, tau: float) -> None:
 
 
 def test_contrast_is_proportional_to_mu_and_leaves_cross_entropy() -> None:
-    found = {}
+    content = {}
     for mu in (1.0, 5.0):
         made = client({"mu": mu})
         made.memory = {PREVIOUS + n: a for n, a in zip(made.shared_names, other_weights(made), strict=True)}
         made.start_round(2)
-        found[mu] = made.loss(batch())
-    assert torch.equal(found[1.0]["ce"], found[5.0]["ce"])
-    assert float(found[5.0]["contrast"].detach()) == pytest.approx(5 * float(found[1.0]["contrast"].detach()))
+        content[mu] = made.loss(batch())
+    assert torch.equal(content[1.0]["ce"], content[5.0]["ce"])
+    assert float(content[5.0]["contrast"].detach()) == pytest.approx(5 * float(content[1.0]["contrast"].detach()))
 
 
 def test_references_stand_still_and_take_no_gradient() -> None:

@@ -42,10 +42,10 @@ def test_one_broken_image_ends_it_unless_it_is_to_be_left_out(source: Source) ->
 
 def test_broken_images_are_named_with_their_reasons(source: Source) -> None:
     assert catalog.skipped("folders", "site", "train", source) == ()
-    found = catalog.skipped("folders", "site", "train", replace(source, skip_broken=True))
-    assert [Path(one.name).name for one in found] == ["1.png", "3.png"]
-    assert "by its content it is no" in found[0].reason
-    assert all(str(source.data_dir) not in one.reason for one in found)
+    result = catalog.skipped("folders", "site", "train", replace(source, skip_broken=True))
+    assert [Path(one.name).name for one in result] == ["1.png", "3.png"]
+    assert "by its content it is no" in result[0].reason
+    assert all(str(source.data_dir) not in one.reason for one in result)
 
 
 def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

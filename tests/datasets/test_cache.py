@@ -147,10 +147,10 @@ def test_what_a_killed_process_left_is_in_nobodys_way(photos: Path, kept: Path) 
 
 
 def test_size_and_source_are_part_of_the_fingerprint(photos: Path) -> None:
-    found = listed(photos)
-    assert cache.fingerprint(found, 8) != cache.fingerprint(found, 16)
-    assert cache.fingerprint(found, 8) != cache.fingerprint(found.select(np.arange(9)), 8)
-    big = cache.load(cache.Part("pets", "photo", "train", 16), found)
+    lines = listed(photos)
+    assert cache.fingerprint(lines, 8) != cache.fingerprint(lines, 16)
+    assert cache.fingerprint(lines, 8) != cache.fingerprint(lines.select(np.arange(9)), 8)
+    big = cache.load(cache.Part("pets", "photo", "train", 16), lines)
     assert big.x.shape == (10, 16, 16, 3)
 
 
@@ -331,13 +331,13 @@ def test_each_form_has_a_part_of_its_own_and_leaves_the_others(kept: Path, photo
 
 def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> None:
     """What decides where a part lies, written down: another format means that all parts are decoded once more."""
-    found = listed(photos)
+    lines = listed(photos)
     assert cache.Part("pets", "photo", "train", 8).stem == "pets-photo-train-8px"
     digest = hashlib.sha256(b"2 8")
-    for item in found.items:
+    for item in lines.items:
         digest.update(f"{item.name} 0 -1\n".encode())
-    digest.update(found.labels.tobytes())
-    for item in found.items:
+    digest.update(lines.labels.tobytes())
+    for item in lines.items:
         stat = item.path.stat()
         digest.update(f"{item.path} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    assert cache.fingerprint(found, 8) == digest.hexdigest()
+    assert cache.fingerprint(lines, 8) == digest.hexdigest()

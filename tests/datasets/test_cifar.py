@@ -64,10 +64,10 @@ def read(root: Path, domain: str = "cifar10", split: Split = "test") -> ImageSet
 
 
 def unreadable(root: Path, domain: str = "cifar10") -> str:
-    found = cifar.find(domain, "test", Source(root))
+    images = cifar.find(domain, "test", Source(root))
     with pytest.raises(DataError) as caught:
-        found.read()
-    assert "\n" not in str(caught.value) and str(caught.value).startswith(str(found.files[0]))
+        images.read()
+    assert "\n" not in str(caught.value) and str(caught.value).startswith(str(images.files[0]))
     return str(caught.value)
 
 
@@ -80,9 +80,9 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("base", ["{kind}", "", "cifar10", "CIFAR-10/{kind}"])
 def test_batches(tmp_path: Path, base: str, kind: str, split: Split) -> None:
     folder = write(tmp_path / base.format(kind=kind), kind)
-    found = cifar.find("cifar10", split, Source(tmp_path))
-    assert found.files == tuple(folder / f"{name}{KINDS[kind][0]}" for name in FILES[split])
-    images = found.read()
+    result = cifar.find("cifar10", split, Source(tmp_path))
+    assert result.files == tuple(folder / f"{name}{KINDS[kind][0]}" for name in FILES[split])
+    images = result.read()
     count = 3 * len(FILES[split])
     assert images.x.shape == (count, 32, 32, 3) and images.x.dtype == np.uint8 and images.y.dtype == np.int64
     for at, name in enumerate(FILES[split]):
@@ -111,9 +111,9 @@ def test_cifar101(tmp_path: Path, base: str) -> None:
     write_npy(tmp_path / base, "v4", 5)
     assert read(tmp_path, "cifar10.1").y.tolist() == [0, 1, 2, 3, 4]
     write_npy(tmp_path / base, "v6", 4)
-    found = cifar.find("cifar10.1", "test", Source(tmp_path))
-    assert [path.name for path in found.files] == ["cifar10.1_v6_data.npy", "cifar10.1_v6_labels.npy"]
-    assert found.read().x.shape == (4, 32, 32, 3)
+    images = cifar.find("cifar10.1", "test", Source(tmp_path))
+    assert [path.name for path in images.files] == ["cifar10.1_v6_data.npy", "cifar10.1_v6_labels.npy"]
+    assert images.read().x.shape == (4, 32, 32, 3)
 
 
 # --- refusals

@@ -53,9 +53,9 @@ def textures(count: int, size: int) -> Pixels:
     field = np.fft.ifft2(waves).real
     field = 0.5 + 0.18 * field / field.std(axis=(2, 3), keepdims=True)
     field[:, :, :, size // 2 :] += 0.2
-    found = np.moveaxis(field.clip(0, 1) * 255, 1, -1).astype(np.uint8)
-    found.flags.writeable = False  # other tests take the same images
-    return found
+    result = np.moveaxis(field.clip(0, 1) * 255, 1, -1).astype(np.uint8)
+    result.flags.writeable = False  # other tests take the same images
+    return result
 
 
 def gradients(count: int, size: int) -> Pixels:

@@ -21,10 +21,10 @@ OTHERS = (
 
 def check(folder: Path, **counts: int) -> None:
     """Read so many damaged files of each kind in a process of its own."""
-    asked = [f"{kind}={count}" for kind, count in counts.items()]
+    requested = [f"{kind}={count}" for kind, count in counts.items()]
     paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
     ended = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "damage.py"), str(folder), *asked],
+        [sys.executable, str(ROOT / "tests" / "damage.py"), str(folder), *requested],
         env=os.environ | paths, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
     assert ended.returncode == 0, (ended.stdout[-100:], ended.stderr[-3000:])

@@ -40,18 +40,18 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("lists", ["", "splits", "txt"])
 def test_all_classes_in_the_order_of_the_list(tmp_path: Path, base: str, lists: str, split: Split) -> None:
     write(tmp_path / base, CLASSES[::-1], split=split, lists=lists, images=1)
-    found = domainnet.find("clipart", split, Source(tmp_path))
-    assert found.labels.tolist() == list(range(345))[::-1]
-    assert found.items[0].path == tmp_path / base / "clipart" / "zigzag" / "0000.jpg"
-    assert found.items[0].name == str(found.items[0].path) and found.items[0].length == -1
+    images = domainnet.find("clipart", split, Source(tmp_path))
+    assert images.labels.tolist() == list(range(345))[::-1]
+    assert images.items[0].path == tmp_path / base / "clipart" / "zigzag" / "0000.jpg"
+    assert images.items[0].name == str(images.items[0].path) and images.items[0].length == -1
 
 
 @pytest.mark.parametrize("domain", domainnet.DOMAINS)
 def test_ten_classes_leave_the_others_out(tmp_path: Path, domain: str) -> None:
     path = write(tmp_path, domain=domain)
     path.write_text(f"{domain}/airplane/absent.jpg 1\n{path.read_text()}")
-    found = domainnet.find10(domain, "train", Source(tmp_path))
-    assert found.labels.tolist() == [label for label in range(10) for _ in range(2)]
+    result = domainnet.find10(domain, "train", Source(tmp_path))
+    assert result.labels.tolist() == [label for label in range(10) for _ in range(2)]
     assert "1 of 21 images that it names are not there" in refusal(domainnet.find, tmp_path, domain)
 
 

@@ -22,12 +22,12 @@ def test_test_images_that_are_training_images_are_counted_once() -> None:
         Role("Bonn", False, images(3, 4)),
         Role("Bonn", True, images(2, 3, 30)),
     ]
-    found = exact_copies.find(sets)
-    assert found.tests == 6
-    assert [pair for pair, _ in found.trained] == [(1, 0), (1, 1), (3, 0), (3, 1)]
-    assert found.trained[2] == ((3, 0), (0, 1))
-    assert found.two_labels == ()
-    (line,) = exact_copies.lines(found, sets, lambda place: f"{sets[place[0]].domain}/{place[1]}")
+    result = exact_copies.find(sets)
+    assert result.tests == 6
+    assert [pair for pair, _ in result.trained] == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert result.trained[2] == ((3, 0), (0, 1))
+    assert result.two_labels == ()
+    (line,) = exact_copies.lines(result, sets, lambda place: f"{sets[place[0]].domain}/{place[1]}")
     assert line == (
         "exact copies: 4 of 6 test images are training images too, pixel for pixel (Aachen 2, Bonn 2); "
         "Aachen/0 = Aachen/3"
@@ -36,9 +36,9 @@ def test_test_images_that_are_training_images_are_counted_once() -> None:
 
 def test_the_same_pixels_with_two_labels() -> None:
     sets = [Role("a", False, images(1, 2, labels=(0, 1))), Role("b", False, images(1, 2, labels=(1, 1)))]
-    found = exact_copies.find(sets)
-    assert (found.trained, found.two_labels) == ((), (((0, 0), (1, 0)),))
-    (line,) = exact_copies.lines(found, sets, str)
+    result = exact_copies.find(sets)
+    assert (result.trained, result.two_labels) == ((), (((0, 0), (1, 0)),))
+    (line,) = exact_copies.lines(result, sets, str)
     assert line == "exact copies: 1 pair of images with the same pixels and two labels; (0, 0) = (1, 0)"
 
 

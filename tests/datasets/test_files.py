@@ -143,7 +143,7 @@ def test_write_npz_leaves_the_old_file_when_it_fails(tmp_path: Path, monkeypatch
     monkeypatch.setattr(np, "savez_compressed", full)
     with pytest.raises(DataError, match=r"art_train\.npz: cannot be written .*No space left"):
         files.write_npz(path, ImageSet(noise(1, 8, 8, 3), np.array([0])))
-    assert [found.name for found in tmp_path.iterdir()] == ["art_train.npz"]
+    assert [result.name for result in tmp_path.iterdir()] == ["art_train.npz"]
     assert read(tmp_path).y.tolist() == [2]
 
 
@@ -277,8 +277,8 @@ def test_folder_ignores_case_of_classes_hidden_files_and_other_files(tmp_path: P
 def test_exact_class_name_wins_over_other_case(tmp_path: Path) -> None:
     for name in ("Dog", "dog"):
         write_image(tmp_path / "art" / "train" / name / "a.png", noise(8, 8, 3))
-    found = trees.find_plain(tmp_path, "art", "train", ("dog", "Dog"))
-    assert read_found(found, 8).y.tolist() == [0, 1]
+    images = trees.find_plain(tmp_path, "art", "train", ("dog", "Dog"))
+    assert read_found(images, 8).y.tolist() == [0, 1]
 
 
 def test_npz_wins_over_the_folder(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ SHAPES = [(40, 30), (30, 40), (17, 61), (500, 33), (9, 8), (8, 9), (5, 5), (32, 
 def test_crop_is_torchvisions_resize_and_center_crop(shape: tuple[int, int], size: int) -> None:
     image = Image.fromarray(noise(*shape, 3))
     wanted = functional.center_crop(functional.resize(image, [size]), [size])
-    found = np.asarray(fit(image, size, "crop"), int)
+    result = np.asarray(fit(image, size, "crop"), int)
     # Pillow rounds in between, and which direction goes first depends on the shapes.
-    assert np.abs(found - np.asarray(wanted, int)).max() <= 1
+    assert np.abs(result - np.asarray(wanted, int)).max() <= 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)

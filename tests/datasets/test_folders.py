@@ -38,11 +38,11 @@ def source(root: Path, classes: tuple[str, ...] = CLASSES, **more: object) -> So
 
 def listed(find: Callable[..., object], domain: str, split: Split, where: Source) -> dict[str, int]:
     """Return the label of each image by its path below the folder of all sites."""
-    found = find(domain, split, where)
-    assert isinstance(found, Listing)
+    images = find(domain, split, where)
+    assert isinstance(images, Listing)
     return {
         item.path.name + item.path.parent.name.lower(): int(y)
-        for item, y in zip(found.items, found.labels, strict=True)
+        for item, y in zip(images.items, images.labels, strict=True)
     }
 
 
@@ -120,9 +120,9 @@ def test_npz_files_do_as_they_do_for_any_data_set(root: Path) -> None:
     images = ImageSet(np.zeros((4, 8, 8, 3), np.uint8), np.array([0, 1, 0, 1], np.int64))
     files.write_npz(root / "Cologne_train.npz", images)
     assert folders.names(source(root)).domains == ("Aachen", "Bonn", "Cologne")
-    found = folders.find("Cologne", "train", source(root))
-    assert isinstance(found, Arrays)
-    assert found.read().y.tolist() == [0, 1, 0, 1]
+    result = folders.find("Cologne", "train", source(root))
+    assert isinstance(result, Arrays)
+    assert result.read().y.tolist() == [0, 1, 0, 1]
     assert folders.find_own("Cologne", "test", source(root)) is None
 
 
@@ -245,15 +245,15 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     (root / "Aachen" / "benign" / "scan.heic").write_bytes(b"x")
     (root / "Aachen" / "benign" / "old").mkdir()
     (root / "docs").mkdir()
-    found = folders.survey(Source(root))
-    assert found.classes == CLASSES
-    assert [(site.domain, site.layout) for site in found.sites] == [("Aachen", "classes"), ("Bonn", "splits")]
-    assert len(found.files("Bonn", "test", "malignant")) == 2
-    assert sum(len(found.files("Aachen", split, kind)) for split in SPLITS for kind in CLASSES) == 15
-    aachen = found.sites[0]
+    survey = folders.survey(Source(root))
+    assert survey.classes == CLASSES
+    assert [(site.domain, site.layout) for site in survey.sites] == [("Aachen", "classes"), ("Bonn", "splits")]
+    assert len(survey.files("Bonn", "test", "malignant")) == 2
+    assert sum(len(survey.files("Aachen", split, kind)) for split in SPLITS for kind in CLASSES) == 15
+    aachen = survey.sites[0]
     assert [path.name for path in aachen.not_taken] == ["scan.heic"]
     assert any("old: a folder in a class folder is ignored" in note for note in aachen.notes)
-    assert [path.name for path in found.others] == ["docs", "notes.txt"]
+    assert [path.name for path in survey.others] == ["docs", "notes.txt"]
 
 
 def test_what_no_split_can_do_is_told(root: Path) -> None:

@@ -236,9 +236,9 @@ def test_unknown_domain_is_named() -> None:
 def test_folder_is_read_instead_of_drawing(tmp_path: Path) -> None:
     x = np.arange(3 * SIZE * SIZE * 3, dtype=np.int64).reshape(3, SIZE, SIZE, 3).astype(np.uint8)
     np.savez(tmp_path / "street_test.npz", x=x, y=np.array([7, 0, 2], np.int64))
-    found = find("street", "test", Source(data_dir=tmp_path))
-    assert isinstance(found, Arrays)
-    images = found.read()
+    result = find("street", "test", Source(data_dir=tmp_path))
+    assert isinstance(result, Arrays)
+    images = result.read()
     assert np.array_equal(images.x, x)
     assert images.y.tolist() == [7, 0, 2]
     with pytest.raises(DataError):

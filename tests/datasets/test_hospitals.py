@@ -32,12 +32,12 @@ def wilds(tmp_path: Path) -> Path:
 
 
 def test_camelyon17_has_the_official_split(wilds: Path) -> None:
-    found = {
+    by_name = {
         (domain, split): camelyon.TREE.find(domain, split, Source(wilds))
         for domain, split in (("hospital0", "train"), ("hospital0", "test"), ("hospital4", "train"))
     }
-    assert [one.labels.tolist() for one in found.values()] == [[1], [0], [0]]
-    assert found["hospital0", "train"].items[0].path.name == "patch_patient_004_node_4_x_3328_y_21792.png"
+    assert [one.labels.tolist() for one in by_name.values()] == [[1], [0], [0]]
+    assert by_name["hospital0", "train"].items[0].path.name == "patch_patient_004_node_4_x_3328_y_21792.png"
     # WILDS puts all of centre 1 into its validation, all of centre 2 into its test, whatever the column says.
     for domain, label in (("hospital1", 0), ("hospital2", 1)):
         assert camelyon.TREE.find(domain, "test", Source(wilds)).labels.tolist() == [label]
@@ -66,9 +66,9 @@ def test_fed_isic2019_has_flambys_split(tmp_path: Path, folder: str) -> None:
         lines.append(f"{image},{'0.0,' * 9}{target},{center},{fold},{fold}_{center}")
         write(tmp_path / folder / f"{image}.jpg")
     write(tmp_path / "train_test_split", "\n".join(lines) + "\n")
-    found = [isic.TREE.find("bcn", split, Source(tmp_path)) for split in SPLITS]
-    assert [one.items[0].path.stem for one in found] == ["ISIC_0065613", "ISIC_0063710"]
-    assert [isic.CLASSES[one.labels[0]] for one in found] == ["NV", "BCC"]
+    values = [isic.TREE.find("bcn", split, Source(tmp_path)) for split in SPLITS]
+    assert [one.items[0].path.stem for one in values] == ["ISIC_0065613", "ISIC_0063710"]
+    assert [isic.CLASSES[one.labels[0]] for one in values] == ["NV", "BCC"]
     assert len(isic.TREE.find("msk", "train", Source(tmp_path))) == 1
     assert "no train images of rosendahl" in refusal(isic.TREE.find, tmp_path, "rosendahl")
 

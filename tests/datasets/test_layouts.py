@@ -26,9 +26,9 @@ def source(root: Path, **more: object) -> Source:
 def numbers(root: Path, domain: str = "a") -> dict[str, int]:
     """Return how many images a site has of each split that it has."""
     return {
-        split: len(found) if isinstance(found, Listing) else len(found.read())
+        split: len(match) if isinstance(match, Listing) else len(match.read())
         for split in OWN_SPLITS
-        if (found := folders.find_own(domain, split, source(root))) is not None
+        if (match := folders.find_own(domain, split, source(root))) is not None
     }
 
 
@@ -66,8 +66,8 @@ def test_a_site_in_split_folders(tmp_path: Path, spelled: str) -> None:
     assert numbers(tmp_path) == numbers(tmp_path / "a") == {"train": 10, "validation": 6, "test": 4}
     assert folders.names(Source(tmp_path)).classes == CLASSES
     for split, count in (("train", 10), ("validation", 6), ("test", 4)):  # a node of any other data set
-        found = trees.find_plain(tmp_path, "a", split, CLASSES)  # type: ignore[arg-type]
-        assert isinstance(found, Listing) and len(found) == count
+        images = trees.find_plain(tmp_path, "a", split, CLASSES)  # type: ignore[arg-type]
+        assert isinstance(images, Listing) and len(images) == count
     assert catalog.has_validation("pacs", "a", source(tmp_path), own=True)
     assert not catalog.has_validation("pacs", "a", source(tmp_path), own=False)
 

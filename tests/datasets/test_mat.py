@@ -42,9 +42,9 @@ def test_arrays_are_those_that_scipy_reads(tmp_path: Path, compressed: bool) -> 
     for kind, shape in itertools.product(TYPES, SHAPES):
         own = {"X": noise(*shape).astype(kind), "y": np.arange(shape[-1], dtype=kind)[:, None], "after": [1, 2]}
         path = save(tmp_path, compressed, **others | own)
-        wanted, found = loadmat(path, variable_names=("X", "y")), mat.read(path, ("X", "y"))
-        assert found.keys() == {"X", "y"}
-        for name, array in found.items():
+        wanted, result = loadmat(path, variable_names=("X", "y")), mat.read(path, ("X", "y"))
+        assert result.keys() == {"X", "y"}
+        for name, array in result.items():
             assert array.dtype == wanted[name].dtype and array.shape == wanted[name].shape == own[name].shape
             assert array.tobytes() == wanted[name].tobytes()
 

@@ -186,10 +186,10 @@ def test_classes_of_a_file_that_cannot_be_used_are_refused(tmp_path: Path, own: 
 
 def test_a_files_classes_hold_for_any_data_set(tmp_path: Path) -> None:
     save(tmp_path, "mnist", number=10, classes=np.array([str(9 - number) for number in range(10)]))
-    found = digits.find("mnist", "train", Source(tmp_path))
-    assert isinstance(found, Arrays) and found.read().y.tolist() == list(range(9, -1, -1))
-    found = trees.find_plain(tmp_path, "mnist", "train", digits.CLASSES)
-    assert isinstance(found, Arrays) and found.read().y.tolist() == list(range(9, -1, -1))
+    images = digits.find("mnist", "train", Source(tmp_path))
+    assert isinstance(images, Arrays) and images.read().y.tolist() == list(range(9, -1, -1))
+    images = trees.find_plain(tmp_path, "mnist", "train", digits.CLASSES)
+    assert isinstance(images, Arrays) and images.read().y.tolist() == list(range(9, -1, -1))
 
 
 def test_kept_images_of_plain_integers_stay_where_they_were(tmp_path: Path) -> None:
@@ -221,5 +221,5 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
     assert first.endswith("labels.csv line 2: label '0' is a number, and nobody stated the classes")
     assert "dataset.classes=[0,1,2,3,4,5,6,7,8,9,10]" in remedy
     for classes in (NUMBERS, ALPHABET):  # a number of a table names its class, whatever the order
-        found = folders.survey(Source(tmp_path, classes=classes)).sites[0].pictures
-        assert all(classes[picture.label] == picture.path.parent.name for picture in found)
+        pictures = folders.survey(Source(tmp_path, classes=classes)).sites[0].pictures
+        assert all(classes[picture.label] == picture.path.parent.name for picture in pictures)

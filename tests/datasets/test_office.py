@@ -30,16 +30,16 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("domain", [*office.DOMAINS, "Amazon"])
 def test_folders(tmp_path: Path, base: str, inside: str, domain: str) -> None:
     fill(tmp_path / base / domain / inside, SMALL)
-    found = check_split(office.TREE.find, tmp_path, domain.lower(), train=16, test=4)
-    assert found["test"].labels.tolist() == [4, 4, 9, 9]
+    problem = check_split(office.TREE.find, tmp_path, domain.lower(), train=16, test=4)
+    assert problem["test"].labels.tolist() == [4, 4, 9, 9]
 
 
 @pytest.mark.parametrize("spelling", [CALTECH, CALTECH_256, SHORT, SHORT.upper()])
 def test_every_spelling_gives_the_same_labels(tmp_path: Path, spelling: str) -> None:
     fill(tmp_path / "caltech", dict.fromkeys(spelling.split(), 2))
-    found = check_split(office.TREE.find, tmp_path, "caltech", train=16, test=4)
-    assert found["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 6, 6, 7, 7, 8, 8]
-    assert found["train"].items[2].path.parent.name == spelling.split()[1]
+    problem = check_split(office.TREE.find, tmp_path, "caltech", train=16, test=4)
+    assert problem["train"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 5, 5, 6, 6, 7, 7, 8, 8]
+    assert problem["train"].items[2].path.parent.name == spelling.split()[1]
 
 
 def test_published_counts_give_the_published_split(tmp_path: Path) -> None:

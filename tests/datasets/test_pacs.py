@@ -25,18 +25,18 @@ def test_constants_are_the_published_ones() -> None:
 @pytest.mark.parametrize("domain", pacs.DOMAINS)
 def test_folders(tmp_path: Path, base: str, domain: str) -> None:
     fill(tmp_path / base / domain, SMALL)
-    found = check_split(pacs.TREE.find, tmp_path, domain, train=17, test=4)
-    assert found["test"].labels.tolist() == [2, 3, 6, 6]
-    assert found["test"].items[0].path == tmp_path / base / domain / "giraffe" / "0002.jpg"
+    problem = check_split(pacs.TREE.find, tmp_path, domain, train=17, test=4)
+    assert problem["test"].labels.tolist() == [2, 3, 6, 6]
+    assert problem["test"].items[0].path == tmp_path / base / domain / "giraffe" / "0002.jpg"
 
 
 @pytest.mark.parametrize("base", ["", "PACS", "PACS/kfold"])
 def test_tars(tmp_path: Path, base: str) -> None:
     path = tmp_path / base / "photo.tar"
     write_tar(path, reversed(members("photo")))
-    found = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
-    assert [item.name for item in found["test"].items] == [members("photo")[i] for i in (8, 9, 18, 19)]
-    assert {item.path for item in found["train"].items} == {path}
+    problem = check_split(pacs.TREE.find, tmp_path, "photo", train=17, test=4)
+    assert [item.name for item in problem["test"].items] == [members("photo")[i] for i in (8, 9, 18, 19)]
+    assert {item.path for item in problem["train"].items} == {path}
 
 
 def test_folders_and_tars_give_the_same_split(tmp_path: Path) -> None:
@@ -85,13 +85,13 @@ def real() -> Path:
 
 @pytest.mark.parametrize(("domain", "test"), list(zip(pacs.DOMAINS, (334, 408, 468, 785), strict=True)))
 def test_real_tars_have_the_published_counts(real: Path, domain: str, test: int) -> None:
-    found = check_split(pacs.TREE.find, real, domain, train=pacs.COUNTS[domain] - test, test=test)
-    totals = [trees.class_counts(found[split].labels, pacs.CLASSES) for split in SPLITS]
+    problem = check_split(pacs.TREE.find, real, domain, train=pacs.COUNTS[domain] - test, test=test)
+    totals = [trees.class_counts(problem[split].labels, pacs.CLASSES) for split in SPLITS]
     counts = {name: totals[0][name] + totals[1][name] for name in pacs.CLASSES}
     assert trees.compare_counts(counts, pacs.CLASS_COUNTS[domain]) is None
     ordered = [line for line in (real / "PACS" / "list.txt").read_text().split() if line.startswith(f"{domain}/")]
-    assert [item.name for item in found["test"].items] == [n for i, n in enumerate(sorted(ordered)) if i % 10 >= 8]
-    for item in found["test"].items[::50]:
+    assert [item.name for item in problem["test"].items] == [n for i, n in enumerate(sorted(ordered)) if i % 10 >= 8]
+    for item in problem["test"].items[::50]:
         with item.path.open("rb") as file:
             file.seek(item.offset)
             content = file.read(item.length)

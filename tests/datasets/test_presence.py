@@ -100,9 +100,9 @@ def test_an_image_that_is_away_is_named(root: Path, away: Callable[[Path], None]
 
 
 def _holds(root: Path, split: object, path: Path) -> bool:
-    found = folders.find("a", split, source(root))  # type: ignore[arg-type]
-    assert isinstance(found, Listing)
-    return path in {item.path for item in found.items}
+    images = folders.find("a", split, source(root))  # type: ignore[arg-type]
+    assert isinstance(images, Listing)
+    return path in {item.path for item in images.items}
 
 
 def test_the_split_does_not_change_with_what_is_away(root: Path) -> None:
@@ -215,10 +215,10 @@ def test_predict_names_what_is_away(root: Path) -> None:
     (root / "shelf").mkdir()
     (root / "b" / "x").rename(root / "shelf" / "x")
     (root / "b" / "x").symlink_to(root / "shelf" / "x")  # a link to a folder is followed
-    found, _ = predicted.find([root / "a", root / "b"], CLASSES)
-    assert len(found) == 40
+    result, _ = predicted.find([root / "a", root / "b"], CLASSES)
+    assert len(result) == 40
     bad: list[str] = []
-    assert sum(len(batch.pictures) for batch in predicted.batches(found, 16, PLAIN, 8, 1, bad)) == 39
+    assert sum(len(batch.pictures) for batch in predicted.batches(result, 16, PLAIN, 8, 1, bad)) == 39
     assert len(bad) == 1 and "git annex get" in bad[0]
     to_link(root / "b" / "y" / "more", "/mnt/other")
     assert "b/y/more: cannot be read" in refusal_of(DataError, predicted.find, [root / "b"], CLASSES)

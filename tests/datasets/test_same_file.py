@@ -127,9 +127,9 @@ COMPOSED, DECOMPOSED = (unicodedata.normalize(form, "Läsion") for form in ("NFC
 def test_class_folders_of_sites_are_one_class(tmp_path: Path, first: str, second: str) -> None:
     fill(tmp_path / "Linux", {first: 5, "other": 5})
     fill(tmp_path / "Mac", {second: 5, "other": 5})
-    found = folders.survey(Source(tmp_path))
-    assert len(found.classes) == 2 and first in found.classes
-    assert [sum(found.classes[p.label] == first for p in site.pictures) for site in found.sites] == [5, 5]
+    survey = folders.survey(Source(tmp_path))
+    assert len(survey.classes) == 2 and first in survey.classes
+    assert [sum(survey.classes[p.label] == first for p in site.pictures) for site in survey.sites] == [5, 5]
     fill(tmp_path / "Linux", {second: 5}, first=5)
     assert "both name the class" in refusal_of(DataError, folders.survey, Source(tmp_path))
 
@@ -148,15 +148,15 @@ def test_two_folders_of_one_site_are_refused(root: Path) -> None:
 
 
 def test_a_stated_site_finds_its_folder_in_another_spelling(root: Path) -> None:
-    found = folders.survey(Source(root, classes=CLASSES), ("A", "B"))
-    assert [len(site.pictures) for site in found.sites] == [20, 20]
+    survey = folders.survey(Source(root, classes=CLASSES), ("A", "B"))
+    assert [len(site.pictures) for site in survey.sites] == [20, 20]
 
 
 def test_sites_of_a_table_are_one_name(root: Path) -> None:
     rows = [row[:-1] + "A" if i % 3 else row for i, row in enumerate(rows_of("a"))]
     write(root, *rows, *rows_of("b"))
-    found = folders.survey(Source(root))
-    assert [(site.domain, len(site.pictures)) for site in found.sites] == [("A", 20), ("b", 20)]
+    survey = folders.survey(Source(root))
+    assert [(site.domain, len(site.pictures)) for site in survey.sites] == [("A", 20), ("b", 20)]
 
 
 def test_patients_in_two_spellings_stay_on_one_side(root: Path) -> None:

@@ -277,11 +277,11 @@ def test_arrays_are_mended_from_their_file(tmp_path: Path, kept: Path) -> None:
         np.arange(COUNT, dtype=np.uint8)[:, None, None, None] + np.zeros((1, 64, 64, 3), np.uint8),
     )
     file.write_bytes(b"1")
-    found = Arrays((file,), lambda: ImageSet(x, np.zeros(COUNT, np.int64)))
-    cache.load(PART, found)
+    result = Arrays((file,), lambda: ImageSet(x, np.zeros(COUNT, np.int64)))
+    cache.load(PART, result)
     damage(kept, 90, 120)
     finished: list[int] = []
-    assert np.array_equal(cache.load(PART, found, progress=finished.append).x, x)
+    assert np.array_equal(cache.load(PART, result, progress=finished.append).x, x)
     assert finished == [85]
 
 

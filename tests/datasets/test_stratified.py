@@ -18,8 +18,8 @@ def test_every_class_has_its_share_and_at_least_one_image_on_both_sides() -> Non
     labels = [0] * 8 + [1] * 22 + [2] * 2 + [3]
     units = names(8, "normal") + names(22, "benign") + names(2, "malignant") + names(1, "rare")
     test = split(labels, units, 0.2, 0)
-    found = Counter(np.array(labels)[test].tolist())
-    assert (found[0], found[1], found[2], found[3]) == (2, 4, 1, 0)
+    result = Counter(np.array(labels)[test].tolist())
+    assert (result[0], result[1], result[2], result[3]) == (2, 4, 1, 0)
     assert uncovered(labels, test) == [(3, True)]  # one image: it is trained on
 
 

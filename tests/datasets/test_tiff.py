@@ -56,8 +56,8 @@ def test_each_lossless_compression_gives_the_pixels(compression: str | None, sha
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_16_bits_are_divided_by_257(order: str) -> None:
     wanted = np.rint(GREY / 257).astype(np.uint8)
-    found = pixels(made(GREY.astype(f"{order}u2").tobytes(), order))
-    assert np.array_equal(found, np.repeat(wanted[..., None], 3, axis=2))
+    values = pixels(made(GREY.astype(f"{order}u2").tobytes(), order))
+    assert np.array_equal(values, np.repeat(wanted[..., None], 3, axis=2))
 
 
 def test_white_at_zero_is_inverted_in_16_bits_as_in_8() -> None:
@@ -70,8 +70,8 @@ def test_white_at_zero_is_inverted_in_16_bits_as_in_8() -> None:
 def test_12_bits_have_the_range_of_12_bits() -> None:
     values = np.arange(64) * 65  # 0 to 4095
     bits = "".join(f"{value:012b}" for value in values.tolist())
-    found = pixels(made(int(bits, 2).to_bytes(96, "big"), t258=12))
-    assert np.array_equal(found[..., 0].ravel(), np.rint(values / 4095 * 255))
+    result = pixels(made(int(bits, 2).to_bytes(96, "big"), t258=12))
+    assert np.array_equal(result[..., 0].ravel(), np.rint(values / 4095 * 255))
 
 
 def test_a_window_is_what_becomes_black_and_white() -> None:
@@ -137,8 +137,8 @@ def test_only_tags_of_the_pixels_get_as_far_as_pillow() -> None:
     data = bytes(1 << 20)
     listed = b"".join(struct.pack("<HHII", *tag) for tag in sorted(tags))
     content = struct.pack("<2sHI", b"II", 42, 8 + len(data)) + data + struct.pack("<H", len(tags)) + listed + bytes(4)
-    found, _ = tiff.reduced(content, "a.tif")
-    image = Image.open(io.BytesIO(found))
+    result, _ = tiff.reduced(content, "a.tif")
+    image = Image.open(io.BytesIO(result))
     assert set(image.tag_v2) == {256, 257, 273}  # type: ignore[attr-defined]
 
 

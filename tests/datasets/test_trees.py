@@ -32,15 +32,15 @@ def test_folders_are_listed_by_class_and_file_name(tmp_path: Path) -> None:
     (tmp_path / "dog" / ".hidden.jpg").write_bytes(b"x")
     (tmp_path / "dog" / "notes.txt").write_bytes(b"x")
     (tmp_path / "readme.jpg").write_bytes(b"x")
-    found = trees.list_folders(tmp_path, CLASSES, aliases={"kitty": "cat"})
-    assert found.labels.tolist() == [0, 0, 1, 2] and found.labels.dtype == np.int64
-    assert [item.path.relative_to(tmp_path).as_posix() for item in found.items] == [
+    result = trees.list_folders(tmp_path, CLASSES, aliases={"kitty": "cat"})
+    assert result.labels.tolist() == [0, 0, 1, 2] and result.labels.dtype == np.int64
+    assert [item.path.relative_to(tmp_path).as_posix() for item in result.items] == [
         "dog/0000.jpg",
         "dog/0001.jpg",
         "kitty/0000.jpg",
         "Owl/0000.jpg",
     ]
-    assert all(item == Item(item.path, str(item.path)) for item in found.items)
+    assert all(item == Item(item.path, str(item.path)) for item in result.items)
 
 
 def test_folders_of_a_relative_path_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,21 +84,21 @@ def test_tar_is_listed_by_class_and_file_name(tmp_path: Path, kind: int, monkeyp
     path = tmp_path / "art.tar"
     long = f"./deep/{'x' * 90}/Art/DOG/3.jpg"  # longer than the name field of a header
     write_tar(path, [*NAMES, long, "art/dog/._1.jpg", "art/list.txt"])
-    found = trees.list_tar(path, ("art",), CLASSES)
+    members = trees.list_tar(path, ("art",), CLASSES)
     wanted = [f"art/{name}/{number}.jpg" for name in CLASSES for number in (1, 10, 2)]
     wanted.insert(3, long)
     content = path.read_bytes()
-    assert [item.name for item in found.items] == wanted
-    assert found.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
-    for item in found.items:
+    assert [item.name for item in members.items] == wanted
+    assert members.labels.tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    for item in members.items:
         assert item.path == path and content[item.offset : item.offset + item.length].decode() == item.name
 
 
 def test_later_member_of_the_same_name_counts(tmp_path: Path) -> None:
     write_tar(tmp_path / "art.tar", [*NAMES, NAMES[0]])
-    found = trees.list_tar(tmp_path / "art.tar", ("art",), CLASSES)
-    assert len(found) == len(NAMES)
-    last = max(found.items, key=lambda item: item.offset)
+    members = trees.list_tar(tmp_path / "art.tar", ("art",), CLASSES)
+    assert len(members) == len(NAMES)
+    last = max(members.items, key=lambda item: item.offset)
     assert last.name == NAMES[0]
 
 
@@ -193,5 +193,5 @@ def test_split_by_tens_takes_the_last_two_of_every_ten(count: int) -> None:
 def test_places_are_found_along_optional_folders_of_any_case(tmp_path: Path) -> None:
     for name in ("pacs/KFOLD", "kfold", "other/kfold"):
         (tmp_path / name).mkdir(parents=True)
-    found = trees.places(tmp_path, ("pacs",), ("kfold",))
-    assert [path.relative_to(tmp_path).as_posix() for path in found] == [".", "pacs", "kfold", "pacs/KFOLD"]
+    result = trees.places(tmp_path, ("pacs",), ("kfold",))
+    assert [path.relative_to(tmp_path).as_posix() for path in result] == [".", "pacs", "kfold", "pacs/KFOLD"]

@@ -46,8 +46,8 @@ def test_split_70_30_is_even_and_complete(count: int) -> None:
 @pytest.mark.parametrize("inside", ["", "full"])
 def test_domain_class_folders(tmp_path: Path, base: str, domain: str, folder: str, inside: str) -> None:
     fill(tmp_path / base / folder / inside, NUMBERS if inside else SMALL)
-    found = check_split(vlcs.TREE.find, tmp_path, domain, train=14, test=6)
-    assert set(found["test"].labels.tolist()) == {0, 1, 2, 3, 4}
+    problem = check_split(vlcs.TREE.find, tmp_path, domain, train=14, test=6)
+    assert set(problem["test"].labels.tolist()) == {0, 1, 2, 3, 4}
 
 
 def test_official_split_folders(tmp_path: Path) -> None:
@@ -56,10 +56,10 @@ def test_official_split_folders(tmp_path: Path) -> None:
     fill(folder / "crossval", {"0": 1, "4": 2}, first=4)
     fill(folder / "test", dict.fromkeys("01234", 2))
     fill(folder / "full", dict.fromkeys("01234", 9))
-    found = check_split(vlcs.TREE.find, tmp_path, "sun", train=23, test=10)
-    assert found["test"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert found["train"].labels.tolist() == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 6
-    assert found["train"].items[4].path == folder / "crossval" / "0" / "0004.jpg"
+    problem = check_split(vlcs.TREE.find, tmp_path, "sun", train=23, test=10)
+    assert problem["test"].labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert problem["train"].labels.tolist() == [0] * 5 + [1] * 4 + [2] * 4 + [3] * 4 + [4] * 6
+    assert problem["train"].items[4].path == folder / "crossval" / "0" / "0004.jpg"
 
 
 def test_official_split_without_crossval(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ METHOD = ("server.py", "node.py", "equal-domains.yaml")
 
 def blocks() -> dict[str, str]:
     """Return the page's files by path: each block names its own in its first line."""
-    found = re.findall(r"```(?:python|yaml|toml)\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    return dict(found)
+    result = re.findall(r"```(?:python|yaml|toml)\n# (\S+)\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    return dict(result)
 
 
 def test_the_page_shows_the_package() -> None:

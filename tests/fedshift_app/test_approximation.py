@@ -85,13 +85,13 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
 
 
 def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
-    found = compare([run.folder for run in runs.values()])
-    assert [row.label for row in found.numbers.rows] == ["fedavg", LABEL]
-    assert TOLD in found.numbers.notes
-    for text in (found.text(), found.markdown(), found.html()):
+    table = compare([run.folder for run in runs.values()])
+    assert [row.label for row in table.numbers.rows] == ["fedavg", LABEL]
+    assert TOLD in table.numbers.notes
+    for text in (table.text(), table.markdown(), table.html()):
         assert LABEL in text
-    assert [row["row"] for row in csv.DictReader(io.StringIO(found.csv()))] == ["fedavg", LABEL]
-    content = json.loads(found.json())
+    assert [row["row"] for row in csv.DictReader(io.StringIO(table.csv()))] == ["fedavg", LABEL]
+    content = json.loads(table.json())
     assert [(row["row"], row["method"]) for row in content["rows"]] == [("fedavg", "fedavg"), (LABEL, NAME)]
     assert TOLD in content["notes"]
     assert TOLD not in compare([runs["fedavg"].folder]).numbers.notes
@@ -112,7 +112,7 @@ def test_sweeps() -> None:
 
 def test_costs() -> None:
     table = costs.run(["fedavg", NAME, "handwritten", "nodes=2", *TINY.split()])
-    assert [one["label"] for one in json.loads(table.json())["costs"]] == ["fedavg", LABEL]
+    assert [cost["label"] for cost in json.loads(table.json())["costs"]] == ["fedavg", LABEL]
     rows = [line for line in table.text().splitlines() if line.startswith(NAME)]
     assert len(rows) == 1 and rows[0].startswith(f"{LABEL}  ")
     assert f"| {LABEL} | " in table.markdown() and table.markdown().count(NAME) == 1
@@ -120,8 +120,8 @@ def test_costs() -> None:
 
 def test_a_dry_run() -> None:
     for name in ("fedavg", NAME):
-        asked = ["run", "handwritten", f"method={name}", "nodes=2", "engine=inline", *TINY.split(), "--dry-run"]
-        ended = CliRunner().invoke(cli.app, asked)
+        requests = ["run", "handwritten", f"method={name}", "nodes=2", "engine=inline", *TINY.split(), "--dry-run"]
+        ended = CliRunner().invoke(cli.app, requests)
         assert ended.exit_code == 0, ended.output
         _, _, result = ended.output.partition("\nestimate\n")
         assert (TOLD in " ".join(result.split())) == (name == NAME)
@@ -152,11 +152,11 @@ def test_claims_are_not_decided_by_it(tmp_path: Path) -> None:
             },
         }  # fmt: skip
         (tmp_path / f"{name}-{seed}.json").write_text(json.dumps(summary))
-    found = claims([tmp_path])
-    (claim,) = [one for one in found.claims if one.table == "fedseproto.table2pacs"]
+    checked = claims([tmp_path])
+    (claim,) = [one for one in checked.claims if one.table == "fedseproto.table2pacs"]
     assert (claim.row, claim.runs) == ("FedMLP", f"{tmp_path.name}: {LABEL}")
     assert (claim.verdict, claim.why) == (NOT_COMPARABLE, "an approximation")
-    for text in (found.text(), found.markdown(), found.json()):
+    for text in (checked.text(), checked.markdown(), checked.json()):
         assert LABEL in text and "an approximation" in text
 
 
@@ -165,8 +165,14 @@ def test_trackers(tracker: str, tmp_path: Path) -> None:
     pytest.importorskip(
         tracker, reason=f"{config_trackers.CALLED[tracker]} is not installed: extra {config_trackers.EXTRAS[tracker]}"
     )
-    asked = {"experiment": "handwritten", "rounds": 1, "set": TINY, "output-dir": str(tmp_path), "tracking": tracker}
-    folder = runner.run_inline(asked | {"method": NAME}, 2)
+    requested = {
+        "experiment": "handwritten",
+        "rounds": 1,
+        "set": TINY,
+        "output-dir": str(tmp_path),
+        "tracking": tracker,
+    }
+    folder = runner.run_inline(requested | {"method": NAME}, 2)
     assert FOLDERS in folder.name  # what TensorBoard calls the run
     if tracker == "tensorboard":
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -179,7 +185,7 @@ def test_trackers(tracker: str, tmp_path: Path) -> None:
         from mlflow.tracking import MlflowClient
 
         client = MlflowClient(tracking_uri=trackers.store_in(tmp_path))
-        (shown,) = client.search_runs([one.experiment_id for one in client.search_experiments()])
+        (shown,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
         assert (shown.info.run_name, shown.data.params["approximation"]) == (folder.name, WHY)
 
 

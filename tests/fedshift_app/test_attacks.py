@@ -42,11 +42,11 @@ def lying(lie: Lie, record: str = "arrays", rounds: tuple[int, ...] = (1, 2)) ->
     """Return a grid in which one node lies about its weights, or about what it contributes besides."""
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            config = asked.content.config_records["config"]
-            training = asked.metadata.message_type == MessageType.TRAIN
+        def pass_on(self, request: Message, reply: Message) -> Message:
+            config = request.content.config_records["config"]
+            training = request.metadata.message_type == MessageType.TRAIN
             if training and config["node-index"] == LIAR and config["server-round"] in rounds:
-                sent, values = (decode(message.content.array_records[record]) for message in (asked, reply))
+                sent, values = (decode(message.content.array_records[record]) for message in (request, reply))
                 reply.content[record] = encode(values | lie(sent, values))
             return reply
 
@@ -126,12 +126,12 @@ def announcing(images: int, times: float) -> type[ListeningGrid]:
     """Return a grid in which one node announces so many images of a class, and goes so far the other way."""
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            kind, liar = asked.metadata.message_type, asked.metadata.dst_node_id == 1000 + LIAR
+        def pass_on(self, request: Message, reply: Message) -> Message:
+            kind, liar = request.metadata.message_type, request.metadata.dst_node_id == 1000 + LIAR
             if liar and kind == MessageType.QUERY and images:
                 reply.content.metric_records["metrics"]["class-counts"] = [images] * 10
             if liar and kind == MessageType.TRAIN:
-                sent, values = (decode(message.content.array_records["arrays"]) for message in (asked, reply))
+                sent, values = (decode(message.content.array_records["arrays"]) for message in (request, reply))
                 reply.content["arrays"] = encode(
                     {name: sent[name] - times * (values[name] - sent[name]) for name in sent}
                 )
@@ -212,7 +212,7 @@ def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: Inli
 
 
 @pytest.mark.parametrize(
-    ("asked", "nodes", "reason"),
+    ("settings", "nodes", "reason"),
     [
         ("robust=krum", 4, "robust=krum with aggregation.malicious=1 needs 5 nodes or more in each round, found 4"),
         ("robust=trimmed_mean", 4, "robust=trimmed_mean with aggregation.trim=0.2 needs 5 nodes or more in each round"),
@@ -221,9 +221,9 @@ def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: Inli
     ],
 )  # fmt: skip
 def test_too_few_nodes_are_told_before_the_first_round(
-    asked: str, nodes: int, reason: str, run_inline: InlineRun, tmp_path: Path
+    settings: str, nodes: int, reason: str, run_inline: InlineRun, tmp_path: Path
 ) -> None:
-    said = refusal_of(FederationError, run_inline, nodes=nodes, rounds=1, set=f"{SHORT} aggregation.{asked}")
+    said = refusal_of(FederationError, run_inline, nodes=nodes, rounds=1, set=f"{SHORT} aggregation.{settings}")
     assert reason in said
     assert not (tmp_path / "runs").exists()
 
@@ -246,12 +246,12 @@ def test_a_method_that_merges_in_its_own_way_is_refused_with_those_that_do_not(m
     with monkeypatch.context() as patch:
         patch.setattr(Method, "strategy_class", lambda m: Own if m.name == "fedprox" else strategy_class(m))
         assert resolve({"method": "fedprox"}).aggregation.robust == "none"
-        asked = {"method": "fedprox", "set": "aggregation.robust=clip"}
-        result = refusal_of(ConfigError, resolve, asked)
+        requested = {"method": "fedprox", "set": "aggregation.robust=clip"}
+        result = refusal_of(ConfigError, resolve, requested)
         assert result.startswith(
             "aggregation.robust=clip: 'fedprox' merges weights by its own rule; robust averages go"
         )
         able = result.rsplit("with ", 1)[1].split(", ")
         assert {"fedavg", "f2dc", "fedcode"} <= set(able)
         assert "fedprox" not in able
-    assert resolve(asked).aggregation.robust == "clip"
+    assert resolve(requested).aggregation.robust == "clip"

@@ -109,12 +109,12 @@ class Federation:
 
     def serverapps(self) -> list[int]:
         """Return the processes of ServerApps that are there."""
-        mark, found = self.flower.env[processes.MARK], []
+        mark, result = self.flower.env[processes.MARK], []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if "flwr-serverapp" in " ".join(process.cmdline()) and process.environ().get(processes.MARK) == mark:
-                    found.append(process.pid)
-        return found
+                    result.append(process.pid)
+        return result
 
     def kill_superlink(self) -> None:
         """Kill the SuperLink and wait for its SuperExec to end; the ServerApp does not, and looks for it."""

@@ -104,8 +104,8 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
                 assert norm.running_var is not None
                 norm.running_var *= (n - 1) / n
             state = client.model.eval().state_dict()
-            for name, found in own.items():
-                torch.testing.assert_close(found, state[name], rtol=5e-5, atol=1e-7)  # of 3600 values, 3e-4 apart
+            for name, result in own.items():
+                torch.testing.assert_close(result, state[name], rtol=5e-5, atol=1e-7)  # of 3600 values, 3e-4 apart
             assert right(test) == pytest.approx(score_with("bn=own"))
         for norm, hook in zip(norms, noted, strict=True):  # the model may be the next client's too
             norm.momentum = 0.1
@@ -181,10 +181,10 @@ def test_the_model_with_retaken_statistics_is_kept_and_training_goes_on_with_the
     run = finished_run(rounds=2, set=f"{QUICK} {KEEP}")
     assert run.results["domains"] == plain.results["domains"]
     assert run.results["others"] == plain.results["others"]
-    found, before = kept(run), kept(plain)
-    assert run.results["weights_sha256"] == weights_hash(found.weights) != plain.results["weights_sha256"]
-    assert weights_hash(found.carried_on) == weights_hash(before.weights)
-    changed = {name for name, array in found.weights.items() if not np.array_equal(array, before.weights[name])}
+    result, before = kept(run), kept(plain)
+    assert run.results["weights_sha256"] == weights_hash(result.weights) != plain.results["weights_sha256"]
+    assert weights_hash(result.carried_on) == weights_hash(before.weights)
+    changed = {name for name, array in result.weights.items() if not np.array_equal(array, before.weights[name])}
     assert changed == {f"encoder.{place}.{key}" for place in (1, 5) for key in (BN_MEAN, BN_VAR)}
     assert not list((plain.folder / "checkpoint").glob("averaged-*"))
 

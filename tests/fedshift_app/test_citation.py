@@ -21,11 +21,11 @@ LINK = re.compile(r"https://(?:arxiv\.org|doi\.org|openreview\.net)/[^)\s]+")
 
 def test_each_method_with_a_paper_has_one_reference() -> None:
     for name in (name for name in registry.METHODS if registry.METHODS.origin(name) == OURS):
-        found = [one for one in CITED if name in one["keywords"]]
+        values = [one for one in CITED if name in one["keywords"]]
         venue = registry.get(name).venue
-        assert len(found) == (venue != NO_PAPER), name
-        if found and not venue.startswith("arXiv"):
-            assert str(found[0]["year"]) in venue, name
+        assert len(values) == (venue != NO_PAPER), name
+        if values and not venue.startswith("arXiv"):
+            assert str(values[0]["year"]) in venue, name
 
 
 def test_a_reference_is_what_the_methods_page_says() -> None:

@@ -357,9 +357,9 @@ def test_nobody_else_reads_what_export_wrote(fedshift: Command, tmp_path: Path) 
         assert fedshift("export", "handwritten", "nodes=4", "-o", "out").code == 0
     finally:
         os.umask(before)
-    found = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
-    assert [path.stat().st_mode & 0o777 for path in found if path.is_dir()] == [0o700] * 5
-    assert [path.stat().st_mode & 0o777 for path in found if path.is_file()] == [0o600] * 8
+    collected = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
+    assert [path.stat().st_mode & 0o777 for path in collected if path.is_dir()] == [0o700] * 5
+    assert [path.stat().st_mode & 0o777 for path in collected if path.is_file()] == [0o600] * 8
 
 
 def test_export_divides_a_domain(fedshift: Command, tmp_path: Path) -> None:

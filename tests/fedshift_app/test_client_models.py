@@ -50,20 +50,20 @@ class Traffic:
         traffic = self
 
         class Grid(ListeningGrid):
-            def pass_on(self, asked: Message, reply: Message) -> Message | None:
-                traffic.seen.append((asked, reply))
-                return reply if traffic.change is None else traffic.change(asked, reply)
+            def pass_on(self, message: Message, reply: Message) -> Message | None:
+                traffic.seen.append((message, reply))
+                return reply if traffic.change is None else traffic.change(message, reply)
 
         return Grid(*args)
 
     def of(self, kind: str, server_round: int) -> list[tuple[dict[str, Any], Message, Message]]:
         """Return the config record, question and reply of each message of a kind in a round."""
-        found = []
-        for asked, reply in self.seen:
-            config = dict(asked.content.config_records["config"])
-            if asked.metadata.message_type == kind and config[SERVER_ROUND] == server_round:
-                found.append((config, asked, reply))
-        return found
+        collected = []
+        for requested, reply in self.seen:
+            config = dict(requested.content.config_records["config"])
+            if requested.metadata.message_type == kind and config[SERVER_ROUND] == server_round:
+                collected.append((config, requested, reply))
+        return collected
 
 
 def numbers(message: Message) -> dict[str, Any]:
@@ -111,12 +111,12 @@ def test_scoring_changes_neither_weights_nor_losses() -> None:
 
 def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> None:
     with_part, without = make_client("cnn", "average", image_set(11, seed=4)), make_client("cnn", "average")
-    asked = {DOMAINS: [], VALIDATION: True}
-    loss, images, metrics = with_part.evaluate(shared(with_part), asked)
+    requested = {DOMAINS: [], VALIDATION: True}
+    loss, images, metrics = with_part.evaluate(shared(with_part), requested)
     assert (loss, images) == (0.0, 0)
     assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT}
     assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, seed=4))[0], 11)
-    assert without.evaluate(shared(without), asked)[2] == {}
+    assert without.evaluate(shared(without), requested)[2] == {}
     assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
 
 
@@ -146,18 +146,18 @@ def test_the_last_five_rounds_and_the_numbers_of_the_run_stay_as_they_were(run_i
     for config, _, reply in traffic.of(MessageType.TRAIN, 2):
         assert config[LOCAL_DOMAINS] == NAMES
         result = run.rounds[1]["client_models"]["matrix"][str(config["node-index"])]
-        found = numbers(reply)
-        assert result == {name: 100 * found[LOCAL_CORRECT + name] / found[LOCAL_COUNT + name] for name in NAMES}
-    found = run.results["client_models"]
-    assert set(found) == {"averaged_rounds", "matrix", "by_domain", "lta", "ata", "gata", "gasa", "cprr"}
-    assert found["averaged_rounds"] == 5
+        outcome = numbers(reply)
+        assert result == {name: 100 * outcome[LOCAL_CORRECT + name] / outcome[LOCAL_COUNT + name] for name in NAMES}
+    outcome = run.results["client_models"]
+    assert set(outcome) == {"averaged_rounds", "matrix", "by_domain", "lta", "ata", "gata", "gasa", "cprr"}
+    assert outcome["averaged_rounds"] == 5
     lines = [line["client_models"] for line in run.rounds[1:]]
     for key in ("lta", "gata", "gasa"):
-        assert found[key] == pytest.approx(np.mean([line[key] for line in lines]))
-    assert found["lta"] == pytest.approx(found["gasa"])  # nodes of a domain share its test set
-    assert found["gata"] == pytest.approx(np.mean(list(found["ata"].values())))
-    assert found["cprr"] == pytest.approx(100 * found["gata"] / found["gasa"])
-    assert list(found["ata"]) == NAMES
+        assert outcome[key] == pytest.approx(np.mean([line[key] for line in lines]))
+    assert outcome["lta"] == pytest.approx(outcome["gasa"])  # nodes of a domain share its test set
+    assert outcome["gata"] == pytest.approx(np.mean(list(outcome["ata"].values())))
+    assert outcome["cprr"] == pytest.approx(100 * outcome["gata"] / outcome["gasa"])
+    assert list(outcome["ata"]) == NAMES
 
 
 def untouched(line: dict[str, Any]) -> dict[str, Any]:
@@ -167,21 +167,21 @@ def untouched(line: dict[str, Any]) -> dict[str, Any]:
 def test_a_scored_model_is_the_one_that_the_node_sends(run_inline: InlineRun) -> None:
     sent: list[ArrayRecord] = []  # the server takes the weights out of a reply
 
-    def keep(asked: Message, reply: Message) -> Message:
+    def keep(message: Message, reply: Message) -> Message:
         sent.append(reply.content.array_records["arrays"])
         return reply
 
     traffic = Traffic(of_node(2, MessageType.TRAIN, keep))
     run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=every", grid=traffic.make)
-    ((config, asked, reply),) = [seen for seen in traffic.of(MessageType.TRAIN, 1) if seen[0]["node-index"] == 2]
+    ((config, message, reply),) = [seen for seen in traffic.of(MessageType.TRAIN, 1) if seen[0]["node-index"] == 2]
     cfg, where = setup.open_message(
-        asked.content.config_records["config"], make_context(1, {"partition-id": 2, "num-partitions": 4}, {})
+        message.content.config_records["config"], make_context(1, {"partition-id": 2, "num-partitions": 4}, {})
     )
     client = setup.make_client(cfg, where, 2)
     (arrays,) = sent
     metrics = client.evaluate([arrays[name].numpy() for name in client.shared_names], {DOMAINS: NAMES})[2]
-    found = numbers(reply)
-    assert {name: metrics[CORRECT + name] for name in NAMES} == {name: found[LOCAL_CORRECT + name] for name in NAMES}
+    result = numbers(reply)
+    assert {name: metrics[CORRECT + name] for name in NAMES} == {name: result[LOCAL_CORRECT + name] for name in NAMES}
     assert set(run.rounds[0]["losses"]) == {"loss", "loss/ce"}
     assert config["server-round"] == 1
 
@@ -189,18 +189,18 @@ def test_a_scored_model_is_the_one_that_the_node_sends(run_inline: InlineRun) ->
 def of_node(index: int, kind: str, change: Change) -> Change:
     """Return ``change`` for the replies of one node to one kind of message."""
 
-    def only(asked: Message, reply: Message) -> Message | None:
-        config = asked.content.config_records["config"]
-        concerned = asked.metadata.message_type == kind and config.get("node-index") == index
-        return change(asked, reply) if concerned else reply
+    def only(message: Message, reply: Message) -> Message | None:
+        config = message.content.config_records["config"]
+        concerned = message.metadata.message_type == kind and config.get("node-index") == index
+        return change(message, reply) if concerned else reply
 
     return only
 
 
 def test_lta_is_taken_on_the_nodes_own_test_sets_where_it_tells_them(run_inline: InlineRun) -> None:
-    def tell(asked: Message, reply: Message) -> Message:
-        if asked.metadata.message_type == MessageType.TRAIN:
-            index = int(str(asked.content.config_records["config"]["node-index"]))
+    def tell(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == MessageType.TRAIN:
+            index = int(str(message.content.config_records["config"]["node-index"]))
             fields = {LOCAL_OWN_CORRECT: index, LOCAL_OWN_COUNT: 4}
             reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
         return reply
@@ -223,18 +223,18 @@ def test_where_nodes_cut_off_test_sets_of_their_own_lta_is_taken_on_them(run_inl
     assert run.results["client_models"]["lta"] == pytest.approx(np.mean(own))
 
 
-def fail(asked: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=asked)
+def fail(message: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=message)
 
 
 def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(run_inline: InlineRun) -> None:
     traffic = Traffic(of_node(2, MessageType.TRAIN, fail))
     run = run_inline(rounds=1, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
-    found = run.results["client_models"]
-    assert list(found["matrix"]) == ["0", "1", "3"]
-    assert found["ata"]["street"] is None and None not in (found["ata"]["scan"], found["lta"], found["gasa"])
-    assert found["gata"] is None and found["cprr"] is None
-    assert found["why_missing"] == "no node of some domain trained and scored its model"
+    result = run.results["client_models"]
+    assert list(result["matrix"]) == ["0", "1", "3"]
+    assert result["ata"]["street"] is None and None not in (result["ata"]["scan"], result["lta"], result["gasa"])
+    assert result["gata"] is None and result["cprr"] is None
+    assert result["why_missing"] == "no node of some domain trained and scored its model"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(ru
 def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
     lie: dict[str, float], reason: str, run_inline: InlineRun
 ) -> None:
-    def change(asked: Message, reply: Message) -> Message:
+    def change(message: Message, reply: Message) -> Message:
         reply.content["metrics"] = MetricRecord(numbers(reply) | lie)
         return reply
 
@@ -263,7 +263,7 @@ def test_a_node_that_says_nonsense_about_its_own_model_is_left_out(
 
 
 def test_a_node_that_says_nothing_about_its_own_model_has_no_row_and_its_weights_count(run_inline: InlineRun) -> None:
-    def change(asked: Message, reply: Message) -> Message:
+    def change(message: Message, reply: Message) -> Message:
         kept = {name: value for name, value in numbers(reply).items() if not name.startswith("local")}
         reply.content["metrics"] = MetricRecord(kept)
         return reply
@@ -289,21 +289,23 @@ def test_in_a_part_of_the_federation_rows_are_those_that_trained(run_inline: Inl
 def test_real_nodes_score_on_their_own_test_images_and_the_rest_says_why_not(
     run_inline: InlineRun, capsys: Any
 ) -> None:
-    def as_real(asked: Message, reply: Message) -> Message:
-        if asked.metadata.message_type == MessageType.QUERY:
+    def as_real(message: Message, reply: Message) -> Message:
+        if message.metadata.message_type == MessageType.QUERY:
             reply.content["metrics"] = MetricRecord(numbers(reply) | {"shared-test": 0})
         return reply
 
     traffic = Traffic(as_real)
     run = run_inline(rounds=1, nodes=5, set=f"{TINY} evaluate.client_models=last", grid=traffic.make)
-    asked = {config["node-index"]: config[LOCAL_DOMAINS] for config, _, _ in traffic.of(MessageType.TRAIN, 1)}
-    assert asked == {0: ["scan"], 1: ["texture"], 2: ["street"], 3: ["sketch"], 4: ["scan"]}
-    found = run.results["client_models"]
-    assert {index: list(row) for index, row in found["matrix"].items()} == {str(i): own for i, own in asked.items()}
-    assert found["lta"] == pytest.approx(np.mean([value for row in found["matrix"].values() for value in row.values()]))
-    assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [dict.fromkeys(NAMES), None, None, None]
-    assert "nodes have test images of their own only" in found["why_missing"]
-    assert f"missing: {found['why_missing']}" in capsys.readouterr().out
+    message = {config["node-index"]: config[LOCAL_DOMAINS] for config, _, _ in traffic.of(MessageType.TRAIN, 1)}
+    assert message == {0: ["scan"], 1: ["texture"], 2: ["street"], 3: ["sketch"], 4: ["scan"]}
+    result = run.results["client_models"]
+    assert {index: list(row) for index, row in result["matrix"].items()} == {str(i): own for i, own in message.items()}
+    assert result["lta"] == pytest.approx(
+        np.mean([value for row in result["matrix"].values() for value in row.values()])
+    )
+    assert [result[key] for key in ("ata", "gata", "gasa", "cprr")] == [dict.fromkeys(NAMES), None, None, None]
+    assert "nodes have test images of their own only" in result["why_missing"]
+    assert f"missing: {result['why_missing']}" in capsys.readouterr().out
 
 
 # --- the global model every so many rounds ----------------------------------------------------------------
@@ -341,12 +343,12 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
     right = {1: (0.9, 3), 2: (0.1, 9), 3: (0.5, 5)}
     queried = count()
 
-    def answer(asked: Message, reply: Message) -> Message:
-        config = asked.content.config_records["config"]
-        if asked.metadata.message_type == MessageType.QUERY:  # of nodes 0 to 4, one after another
+    def answer(message: Message, reply: Message) -> Message:
+        config = message.content.config_records["config"]
+        if message.metadata.message_type == MessageType.QUERY:  # of nodes 0 to 4, one after another
             fields = {NUM_VALIDATION: 50 if next(queried) == 4 else 10}
             reply.content["metrics"] = MetricRecord(numbers(reply) | fields)
-        if asked.metadata.message_type == MessageType.EVALUATE:
+        if message.metadata.message_type == MessageType.EVALUATE:
             share, others = right[int(str(config[SERVER_ROUND]))]
             images = {0: 10, 4: 50}.get(int(str(config["node-index"])), 10)
             correct = round(share * images) if config["node-index"] in (0, 4) else others
@@ -356,9 +358,11 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
 
     traffic = Traffic(answer)
     run = run_inline(rounds=3, nodes=5, set=f"{TINY} allocation.validation_fraction=0.2", grid=traffic.make)
-    asked = {config["node-index"]: (config[DOMAINS], config[VALIDATION]) for config, _, _ in traffic.of("evaluate", 1)}
+    message = {
+        config["node-index"]: (config[DOMAINS], config[VALIDATION]) for config, _, _ in traffic.of("evaluate", 1)
+    }
     # Node 4 is a second one of scan, for which node 0 answers: it scores its validation part only.
-    assert asked == {i: ([name], True) for i, name in enumerate(NAMES)} | {4: ([], True)}
+    assert message == {i: ([name], True) for i, name in enumerate(NAMES)} | {4: ([], True)}
     others = NAMES[1:]
     assert run.rounds[0]["validation"] == {"scan": 90} | dict.fromkeys(others, 30)
     assert run.rounds[1]["validation"] == {"scan": 10} | dict.fromkeys(others, 90)
@@ -381,7 +385,7 @@ def test_with_parts_of_their_own(run_inline: InlineRun, capsys: Any) -> None:
 def test_a_node_that_fails_to_validate_is_named_and_its_domain_goes_on(run_inline: InlineRun) -> None:
     """Node 0 answers nonsense, so node 4 is asked for scan; its validation part was scored already, once."""
 
-    def lie(asked: Message, reply: Message) -> Message:
+    def lie(message: Message, reply: Message) -> Message:
         reply.content["metrics"] = MetricRecord(numbers(reply) | {VALIDATION_CORRECT: 3, VALIDATION_COUNT: 8})
         return reply
 

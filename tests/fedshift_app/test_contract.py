@@ -108,7 +108,7 @@ class Recorded:
 @functools.cache
 def recorded(method: str, base: Path) -> Recorded:
     """Make the method's short run; once in each process, several tests look at it."""
-    asked: list[Message] = []
+    requests: list[Message] = []
     replies: list[Message] = []
     grids: list[ListeningGrid] = []
 
@@ -119,7 +119,7 @@ def recorded(method: str, base: Path) -> Recorded:
 
         def pass_on(self, question: Message, reply: Message) -> Message:
             if question.metadata.message_type == MessageType.TRAIN:
-                asked.append(question)
+                requests.append(question)
                 replies.append(reply)
             return reply
 
@@ -128,7 +128,7 @@ def recorded(method: str, base: Path) -> Recorded:
         flat = short(method) | {"experiment": "handwritten", "output-dir": str(base / "recorded")}
         run = Run(runner.run_inline(flat, NODES))
     memory = [context.state.array_records["memory"] for context in grids[0]._contexts.values()]
-    return Recorded(run, asked, replies, memory)
+    return Recorded(run, requests, replies, memory)
 
 
 Record = Callable[[str], Recorded]
@@ -226,8 +226,8 @@ FORMS = {
 
 @of_methods(METHODS)
 def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hold(method: str, record: Record) -> None:
-    found = record(method)
-    for question, memory in ((found.asked[0], {}), (found.asked[-1], found.memory[-1])):
+    result = record(method)
+    for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
         server_round = int(str(question.content.config_records["config"]["server-round"]))
         for form in ("", *FORMS.get(method, ())):
             fitted = []
@@ -246,15 +246,15 @@ def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hol
 
 @of_methods([name for name in METHODS if name != "fedavg"])
 def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record: Record) -> None:
-    found = record(method)
+    result = record(method)
     fields: dict[str, float] = {}
-    for line in found.run.rounds:
+    for line in result.run.rounds:
         fields |= line["losses"]
     terms = METHODS[method].terms
     assert set(fields) == {"loss", "loss/ce"} | {f"loss/{term}" for term in terms}
     assert all(fields[f"loss/{term}"] > 0 for term in terms)
     # The last node answers last.
-    gradients = _gradients(found.asked[0], {}) | _gradients(found.asked[-1], found.memory[-1])
+    gradients = _gradients(result.asked[0], {}) | _gradients(result.asked[-1], result.memory[-1])
     for term in terms:
         assert np.abs(gradients[term]).max() > 0
         assert np.isfinite(gradients[term]).all()
@@ -262,10 +262,10 @@ def test_its_own_losses_are_positive_and_change_the_gradient(method: str, record
 
 @of_methods(METHODS)
 def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Record) -> None:
-    found = record(method)
-    assert not any(line["left_out"] for line in found.run.rounds)
+    result = record(method)
+    assert not any(line["left_out"] for line in result.run.rounds)
     declared = METHODS[method].strategy_class().contributes
-    for reply in found.replies:
+    for reply in result.replies:
         sent = reply.content.array_records["knowledge"]
         assert set(sent) <= set(declared)
         assert all(len(array.shape) == len(declared[name]) for name, array in sent.items())
@@ -284,8 +284,8 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
 def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
     grid = _Recorder()
     few = "allocation.share=0.06 train.batch_size=16"
-    asked = settings(method, f"{few} model.name={model} model.bn=local", "train.epochs=1")
-    run = run_inline(nodes=NODES, grid=grid.make, rounds=2, **asked)
+    requested = settings(method, f"{few} model.name={model} model.bn=local", "train.epochs=1")
+    run = run_inline(nodes=NODES, grid=grid.make, rounds=2, **requested)
     sent = set(grid.last_train.content.array_records["arrays"])
     assert bool(sent) == sends_weights(method)
     assert not any(layer in name or "running" in name for name in sent)
@@ -349,11 +349,11 @@ def test_a_node_with_one_image_trains(method: str, model: str) -> None:
 @of_methods(METHODS)
 def test_a_node_of_one_class_trains_in_each_precision(method: str, record: Record) -> None:
     """With what the server and the node's memory hold after a round."""
-    found = record(method)
-    weights = found.asked[-1].content.array_records["arrays"]
+    result = record(method)
+    weights = result.asked[-1].content.array_records["arrays"]
     for precision in ("float32", "bf16"):
         train = {"precision": precision, "arithmetic": ""}
-        client = _client_for(found.asked[-1], found.memory[-1], {"train": train})
+        client = _client_for(result.asked[-1], result.memory[-1], {"train": train})
         images = client.train_set.select(np.flatnonzero(client.train_set.y == client.train_set.y[0]))
         client.train_set = images
         arrays, _, metrics = client.fit([weights[name].numpy() for name in client.shared_names], {"server-round": 2})
@@ -382,11 +382,11 @@ class _Recorder:
         recorder = self
 
         class Grid(ListeningGrid):
-            def pass_on(self, asked: Message, reply: Message) -> Message | None:
-                if asked.metadata.message_type == MessageType.TRAIN:
+            def pass_on(self, message: Message, reply: Message) -> Message | None:
+                if message.metadata.message_type == MessageType.TRAIN:
                     if not hasattr(recorder, "first_train"):
-                        recorder.first_train = asked
-                    recorder.last_train = asked
+                        recorder.first_train = message
+                    recorder.last_train = message
                 return reply
 
         self.grid = Grid(*args)
@@ -405,7 +405,7 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
     client.model.train()
     x = torch.from_numpy(client.train_set.x[:32]).permute(0, 3, 1, 2).float() / 255
     y = torch.from_numpy(client.train_set.y[:32])
-    found = {}
+    content = {}
     epoch = 0
     for phase in phases:
         client._phase = phase
@@ -420,8 +420,8 @@ def _gradients(message: Message, memory: Any) -> dict[str, np.ndarray[Any, Any]]
                 grads = torch.autograd.grad(  # a term may be of the head alone
                     term, trained, retain_graph=True, allow_unused=True, materialize_grads=True
                 )
-                found[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
-    return found
+                content[name] = torch.cat([grad.flatten() for grad in grads]).numpy()
+    return content
 
 
 def test_every_method_of_ours_stands_in_the_docs() -> None:
@@ -478,8 +478,8 @@ def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: 
         return terms
 
     monkeypatch.setattr(DomainClient, "_train", counted)
-    found = record(method)
-    for question, memory in ((found.asked[0], {}), (found.asked[-1], found.memory[-1])):
+    result = record(method)
+    for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
         reads.clear()
         for size in (8, 24):
             client = _client_for(question, memory, {"train": {"batch_size": size}})

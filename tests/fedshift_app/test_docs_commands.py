@@ -27,7 +27,7 @@ def checked(command: str) -> None:
     """Check a command as far as it is given: all of it, or the name and the options of one that is a pattern."""
     name, *words = shlex.split(command)
     if name.startswith("-"):
-        assert name in {flag for one in COMMANDS.params for flag in one.opts} | {"--help", "--version"}, command
+        assert name in {flag for param in COMMANDS.params for flag in param.opts} | {"--help", "--version"}, command
         return
     if name not in COMMANDS.commands:
         raise click.UsageError(f"no command: {name}")
@@ -35,7 +35,7 @@ def checked(command: str) -> None:
         command_of = COMMANDS.commands[name]
         if isinstance(command_of, click.Group) and words:
             command_of = command_of.commands[words[0]]
-        flags = {flag for one in command_of.params for flag in (*one.opts, *one.secondary_opts)}
+        flags = {flag for param in command_of.params for flag in (*param.opts, *param.secondary_opts)}
         assert {word for word in words if word.startswith("--")} <= flags, command
         return
     try:
@@ -85,10 +85,10 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
 
 def headings(page: Path) -> set[str]:
     """Return the headings of a page as links name them."""
-    found: set[str] = set()
+    result: set[str] = set()
     for heading in re.findall(r"^#+ +(.*?) *$", page.read_text(encoding="utf-8"), re.MULTILINE):
-        found.add(re.sub(r"[\s]", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()))
-    return found
+        result.add(re.sub(r"[\s]", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()))
+    return result
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

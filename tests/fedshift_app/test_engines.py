@@ -58,13 +58,13 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def flower_processes(mark: str) -> set[int]:
     """Return the ids of all processes of Flower or Ray that the test has started."""
-    found = set()
+    result = set()
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = " ".join(process.info["cmdline"] or [])
         with contextlib.suppress(psutil.Error):
             if re.search(STARTED, words) and process.environ().get(MARK) == mark:
-                found.add(process.info["pid"])
-    return found
+                result.add(process.info["pid"])
+    return result
 
 
 def left_behind(mark: str) -> set[int]:
@@ -130,9 +130,9 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
 @pytest.mark.slow
 def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_path: Path, run_inline: InlineRun) -> None:
     """Simulation against the same run: ``tests/fedshift_app/flower``; all three with private parts: the test above."""
-    asked = "dataset.domains=[scan,sketch] train.epochs=1"
-    inline = run_inline(method="i2pfl", nodes=2, rounds=1, set=asked)
-    deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={asked}", cwd=tmp_path))
+    requested = "dataset.domains=[scan,sketch] train.epochs=1"
+    inline = run_inline(method="i2pfl", nodes=2, rounds=1, set=requested)
+    deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={requested}", cwd=tmp_path))
     assert deployment.results["engine"] == "deployment"
     assert deployment.results["weights_sha256"] == inline.results["weights_sha256"]
     assert timeless(deployment) == timeless(inline)

@@ -185,11 +185,11 @@ def test_nodes_hold_as_many_images_as_the_authors_code_gives_them() -> None:
     for experiment, sizes in wanted.items():
         config = resolve({"experiment": experiment})
         held, classes = dealt(config), len(catalog.get(config.dataset.name).classes)
-        found: dict[str, list[int]] = {}
+        content: dict[str, list[int]] = {}
         for index, domain in enumerate(held):
             parts = node_parts(config.allocation, held, index, labels_of(config, domain), classes, 0)
-            found.setdefault(domain, []).append(len(parts.train))
-        assert found == sizes
+            content.setdefault(domain, []).append(len(parts.train))
+        assert content == sizes
 
 
 @pytest.mark.parametrize("experiment", names("experiments"))
@@ -313,11 +313,11 @@ ROWS_OF_TABLE_8 = [
 ]
 
 
-@pytest.mark.parametrize(("experiment", "method", "asked", "row"), ROWS_OF_TABLE_8)
-def test_each_row_of_table_8_has_a_command(experiment: str, method: str, asked: str, row: str) -> None:
-    config = resolve({"experiment": experiment, "method": method, "set": asked})
-    found = printed.get("fedicon.table8").standing(as_requested(flat(config.model_dump(mode="json"))))
-    assert found is not None and found.row.method == row
+@pytest.mark.parametrize(("experiment", "method", "settings", "row"), ROWS_OF_TABLE_8)
+def test_each_row_of_table_8_has_a_command(experiment: str, method: str, settings: str, row: str) -> None:
+    config = resolve({"experiment": experiment, "method": method, "set": settings})
+    result = printed.get("fedicon.table8").standing(as_requested(flat(config.model_dump(mode="json"))))
+    assert result is not None and result.row.method == row
     assert config.images.draws_real_values is (experiment == "fedicon-table8")
     if config.adapt["name"] == "fedicon":  # the same views in all rows
         views = ContrastParams.model_validate({k: v for k, v in config.adapt.items() if k != "name"}).views(
@@ -334,9 +334,9 @@ def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun
     path.write_text(yaml.safe_dump(own | {"allocation": {"counts": "any", "share": 0.05}}))
 
     def message_of(method: str, settings: str = "") -> tuple[str, list[dict[str, Any]]]:
-        found = run_inline(str(path), method=method, set=f"train.epochs=1 {settings}")
-        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in found.rounds]
-        return found.results["weights_sha256"], lines
+        result = run_inline(str(path), method=method, set=f"train.epochs=1 {settings}")
+        lines = [{key: value for key, value in line.items() if key != "seconds"} for line in result.rounds]
+        return result.results["weights_sha256"], lines
 
     gis, none = message_of("fedicon", "method.tta=false"), message_of("fedicon", "method.tta=false method.gis=false")
     assert gis == message_of("fedavg")

@@ -26,26 +26,26 @@ def _grid(kind: str, bad: tuple[int, ...], change: Change, first_round: int = 1)
     """Return a grid in which ``change`` is applied to the replies of kind ``kind`` of the nodes ``bad``."""
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            config = asked.content.config_records["config"]
-            concerned = asked.metadata.message_type == kind and config.get("node-index") in bad
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            config = message.content.config_records["config"]
+            concerned = message.metadata.message_type == kind and config.get("node-index") in bad
             if concerned and int(str(config["server-round"])) >= first_round:
-                return change(asked, reply)
+                return change(message, reply)
             return reply
 
     return Grid
 
 
-def _raise(asked: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=asked)
+def _raise(message: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="RuntimeError: out of memory"), reply_to=message)
 
 
-def _vanish(asked: Message, reply: Message) -> None:
+def _vanish(message: Message, reply: Message) -> None:
     return None
 
 
 def _rewrite(edit: Callable[[dict[str, np.ndarray[Any, Any]]], dict[str, np.ndarray[Any, Any]]]) -> Change:
-    def change(asked: Message, reply: Message) -> Message:
+    def change(message: Message, reply: Message) -> Message:
         arrays = {name: a.numpy() for name, a in reply.content.array_records["arrays"].items()}
         reply.content["arrays"] = ArrayRecord({name: Array(a) for name, a in edit(arrays).items()})
         return reply
@@ -60,7 +60,7 @@ def _nan(arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(**changes: Any) -> Change:
-    def change(asked: Message, reply: Message) -> Message:
+    def change(message: Message, reply: Message) -> Message:
         fields = {name.replace("_", "-"): value for name, value in changes.items()}
         reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | fields)
         return reply
@@ -68,13 +68,13 @@ def _metrics(**changes: Any) -> Change:
     return change
 
 
-def _gift(asked: Message, reply: Message) -> Message:
+def _gift(message: Message, reply: Message) -> Message:
     reply.content["gift\x1b[2J"] = ArrayRecord({"a": Array(np.zeros(9))})
     return reply
 
 
-def _scream(asked: Message, reply: Message) -> Message:
-    return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=asked)
+def _scream(message: Message, reply: Message) -> Message:
+    return Message(Error(code=2, reason="\x1b[2J\nfaked line: all is well\n" + "x" * 100_000), reply_to=message)
 
 
 FIRST = "encoder.0.weight"
@@ -156,9 +156,9 @@ def test_a_failed_part_of_a_test_set_is_scored_by_another_node(fault: str, run_i
 
 
 def test_a_domain_that_lacks_a_part_is_missing_and_never_the_score_of_the_others(run_inline: InlineRun) -> None:
-    def half(asked: Message, reply: Message) -> Message:
-        first = asked.content.config_records["config"]["starts"] == [0]
-        return reply if first else _raise(asked, reply)
+    def half(message: Message, reply: Message) -> Message:
+        first = message.content.config_records["config"]["starts"] == [0]
+        return reply if first else _raise(message, reply)
 
     run = run_inline(rounds=1, nodes=8, set=DIVIDED, grid=_grid(MessageType.EVALUATE, (0, 4), half))
     assert run.rounds[0]["accuracy"]["scan"] is None
@@ -180,7 +180,7 @@ def test_a_domain_without_an_answer_is_missing_not_zero(run_inline: InlineRun, c
     [{"correct/scan": 91, "count/scan": 90, "loss-sum/scan": 1.0}, {"correct/scan": 5}, {"correct/street": 1}],
 )
 def test_nonsense_from_an_evaluating_node_is_not_counted(values: dict[str, float], run_inline: InlineRun) -> None:
-    def lie(asked: Message, reply: Message) -> Message:
+    def lie(message: Message, reply: Message) -> Message:
         reply.content["metrics"] = MetricRecord(dict(values))
         return reply
 
@@ -198,8 +198,8 @@ FLOODS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("flood", FLOODS)
 def test_names_of_a_node_reach_neither_screen_nor_files(flood: str, run_inline: InlineRun, capsys: Any) -> None:
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            if asked.content.config_records["config"].get("node-index") == 0:
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            if message.content.config_records["config"].get("node-index") == 0:
                 reply.content["metrics"] = MetricRecord(dict(reply.content.metric_records["metrics"]) | FLOODS[flood])
             return reply
 
@@ -222,18 +222,18 @@ def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun
 
     class Grid(ListeningGrid):
         def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-            asked = list(messages)
-            for message in asked:  # as Flower does
+            request = list(messages)
+            for message in request:  # as Flower does
                 vars(message.metadata)["_message_id"] = f"{len(self.sent)}-{message.metadata.dst_node_id}"
                 self.sent.append(message.metadata.message_id)
-            return super().send_and_receive(asked, timeout=timeout)
+            return super().send_and_receive(request, timeout=timeout)
 
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            config = asked.content.config_records["config"]
-            if asked.metadata.message_type != MessageType.TRAIN or config["node-index"] != 2:
+        def pass_on(self, request: Message, reply: Message) -> Message | None:
+            config = request.content.config_records["config"]
+            if request.metadata.message_type != MessageType.TRAIN or config["node-index"] != 2:
                 return reply
             if config["server-round"] == 1:  # the server takes the weights out of the one that it gets
-                again = Message(RecordDict(dict(reply.content)), reply_to=asked)
+                again = Message(RecordDict(dict(reply.content)), reply_to=request)
                 kept.append(again)
                 return reply
             return kept[0]
@@ -251,7 +251,7 @@ def test_an_answer_of_the_last_round_sent_again_is_dropped(run_inline: InlineRun
 def test_knowledge_of_another_shape_or_not_finite_is_refused(run_inline: InlineRun) -> None:
     for array in (np.zeros((3, 3), np.float32), np.full((10, 64), np.inf, np.float32)):
 
-        def change(asked: Message, reply: Message, array: Any = array) -> Message:
+        def change(message: Message, reply: Message, array: Any = array) -> Message:
             reply.content.array_records["knowledge"]["prototypes"] = Array(array)
             return reply
 

@@ -46,7 +46,7 @@ def sources() -> list[Path]:
 
 
 def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
-    found = []
+    collected = []
     for path in sources():
         where = str(path.relative_to(ROOT))
         for place in ast.walk(ast.parse(path.read_text())):
@@ -56,23 +56,23 @@ def test_no_path_that_reads_what_another_party_wrote_can_run_code() -> None:
                     modules & {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}
                     and where not in MAY_PICKLE
                 ):
-                    found.append(f"{where}:{place.lineno}: {modules}")
+                    collected.append(f"{where}:{place.lineno}: {modules}")
             if isinstance(place, ast.Call):
                 name, text = ast.unparse(place.func), ast.unparse(place)
                 if name in MAY_RUN.get(where, ()):
                     continue
                 if name in DANGEROUS and (DANGEROUS[name] is None or str(DANGEROUS[name]) not in text):
-                    found.append(f"{where}:{place.lineno}: {text}")
+                    collected.append(f"{where}:{place.lineno}: {text}")
                 if "shell=True" in text.replace(" ", "") and name.startswith("subprocess"):
-                    found.append(f"{where}:{place.lineno}: {text}")
+                    collected.append(f"{where}:{place.lineno}: {text}")
     assert len(sources()) > 50
-    assert found == []
+    assert collected == []
 
 
 def test_only_a_users_own_file_is_run_by_its_path() -> None:
     """One place loads Python by a path, and asks the process's environment first."""
-    found = [path for path in sources() if "exec_module(" in path.read_text() or "runpy" in path.read_text()]
-    assert [str(path.relative_to(ROOT)) for path in found] == ["fedshift_core/extensions.py"]
+    values = [path for path in sources() if "exec_module(" in path.read_text() or "runpy" in path.read_text()]
+    assert [str(path.relative_to(ROOT)) for path in values] == ["fedshift_core/extensions.py"]
     callers = [path for path in sources() if "load_file(" in path.read_text()]
     assert {str(path.relative_to(ROOT)) for path in callers} - {"fedshift_core/extensions.py"} == {
         "fedshift_app/config/plugins.py"
@@ -91,33 +91,33 @@ BELOW = {
 
 
 def test_imports_point_one_way() -> None:
-    found = []
+    collected = []
     for path in sources():
         part = path.relative_to(ROOT).parts[0]
         for place in ast.walk(ast.parse(path.read_text())):
             names = [name.name for name in place.names] if isinstance(place, ast.Import) else []
             names += [place.module or ""] if isinstance(place, ast.ImportFrom) else []
             tops = {name.split(".")[0] for name in names} & set(PARTS)
-            found += [f"{path.relative_to(ROOT)}: {top}" for top in tops - BELOW[part] - {part}]
+            collected += [f"{path.relative_to(ROOT)}: {top}" for top in tops - BELOW[part] - {part}]
             if part == "strategies" and any(name.split(".")[0] == "torch" for name in names):
-                found.append(f"{path.relative_to(ROOT)}: torch")
-    assert found == []
+                collected.append(f"{path.relative_to(ROOT)}: torch")
+    assert collected == []
 
 
 def test_a_node_computes_without_flower() -> None:
     """Of Flower the node side knows the NumPyClient alone: its loop can be measured where there is none."""
-    found = []
+    collected = []
     travelling = ("fedshift_core.wire.records", "fedshift_core.wire.messages")
     for part in ("clients", "datasets", "fedshift_core"):
         for path in (ROOT / part).rglob("*.py"):
             for place in ast.walk(ast.parse(path.read_text())):
                 if isinstance(place, ast.ImportFrom) and (place.module or "").split(".")[0] == "flwr":
-                    found.append(f"{path.relative_to(ROOT)}: {place.module}")
+                    collected.append(f"{path.relative_to(ROOT)}: {place.module}")
                 if isinstance(place, ast.ImportFrom) and place.module in travelling:
-                    found.append(f"{path.relative_to(ROOT)}: {place.module}")
+                    collected.append(f"{path.relative_to(ROOT)}: {place.module}")
     packing = "fedshift_core/wire/packing.py"
     travels = [f"{packing}: fedshift_core.wire.records", f"{packing}: flwr.app"]
-    assert sorted(found) == [
+    assert sorted(collected) == [
         "clients/training/node.py: flwr.client", "fedshift_core/wire/messages.py: flwr.app", *travels,
         "fedshift_core/wire/records.py: flwr.app",
     ]  # fmt: skip
@@ -149,9 +149,9 @@ def test_logs_hold_no_images_and_no_weights(
     class Grid(ListeningGrid):
         """A node that breaks off with a traceback while it holds images, and one whose weights are refused."""
 
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            index = asked.content.config_records["config"].get("node-index")
-            if asked.metadata.message_type == MessageType.TRAIN and index == 1:
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            index = message.content.config_records["config"].get("node-index")
+            if message.metadata.message_type == MessageType.TRAIN and index == 1:
                 arrays = reply.content.array_records["arrays"]
                 first = next(iter(arrays))
                 arrays[first] = Array(np.full_like(arrays[first].numpy(), np.nan))

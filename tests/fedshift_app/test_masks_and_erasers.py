@@ -43,9 +43,9 @@ class Listener:
         listener = self
 
         class Grid(ListeningGrid):
-            def pass_on(self, asked: Message, reply: Message) -> Message:
-                if asked.metadata.message_type == MessageType.TRAIN:
-                    listener.asked.append(asked)
+            def pass_on(self, message: Message, reply: Message) -> Message:
+                if message.metadata.message_type == MessageType.TRAIN:
+                    listener.asked.append(message)
                 return reply
 
         return Grid(*args)
@@ -122,16 +122,16 @@ def test_f2dcs_modules_by_configuration_alone(method: str, run_inline: InlineRun
 
 
 def test_a_node_of_fdse_is_saved_with_its_own_erasers(tmp_path: Path) -> None:
-    asked = f"{FEW} model.name=cnn_bn train.precision=float32"
-    flat = {"experiment": "handwritten", "method": "fdse", "rounds": 2, "output-dir": str(tmp_path), "set": asked}
+    requested = f"{FEW} model.name=cnn_bn train.precision=float32"
+    flat = {"experiment": "handwritten", "method": "fdse", "rounds": 2, "output-dir": str(tmp_path), "set": requested}
     run = Run(runner.run_inline(flat, NODES))
     nodes = run.results["nodes"]
     folder, _ = saving.save(Wanted(run.folder, "safetensors", node=1))
     domain = nodes[1]["domain"]
     images = catalog.load("handwritten", domain, "test", Source())
     scores = opening.program_of(*saved.read(folder))(torch.from_numpy(images.x).permute(0, 3, 1, 2).float() / 255)
-    found = 100 * float((scores.argmax(dim=1).numpy() == images.y).mean())
-    assert found == pytest.approx(run.results["final"][domain])  # one node of each domain
+    result = 100 * float((scores.argmax(dim=1).numpy() == images.y).mean())
+    assert result == pytest.approx(run.results["final"][domain])  # one node of each domain
     state = load_file(run.folder / "checkpoint" / "state-00002.safetensors")
     kept = load_file(folder / "model.safetensors")
     assert np.array_equal(kept["knowledge/encoder.0.dse_conv.weight"], state["1/encoder.0.dse_conv.weight"])
@@ -141,6 +141,6 @@ def test_a_node_of_fdse_is_saved_with_its_own_erasers(tmp_path: Path) -> None:
 
 
 def test_a_network_that_cannot_be_erased_is_refused_in_one_line(run_inline: InlineRun) -> None:
-    asked = f"{FEW} model.name=torchvision:mobilenet_v3_small"
-    message = refusal_of(ConfigError, run_inline, method="fdse", rounds=1, set=asked)
+    requested = f"{FEW} model.name=torchvision:mobilenet_v3_small"
+    message = refusal_of(ConfigError, run_inline, method="fdse", rounds=1, set=requested)
     assert message.startswith("method fdse is made of plain convolutions, linear layers and BatchNorm; the network")

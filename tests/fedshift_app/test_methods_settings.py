@@ -66,8 +66,8 @@ def test_what_travels_in_bytes(run_inline: InlineRun) -> None:
     images: list[int] = []
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            if asked.metadata.message_type == MessageType.TRAIN:
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.TRAIN:
                 number: Any = reply.content.metric_records["metrics"]["num-examples"]
                 images.append(int(number))
             return reply

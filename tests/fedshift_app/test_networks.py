@@ -82,9 +82,9 @@ def test_a_frozen_encoder_out_of_a_file_travels_once_and_never_changes(
     run = run_inline(rounds=2, grid=Listening, set=f"{SHORT} model.weights={weights} model.freeze=encoder")
     expected = of_file(weights)
     for server_round in (1, 2):
-        found = kept(run, server_round)
-        assert all(np.array_equal(found[name], array) for name, array in expected.items())
-        assert found.keys() - expected.keys() == {"classifier.weight", "classifier.bias"}
+        result = kept(run, server_round)
+        assert all(np.array_equal(result[name], array) for name, array in expected.items())
+        assert result.keys() - expected.keys() == {"classifier.weight", "classifier.bias"}
     assert not np.array_equal(kept(run, 1)["classifier.weight"], kept(run, 2)["classifier.weight"])
     had_it = {(kind, server_round) for kind, server_round, _, had in listening if had}
     assert had_it == {(MessageType.TRAIN, 1)}
@@ -354,12 +354,12 @@ def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun
     """It names no file of the machine that it was trained on."""
     run = run_inline(rounds=1, set=f"{SHORT} model.weights={weights} model.freeze=encoder")
     saving.save(saving.Wanted(run.folder, "safetensors", output=tmp_path / "model"))
-    found = load_file(tmp_path / "model" / "model.safetensors")
-    assert all(np.array_equal(found[name], array) for name, array in of_file(weights).items() if name in found)
-    assert len(set(of_file(weights)) - found.keys()) == 0
+    result = load_file(tmp_path / "model" / "model.safetensors")
+    assert all(np.array_equal(result[name], array) for name, array in of_file(weights).items() if name in result)
+    assert len(set(of_file(weights)) - result.keys()) == 0
     assert str(weights) not in (tmp_path / "model" / "model.json").read_text()
     again = resolve({"set": f"{SHORT} model.weights={tmp_path / 'model' / 'model.safetensors'}"})
-    assert len(initial_model.begin(again)[1].from_file) == len(found)  # our own names, the head too
+    assert len(initial_model.begin(again)[1].from_file) == len(result)  # our own names, the head too
 
 
 def test_the_command_tells_what_is_in_a_network(capsys: pytest.CaptureFixture[str]) -> None:

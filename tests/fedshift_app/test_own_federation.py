@@ -102,8 +102,8 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     (images / "north" / "disc" / "broken.png").unlink()
     fedshift("init", "shapes", "data-dir=images", cwd=tmp_path)
     file = tmp_path / "shapes" / "shapes.yaml"
-    asked = [*WHOLE, "rounds=2"]
-    inline = run_of(fedshift("run", str(file), *asked, "engine=inline", "report=false", cwd=tmp_path))
+    requests = [*WHOLE, "rounds=2"]
+    inline = run_of(fedshift("run", str(file), *requests, "engine=inline", "report=false", cwd=tmp_path))
     # The server has no images: it knows the classes and the sites from the file.
     content = file.read_text()
     file.write_text(content.replace(f'data_dir: "{images}"', 'data_dir: ""'))

@@ -143,16 +143,16 @@ def test_state_never_travels_and_what_is_the_same_is_written_once(
     heard: list[Message] = []
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            heard.append(asked)
+        def pass_on(self, request: Message, reply: Message) -> Message:
+            heard.append(request)
             return reply
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
     run(experiment, "mine", rounds=1)
-    asked = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
-    assert {name for message in asked for name in message.content.array_records["knowledge"]} == {"anchor"}
-    assert len({id(message.content.array_records["knowledge"]["anchor"].data) for message in asked[:4]}) == 1
-    words = {message.content.config_records["config"]["told/word"] for message in asked}
+    request = [message for message in heard if message.metadata.message_type != MessageType.QUERY]
+    assert {name for message in request for name in message.content.array_records["knowledge"]} == {"anchor"}
+    assert len({id(message.content.array_records["knowledge"]["anchor"].data) for message in request[:4]}) == 1
+    words = {message.content.config_records["config"]["told/word"] for message in request}
     assert words == {f"{domain} 1" for domain in ("scan", "texture", "street", "sketch")}
 
 

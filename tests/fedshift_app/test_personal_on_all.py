@@ -55,7 +55,7 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
     assert config["evaluate"]["personal_on"] == "all_domains"
     record = reading.read(run.folder)
     assert record.checkpoint is not None
-    found: dict[str, list[float]] = {domain: [] for domain in record.config.dataset.domains}
+    by_name: dict[str, list[float]] = {domain: [] for domain in record.config.dataset.domains}
     for node in record.checkpoint.nodes:
         kept = state_store.simulated(run.folder / "checkpoint" / "nodes", node.partition_id)
         (path,) = kept.glob("round-00001-*.safetensors")
@@ -66,26 +66,26 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
         model.load_state_dict(state)  # strict: nothing is of the start
         model.eval()
         client = predictions.client_of(record, record.config, node.domain, node)
-        for domain, each in found.items():
+        for domain, each in by_name.items():
             test, right = client.test_set(domain), 0
             for x, y in client.plain_batches(test):
                 with torch.no_grad():
                     right += int((model(x)[1].argmax(1) == y).sum())
             each.append(100 * right / len(test))
     line = run.rounds[-1]
-    for domain, each in found.items():
+    for domain, each in by_name.items():
         assert line["accuracy"][domain] == pytest.approx(np.mean(each))
         assert line["spread_over_nodes"][domain] == pytest.approx(np.std(each, ddof=1))
-    assert max(np.std(each) for each in found.values()) > 2  # one model for all would be seen
+    assert max(np.std(each) for each in by_name.values()) > 2  # one model for all would be seen
 
 
 def test_without_modules_at_test_f2dc_does_not_ask_for_that() -> None:
-    asked = {
+    requested = {
         "experiment": "handwritten",
         "method": "f2dc",
         "set": "method.local_modules=local method.eval_modules=none",
     }
-    assert configuration.resolve(asked).evaluate.personal_on == "own_domain"
+    assert configuration.resolve(requested).evaluate.personal_on == "own_domain"
 
 
 @pytest.mark.long
@@ -100,5 +100,5 @@ def test_a_resumed_run_has_the_same_spread(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_drawn_test_sets_are_no_common_ground() -> None:
-    asked = {"experiment": "handwritten", "set": f"shift.label_mix=own {ON_ALL}"}
-    assert "draws each node its own" in refusal_of(ConfigError, configuration.resolve, asked)
+    requested = {"experiment": "handwritten", "set": f"shift.label_mix=own {ON_ALL}"}
+    assert "draws each node its own" in refusal_of(ConfigError, configuration.resolve, requested)

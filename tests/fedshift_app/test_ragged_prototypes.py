@@ -24,14 +24,14 @@ def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None
     numbers: list[int] = []
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            if asked.metadata.message_type == MessageType.TRAIN:
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.TRAIN:
                 numbers.append(len(reply.content.array_records["knowledge"]["labels"].numpy()))
             return reply
 
     runs = {m: run_inline(nodes=NODES, method=m, rounds=2, set=SHORT) for m in ("fedavg", "fedrcl", "fedmlp")}
-    asked = f"{SHORT} method.lambda_proto=1"
-    runs["fedplvm"] = run_inline(nodes=NODES, method="fedplvm", rounds=2, set=asked, grid=Grid)
+    message = f"{SHORT} method.lambda_proto=1"
+    runs["fedplvm"] = run_inline(nodes=NODES, method="fedplvm", rounds=2, set=message, grid=Grid)
     clusters = load_file(runs["fedplvm"].folder / "checkpoint" / "knowledge-00001.safetensors")
     per_class = np.bincount(clusters["labels"], minlength=C)
     assert len(set(numbers)) > 1 and min(numbers) > C < len(clusters["labels"]) < sum(numbers[:NODES])

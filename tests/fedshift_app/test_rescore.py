@@ -44,19 +44,19 @@ def last(run: Run) -> dict[str, Any]:
 )
 def test_it_is_what_a_run_of_that_way_scores(finished_run: InlineRun, tmp_path: Path, method: str, ways: str) -> None:
     plain = finished_run(method=method, rounds=2, set=QUICK)
-    asked = finished_run(method=method, rounds=2, set=f"{QUICK} {ways}")
+    requested = finished_run(method=method, rounds=2, set=f"{QUICK} {ways}")
     before = hashes(plain.folder)
     [scored] = again(plain, tmp_path / "again", *ways.split())
     assert hashes(plain.folder) == before
-    assert asked.rounds[-1]["accuracy"] != plain.rounds[-1]["accuracy"]
-    assert last(scored) == last(asked)
-    assert scored.results["final"] == scored.results["domains"] == asked.results["final"]
+    assert requested.rounds[-1]["accuracy"] != plain.rounds[-1]["accuracy"]
+    assert last(scored) == last(requested)
+    assert scored.results["final"] == scored.results["domains"] == requested.results["final"]
     same = ("weights_sha256", "evaluated", "rounds", "nodes", "scored_with", "bytes_up", "bytes_down", "num_parameters")
-    assert {key: scored.results[key] for key in same} == {key: asked.results[key] for key in same}
-    assert (scored.results["averaged_rounds"], asked.results["averaged_rounds"]) == (1, 2)
+    assert {key: scored.results[key] for key in same} == {key: requested.results[key] for key in same}
+    assert (scored.results["averaged_rounds"], requested.results["averaged_rounds"]) == (1, 2)
     assert scored.rounds[0]["accuracy"] is None
     content = yaml.safe_load((scored.folder / "config.yaml").read_text())
-    of_the_other = yaml.safe_load((asked.folder / "config.yaml").read_text())
+    of_the_other = yaml.safe_load((requested.folder / "config.yaml").read_text())
     assert {**content["resolved"], "train": None} == {**of_the_other["resolved"], "train": None}
     assert content["arithmetic"] == of_the_other["arithmetic"] and content["images"] == of_the_other["images"]
     assert content["scored_again"]["run"] == plain.folder.name
@@ -68,14 +68,14 @@ def test_many_ways_are_many_runs_and_each_is_done_once(
 ) -> None:
     run = finished_run(rounds=1, set=QUICK)
     to = tmp_path / "again"
-    asked = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
-    made = again(run, to, *asked)
+    requested = ("adapt.name=none,tent", "shift.name=corruption", "shift.severity=1,5")
+    made = again(run, to, *requested)
     capsys.readouterr()
     configs = [yaml.safe_load((one.folder / "config.yaml").read_text())["resolved"] for one in made]
     assert [(c["adapt"]["name"], c["shift"]["severity"]) for c in configs] == [
         ("none", 1), ("none", 5), ("tent", 1), ("tent", 5)
     ]  # fmt: skip
-    assert again(run, to, *asked) == []
+    assert again(run, to, *requested) == []
     assert capsys.readouterr().out.count(": done before: ") == 4
     assert len(again(run, to, "adapt.name=tent", "adapt.lr=0.01", "shift.name=corruption", "shift.severity=5")) == 1
     table = compare([to], allow_different=True)
@@ -92,9 +92,9 @@ def test_many_ways_are_many_runs_and_each_is_done_once(
 @pytest.mark.long
 def test_side_by_side_it_is_the_same(finished_run: InlineRun, tmp_path: Path) -> None:
     run = finished_run(rounds=1, set=QUICK)
-    asked = ("adapt.name=none,tent", "shift.name=corruption")
-    alone = again(run, tmp_path / "alone", *asked)
-    command.rescore([str(run.folder), *asked, f"output-dir={tmp_path / 'parallel'}", "jobs=2"])
+    requested = ("adapt.name=none,tent", "shift.name=corruption")
+    alone = again(run, tmp_path / "alone", *requested)
+    command.rescore([str(run.folder), *requested, f"output-dir={tmp_path / 'parallel'}", "jobs=2"])
     parallel = [Run(path) for path in (tmp_path / "parallel").iterdir()]
     assert sorted(str(last(one)) for one in alone) == sorted(str(last(one)) for one in parallel)
 
@@ -179,8 +179,8 @@ def test_runs_that_are_not_finished_are_left_out_by_name(
     for name in ("whole", "begun"):
         shutil.copytree(run.folder, tmp_path / "two" / name)
     (tmp_path / "two" / "begun" / "results.json").unlink()
-    asked = command.read([str(tmp_path / "two"), "shift.severity=1"])
-    assert [question.path.name for question in asked.questions] == ["whole"]
+    requested = command.read([str(tmp_path / "two"), "shift.severity=1"])
+    assert [question.path.name for question in requested.questions] == ["whole"]
     assert "left out, not finished: begun" in capsys.readouterr().err
 
 

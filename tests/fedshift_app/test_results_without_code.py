@@ -69,11 +69,11 @@ def change(folder: Path, **sections: Any) -> None:
 
 
 def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp_path: Path) -> None:
-    found = compare([elsewhere]).numbers
-    assert [row.label for row in found.rows] == ["fedavg", "mine"] and found.rows[1].difference is not None
-    assert found.unreadable == () and not any("cannot be read" in one for one in found.warnings)
+    numbers = compare([elsewhere]).numbers
+    assert [row.label for row in numbers.rows] == ["fedavg", "mine"] and numbers.rows[1].difference is not None
+    assert numbers.unreadable == () and not any("cannot be read" in warning for warning in numbers.warnings)
     kept = compare(keep([elsewhere], tmp_path / "kept"))
-    assert [row.values for row in kept.numbers.rows] == [row.values for row in found.rows]
+    assert [row.values for row in kept.numbers.rows] == [row.values for row in numbers.rows]
     page = tmp_path / "page.html"
     for score in ("final", "balanced_accuracy"):
         assert "mine" in compare([elsewhere], score=score).html(page)
@@ -99,8 +99,8 @@ def test_what_a_package_brought_need_not_be_here(sections: dict[str, Any], elsew
             content["method"] = method["name"] if method else content["method"]
             content["dataset"] = "nowhere" if "dataset" in ours else content["dataset"]
             file.write_text(json.dumps(content))
-    found = compare([elsewhere], allow_different=True)
-    assert len(found.numbers.rows) == 2 and found.html() and found.csv()
+    table = compare([elsewhere], allow_different=True)
+    assert len(table.numbers.rows) == 2 and table.html() and table.csv()
     result = CliRunner().invoke(cli.app, ["report", str(next(elsewhere.glob("*mine*"))), "images=5"])
     assert result.exit_code in (0, 5) and "report.html" in result.stdout, result.output
 
@@ -132,10 +132,10 @@ def test_a_folder_that_cannot_be_read_is_named_and_skipped(elsewhere: Path) -> N
     shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "broken")
     (elsewhere / "broken" / "results.json").write_text("{")
     change(Path(shutil.copytree(next(elsewhere.glob("*mine*")), elsewhere / "odd")), rounds=-4)
-    found = compare([elsewhere]).numbers
-    assert len(found.rows) == 2 and len(found.unreadable) == 2
-    assert found.unreadable[0].startswith("left out, cannot be read: broken: ")
-    assert "rounds" in found.unreadable[1] and {*found.unreadable} <= {*found.warnings}
+    numbers = compare([elsewhere]).numbers
+    assert len(numbers.rows) == 2 and len(numbers.unreadable) == 2
+    assert numbers.unreadable[0].startswith("left out, cannot be read: broken: ")
+    assert "rounds" in numbers.unreadable[1] and {*numbers.unreadable} <= {*numbers.warnings}
     result = CliRunner().invoke(cli.app, ["compare", str(elsewhere)])
     assert result.exit_code == 1 and "broken" in result.stdout and "fedavg" in result.stdout
     assert result.stderr == "error: runs that cannot be read were left out: 2\n"

@@ -21,11 +21,11 @@ class Traffic:
 
         class Grid(ListeningGrid):
             def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-                asked = list(messages)
-                for message in asked:
+                requests = list(messages)
+                for message in requests:
                     config = message.content.config_records["config"]
                     traffic.sent.append((message.metadata.message_type, dict(config)))
-                replies = super().send_and_receive(asked[::-1] if turned else asked, timeout=timeout)
+                replies = super().send_and_receive(requests[::-1] if turned else requests, timeout=timeout)
                 return replies[1::2] + replies[::2] if turned else replies
 
         self.grid = Grid

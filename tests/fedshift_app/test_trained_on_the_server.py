@@ -35,12 +35,12 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
     return killing(monkeypatch)
 
 
-@pytest.mark.parametrize("asked", TRAVELS)
-def test_what_travels_in_bytes_and_no_weights(asked: str, run_inline: InlineRun) -> None:
-    method, _, more = asked.partition(" ")
+@pytest.mark.parametrize("settings", TRAVELS)
+def test_what_travels_in_bytes_and_no_weights(settings: str, run_inline: InlineRun) -> None:
+    method, _, more = settings.partition(" ")
     run = run_inline(nodes=NODES, method=method, rounds=2, set=f"{SHORT} evaluate.every=9 {more}")
     assert run.results["num_parameters"] == 0
-    up, *down = TRAVELS[asked]
+    up, *down = TRAVELS[settings]
     for line, arrays in zip(run.rounds, down, strict=True):
         assert line["bytes_up"] == NODES * sum(size + HEADER for size in up)
         assert line["bytes_down"] == NODES * sum(size + HEADER for size in arrays)
@@ -67,8 +67,8 @@ def test_what_cannot_run_is_told_before_training() -> None:
 
 
 def test_a_saved_model_of_fedgh_has_the_global_head(run_inline: InlineRun, tmp_path: Path) -> None:
-    asked = "train.epochs=2 allocation.share=0.2 train.precision=float32"
-    run = run_inline(nodes=NODES, method="fedgh", rounds=2, set=asked)
+    requested = "train.epochs=2 allocation.share=0.2 train.precision=float32"
+    run = run_inline(nodes=NODES, method="fedgh", rounds=2, set=requested)
     folder, result = saving.save(Wanted(run.folder, "safetensors", node=1, output=tmp_path / "model"))
     assert result.knowledge == ("head/bias", "head/weight")
     images = catalog.load("handwritten", "texture", "test", Source())
@@ -80,10 +80,10 @@ def test_a_saved_model_of_fedgh_has_the_global_head(run_inline: InlineRun, tmp_p
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "asked", ["fedtgp", "fedtgp method.share_weights=true", "fedsa", "fedsa method.share_weights=true", "fedgh"]
+    "requested", ["fedtgp", "fedtgp method.share_weights=true", "fedsa", "fedsa method.share_weights=true", "fedgh"]
 )
-def test_killed_and_resumed_it_is_the_same(asked: str, tmp_path: Path, kill_at: KillAt) -> None:
-    method, _, more = asked.partition(" ")
+def test_killed_and_resumed_it_is_the_same(requested: str, tmp_path: Path, kill_at: KillAt) -> None:
+    method, _, more = requested.partition(" ")
     settings = f"{SHORT} federation.participation=0.75 {more}"
     whole = start(tmp_path / "whole", method=method, set=settings)
     with kill_at("weights-00002", "half"):

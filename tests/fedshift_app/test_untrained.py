@@ -23,11 +23,11 @@ COUNT = "evaluate.untrained=count"
 def late(run: Run) -> list[list[int]]:
     """Return by round the nodes that had trained in no round until then, of four."""
     had: set[int] = set()
-    found = []
+    collected = []
     for line in run.rounds:
         had |= set(line["nodes"])
-        found.append(sorted(set(range(4)) - had))
-    return found
+        collected.append(sorted(set(range(4)) - had))
+    return collected
 
 
 def lines_of(run: Run) -> list[str]:

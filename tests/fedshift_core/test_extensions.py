@@ -54,8 +54,8 @@ class Install:
         (self.folder / f"{module}.py").write_text(code)
         info = self.folder / f"{module}-1.0.dist-info"
         info.mkdir()
-        asked = f"Requires-Dist: {requires}\n" if requires else ""
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{asked}")
+        requested = f"Requires-Dist: {requires}\n" if requires else ""
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{requested}")
         (info / "entry_points.txt").write_text(f"[fedshift.{group}]\n{offers.format(module=module)}\n")
         extensions.forget()
 

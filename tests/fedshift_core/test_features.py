@@ -300,11 +300,11 @@ def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: 
     """In a run that asks for none of it no value is allowed, and each is refused in words."""
     (feature,) = [one for one in catalog.of().all if one.name == name]
     for value in (True, 1, "x", [], ["loss", "train"], ["a", "a"], [1.5], None):
-        asked = request(kind, {key: value})
+        requested = request(kind, {key: value})
         if key == wire.FIGURES and value is True:  # which every run has, unless it is switched off
-            assert feature.refuse(asked, key, value) == ""
+            assert feature.refuse(requested, key, value) == ""
         else:
-            assert feature.refuse(asked, key, value)
+            assert feature.refuse(requested, key, value)
     other = {"train": "evaluate", "evaluate": "train"}[kind]
     assert f"a message to {other} has no such key" in refusal_of(
         FedShiftError, requests.check, request(other, {key: True}), content()

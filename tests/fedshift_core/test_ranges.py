@@ -19,10 +19,10 @@ from fedshift_core.registry import Method
     ],
 )
 def test_a_range_holds_what_is_in_it_and_is_told_as_it_was_read(reason: Any, inside: Any, outside: Any) -> None:
-    found = read(reason, "mu")
-    assert all(found.holds(one) for one in (*inside, *found.ends()))
-    assert not any(found.holds(one) for one in outside)
-    assert read(found.as_yaml(), "mu") == found
+    content = read(reason, "mu")
+    assert all(content.holds(one) for one in (*inside, *content.ends()))
+    assert not any(content.holds(one) for one in outside)
+    assert read(content.as_yaml(), "mu") == content
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,13 @@ def drawn(seed: int, *, hidden: int = 0, bias: bool = False) -> Network:
     """Return a network of three layers, or softmax regression, from 4 inputs to 3 outputs."""
     rng = np.random.default_rng(seed)
     if not hidden:
-        found = {"linear1": rng.normal(size=(3, 4))}
+        content = {"linear1": rng.normal(size=(3, 4))}
     else:
-        found = {"linear1": rng.normal(size=(hidden, 4)), "linear2": rng.normal(size=(hidden, hidden))}
-        found |= {f"scale{k}": rng.uniform(0.5, 1.5, hidden) for k in (1, 2)}
-        found |= {f"shift{k}": rng.normal(size=hidden) for k in (1, 2)}
-        found |= {"linear3": rng.normal(size=(3, hidden))}
-    return found | ({"bias": rng.normal(size=3)} if bias else {})
+        content = {"linear1": rng.normal(size=(hidden, 4)), "linear2": rng.normal(size=(hidden, hidden))}
+        content |= {f"scale{k}": rng.uniform(0.5, 1.5, hidden) for k in (1, 2)}
+        content |= {f"shift{k}": rng.normal(size=hidden) for k in (1, 2)}
+        content |= {"linear3": rng.normal(size=(3, hidden))}
+    return content | ({"bias": rng.normal(size=3)} if bias else {})
 
 
 def slow_loss(network: Network, x: Floats, y: list[int]) -> float:
@@ -43,8 +43,8 @@ def slow_loss(network: Network, x: Floats, y: list[int]) -> float:
 def test_slopes_against_differences(hidden: int, bias: bool) -> None:
     network, rng = drawn(1, hidden=hidden, bias=bias), np.random.default_rng(2)
     x, y = rng.normal(size=(7, 4)), rng.integers(0, 3, 7)
-    found = dense.slopes(network, x, y)
-    assert found.keys() == network.keys()
+    result = dense.slopes(network, x, y)
+    assert result.keys() == network.keys()
     for name, array in network.items():
         for place in np.ndindex(array.shape):
             values = []
@@ -52,7 +52,7 @@ def test_slopes_against_differences(hidden: int, bias: bool) -> None:
                 moved = array.copy()
                 moved[place] += step
                 values.append(slow_loss(network | {name: moved}, x, y.tolist()))
-            assert found[name][place] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-7)
+            assert result[name][place] == pytest.approx((values[0] - values[1]) / 2e-6, rel=1e-4, abs=1e-7)
 
 
 def test_training_is_torchs_sgd() -> None:
@@ -61,11 +61,11 @@ def test_training_is_torchs_sgd() -> None:
     x, y = data.normal(size=(11, 4)), data.integers(0, 3, 11)
     tensors = {name: torch.from_numpy(array.copy()).requires_grad_(True) for name, array in network.items()}
     optimizer = torch.optim.SGD(list(tensors.values()), lr=0.1, momentum=0.9, weight_decay=0.01)
-    found, momenta = dict(network), dict[str, Floats]()
+    result, momenta = dict(network), dict[str, Floats]()
     for call in range(2):
         order = np.random.default_rng(call)
-        found, momenta = dense.train(
-            found, momenta, x, y, np.random.default_rng(call), epochs=2, batch=4, lr=0.1, momentum=0.9, decay=0.01
+        result, momenta = dense.train(
+            result, momenta, x, y, np.random.default_rng(call), epochs=2, batch=4, lr=0.1, momentum=0.9, decay=0.01
         )
         for _ in range(2):
             places = order.permutation(11)
@@ -78,10 +78,10 @@ def test_training_is_torchs_sgd() -> None:
                 F.cross_entropy(z @ tensors["linear3"].T, torch.from_numpy(y[some])).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     for name, tensor in tensors.items():
-        np.testing.assert_allclose(found[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(result[name], tensor.detach().numpy(), rtol=1e-9, atol=1e-12)
 
 
 def test_initial_weights_are_within_their_bound() -> None:
-    found = dense.uniform(np.random.default_rng(0), 200, 16)
-    assert found.shape == (200, 16)
-    assert 0.24 < np.abs(found).max() <= 0.25
+    result = dense.uniform(np.random.default_rng(0), 200, 16)
+    assert result.shape == (200, 16)
+    assert 0.24 < np.abs(result).max() <= 0.25

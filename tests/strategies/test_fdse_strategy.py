@@ -23,8 +23,8 @@ BUFFERS = ("encoder.0.dfe_bn.running_mean", "encoder.0.dfe_bn.num_batches_tracke
 
 def arrays(seed: int, batches: int = 0) -> Arrays:
     rng = np.random.default_rng(seed)
-    found: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
-    return found | {BUFFERS[1]: np.array(batches, np.int64)}
+    by_name: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in SHAPES.items()}
+    return by_name | {BUFFERS[1]: np.array(batches, np.int64)}
 
 
 def strategy(**params: Any) -> FDSEStrategy:
@@ -47,8 +47,8 @@ def slow_shortest(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
                 continue
             point = a * vectors[0] + b * vectors[1] + (1 - a - b) * vectors[2]
             if (length := float(point @ point)) < best:
-                best, found = length, (a, b)
-        at, step = found, step / 2
+                best, result = length, (a, b)
+        at, step = result, step / 2
     return at[0] * vectors[0] + at[1] * vectors[1] + (1 - at[0] - at[1]) * vectors[2]
 
 
@@ -85,29 +85,29 @@ def test_no_node_is_moved_against(nodes: int) -> None:
 
 
 def test_an_update_of_zeros_holds_the_tensor() -> None:
-    found = consensus([np.zeros(3), np.ones(3)], [0.5, 0.5])
-    np.testing.assert_allclose(found, np.zeros(3), atol=1e-9)
+    result = consensus([np.zeros(3), np.ones(3)], [0.5, 0.5])
+    np.testing.assert_allclose(result, np.zeros(3), atol=1e-9)
 
 
 @pytest.mark.parametrize("tau", [0.1, 0.5, 2.0])
 def test_mixtures_against_loops(tau: float) -> None:
     rng = np.random.default_rng(0)
     tensors = [rng.normal(size=(3, 1, 2)).astype(np.float32) for _ in range(4)]
-    for mine, found in zip(tensors, mixtures(tensors, tau), strict=True):
+    for mine, result in zip(tensors, mixtures(tensors, tau), strict=True):
         scores = []
         for other in tensors:
             dot = sum(float(a) * float(b) for a, b in zip(mine.flat, other.flat, strict=True))
             norms = [sum(float(a) ** 2 for a in one.flat) ** 0.5 for one in (mine, other)]
             scores.append(np.exp(dot / (norms[0] * norms[1]) / tau))
         wanted = sum(s / sum(scores) * other.astype(np.float64) for s, other in zip(scores, tensors, strict=True))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
-        assert (found.shape, found.dtype) == (mine.shape, mine.dtype)
+        np.testing.assert_allclose(result, wanted, rtol=1e-5, atol=1e-6)
+        assert (result.shape, result.dtype) == (mine.shape, mine.dtype)
 
 
 def test_a_tensor_of_zeros_is_like_none() -> None:
-    found = mixtures([np.zeros(2, np.float32), np.array([1, 0], np.float32)], 0.5)
-    np.testing.assert_allclose(found[0], [0.5, 0])  # cosine 0 with both
-    assert np.isfinite(found).all()
+    result = mixtures([np.zeros(2, np.float32), np.array([1, 0], np.float32)], 0.5)
+    np.testing.assert_allclose(result[0], [0.5, 0])  # cosine 0 with both
+    assert np.isfinite(result).all()
 
 
 def test_each_kind_of_tensor_is_merged_in_its_way() -> None:
@@ -117,12 +117,12 @@ def test_each_kind_of_tensor_is_merged_in_its_way() -> None:
     assert list(merged) == list(SHAPES)
     for name, array in merged.items():
         values = [reply[name] for reply in replies.values()]
-        mean = np.mean([one.astype(np.float64) for one in values], axis=0)
+        mean = np.mean([value.astype(np.float64) for value in values], axis=0)
         mean = mean if array.dtype.kind == "f" else np.rint(mean)
         if is_eraser(name) or name in BUFFERS:
             np.testing.assert_allclose(array, mean, rtol=1e-5, atol=1e-6)
         else:
-            wanted = sent[name] + consensus([one - sent[name] for one in values], [1 / 3] * 3)
+            wanted = sent[name] + consensus([value - sent[name] for value in values], [1 / 3] * 3)
             np.testing.assert_allclose(array, wanted, rtol=1e-5, atol=1e-6)
             assert not np.allclose(array, mean, atol=1e-3)
         assert array.dtype == sent[name].dtype

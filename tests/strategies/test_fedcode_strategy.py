@@ -227,15 +227,15 @@ def test_a_new_style_replaces_the_old_one() -> None:
 def test_first_partition_reaches_the_nodes() -> None:
     styles = np.random.default_rng(3).normal(size=(20, D)).astype(np.float32)
     updates = [update(ONES, ALL, (float(s[0]), float(s[1])), i) for i, s in enumerate(styles)]
-    found = []
+    collected = []
     for partition in ("last", "first"):
         server = strategy(finch_partition=partition)
         server.merge_knowledge(updates)
         p, pseudo = cluster_styles(styles, partition)
         assert np.array_equal(server.knowledge["style-prototypes"], p)
         assert np.array_equal(server.state["pseudo-labels"], pseudo)
-        found.append(len(p))
-    assert found[0] < found[1]
+        collected.append(len(p))
+    assert collected[0] < collected[1]
 
 
 def test_one_node_only() -> None:

@@ -49,17 +49,17 @@ def test_rounds_against_the_paper() -> None:
         updates = [update(NODES[i], arrays) for i, arrays in came.items()]
         shares = made.node_weights(updates)
         assert shares == [1 / len(who)] * len(who)
-        found = decode(made.merge(updates, shares))
-        assert list(found) == list(sent)
+        result = decode(made.merge(updates, shares))
+        assert list(result) == list(sent)
         for name, h_of in h.items():
             h_of -= ALPHA / M * sum(came[i][name].astype(np.float64) - sent[name] for i in who)
             mean = sum(came[i][name].astype(np.float64) for i in who) / len(who)
-            np.testing.assert_allclose(found[name], mean - h_of / ALPHA, rtol=1e-5, atol=1e-6)
-            assert found[name].dtype == np.float32
-        np.testing.assert_allclose(found[BUFFER], np.mean([came[i][BUFFER] for i in who], axis=0), rtol=1e-6)
-        assert found[COUNT] == np.rint(np.mean([came[i][COUNT] for i in who]))
+            np.testing.assert_allclose(result[name], mean - h_of / ALPHA, rtol=1e-5, atol=1e-6)
+            assert result[name].dtype == np.float32
+        np.testing.assert_allclose(result[BUFFER], np.mean([came[i][BUFFER] for i in who], axis=0), rtol=1e-6)
+        assert result[COUNT] == np.rint(np.mean([came[i][COUNT] for i in who]))
         assert set(made.state) == {"drift/w", "drift/b"}
-        sent = dict(found)
+        sent = dict(result)
 
 
 def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
@@ -68,8 +68,8 @@ def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
     updates = [update(n, weights(1 + n.index)) for n in NODES]
     plain = FedDynStrategy.__mro__[1].merge(made, list(updates), [0.1, 0.2, 0.3, 0.4])
     assert made.node_weights(updates) == [n.num_examples / 14 for n in NODES]
-    found = decode(made.merge(updates, [0.1, 0.2, 0.3, 0.4]))
-    assert all(np.array_equal(found[name], array) for name, array in decode(plain).items())
+    arrays = decode(made.merge(updates, [0.1, 0.2, 0.3, 0.4]))
+    assert all(np.array_equal(arrays[name], array) for name, array in decode(plain).items())
     assert made.state == {}
 
 
@@ -87,22 +87,24 @@ def test_what_is_scored_and_that_training_does_not_depend_on_it(scores: str) -> 
     sent = weights(0)
     for server_round in (1, 2):
         came = [weights(10 * server_round + n.index) for n in NODES[:3]]
-        found = []
+        collected = []
         for of in (made, plain):
             of._global = encode(sent)
             updates = [update(n, arrays) for n, arrays in zip(NODES, came, strict=False)]
-            found.append(decode(of.merge(updates, [1 / 3] * 3)))
-            of._global = encode(found[-1])
-        assert all(np.array_equal(found[0][name], found[1][name]) for name in sent)  # what the next round begins with
+            collected.append(decode(of.merge(updates, [1 / 3] * 3)))
+            of._global = encode(collected[-1])
+        assert all(
+            np.array_equal(collected[0][name], collected[1][name]) for name in sent
+        )  # what the next round begins with
         scored, means = decode(made.scored_weights()), {n: np.mean([c[n] for c in came], axis=0) for n in ("w", "b")}
         assert list(scored) == list(sent)
         for name, mean in means.items():
-            wanted = mean if scores == "mean" else found[0][name]
+            wanted = mean if scores == "mean" else collected[0][name]
             np.testing.assert_allclose(scored[name], wanted, rtol=1e-5, atol=1e-6)
             assert scored[name].dtype == np.float32
-            assert not np.allclose(mean, found[0][name], atol=1e-3)
-        assert np.array_equal(scored[BUFFER], found[0][BUFFER])
-        sent = dict(found[0])
+            assert not np.allclose(mean, collected[0][name], atol=1e-3)
+        assert np.array_equal(scored[BUFFER], collected[0][BUFFER])
+        sent = dict(collected[0])
     assert {key.split("/")[0] for key in made.state} == ({"drift", "mean"} if scores == "mean" else {"drift"})
     size = sum(len(array.data) for array in encode(sent).values())
     assert made.state_bytes(encode(sent), M) == size * (2 if scores == "mean" else 1)

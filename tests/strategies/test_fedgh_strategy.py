@@ -29,9 +29,9 @@ def test_a_gradient_is_cut_as_torch_cuts_it(scale: float) -> None:
     for tensor, part in zip(tensors, (weight, bias), strict=True):
         tensor.grad = torch.from_numpy(part.copy())
     nn.utils.clip_grad_norm_(tensors, CLIP)
-    for found, tensor in zip(cut(weight, bias, CLIP), tensors, strict=True):
+    for result, tensor in zip(cut(weight, bias, CLIP), tensors, strict=True):
         assert tensor.grad is not None
-        np.testing.assert_allclose(found, tensor.grad.numpy(), rtol=1e-7)
+        np.testing.assert_allclose(result, tensor.grad.numpy(), rtol=1e-7)
 
 
 # --- rounds ----------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ BUFFERS = ("b.running_mean", "b.num_batches_tracked")
 
 def arrays(seed: int, batches: int = 0) -> Arrays:
     rng = np.random.default_rng(seed)
-    found: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in NAMES.items()}
-    return found | {"b.num_batches_tracked": np.array(batches, np.int64)}
+    by_name: Arrays = {name: np.asarray(rng.normal(size=shape), np.float32) for name, shape in NAMES.items()}
+    return by_name | {"b.num_batches_tracked": np.array(batches, np.int64)}
 
 
 def strategy(rounds: int = 9, **params: Any) -> FedHEALStrategy:

@@ -20,8 +20,8 @@ def strategy(rounds: int = 12, **params: Any) -> FedICONStrategy:
 def phases(server: FedICONStrategy) -> list[int]:
     """The scalars of a node in each round of the run: 1 for the classifier."""
     values = [server.tell(NODE, ask(server_round)) for server_round in range(1, server.federation.rounds + 1)]
-    assert all(set(one) == {"phase"} for one in values)
-    return [["encoder", "classifier"].index(str(one["phase"])) for one in values]
+    assert all(set(value) == {"phase"} for value in values)
+    return [["encoder", "classifier"].index(str(value["phase"])) for value in values]
 
 
 @pytest.mark.parametrize("training", ["federated_personal", "federated"])

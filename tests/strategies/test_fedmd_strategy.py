@@ -44,8 +44,8 @@ def test_scores_are_averaged_plainly_and_kept_with_their_window() -> None:
     server, rng = in_round(2, public_images=3), np.random.default_rng(0)
     start, stop = window(PUBLIC, 3, 3)
     scores = [rng.normal(size=(stop - start, 3)).astype(np.float32) for _ in range(2)]
-    for one in scores:
-        check_knowledge(server, {"scores": one})
+    for score in scores:
+        check_knowledge(server, {"scores": score})
     server.merge_knowledge([sent_by(NODES[0], scores[0]), sent_by(NODES[2], scores[1], images=300)])
     slow = np.array(
         [[(float(a) + float(b)) / 2 for a, b in zip(*rows, strict=True)] for rows in zip(*scores, strict=True)]

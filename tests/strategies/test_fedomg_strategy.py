@@ -30,12 +30,12 @@ def weights(seed: int) -> Arrays:
 
 
 def updates(sent: Arrays) -> list[Update]:
-    found = []
+    collected = []
     for n in NODES:
         change = weights(50 + n.index)
         arrays = {name: (array + (1 + n.index) * change[name] / 10).astype(array.dtype) for name, array in sent.items()}
-        found.append(Update(n, encode(arrays), {}, n.num_examples, {}))
-    return found
+        collected.append(Update(n, encode(arrays), {}, n.num_examples, {}))
+    return collected
 
 
 def value(gamma: list[float], changes: list[np.ndarray], q: list[float], kappa: float, scale: float) -> float:
@@ -57,7 +57,7 @@ def test_a_merge_against_the_equations(kappa: float) -> None:
     ]
     buffers = np.mean([u.arrays()[BUFFER] for u in came], axis=0)
     counts = np.rint(np.mean([u.arrays()[COUNT] for u in came]))
-    found = decode(made.merge(came, q))
+    arrays = decode(made.merge(came, q))
     scale = float(np.mean([math.sqrt(c @ c + SMALL) for c in flat]))
     # Gamma by a grid over the simplex: SGD must come near the least value.
     steps = 60
@@ -76,12 +76,12 @@ def test_a_merge_against_the_equations(kappa: float) -> None:
     mixed = sum(w * c for w, c in zip(gamma, flat, strict=True))
     length = math.sqrt(mixed @ mixed / scale**2 + SMALL) + SMALL
     change = (g + kappa * math.sqrt(g @ g / scale**2 + SMALL) / length * mixed) / (1 + kappa**2)
-    got = np.concatenate([(found[n] - sent[n]).reshape(-1) for n in ("w", "b")])
+    got = np.concatenate([(arrays[n] - sent[n]).reshape(-1) for n in ("w", "b")])
     np.testing.assert_allclose(got, 0.7 * change, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(found[BUFFER], buffers, rtol=1e-6)
-    assert found[COUNT] == counts
-    assert list(found) == list(sent)
-    assert all(found[name].dtype == sent[name].dtype for name in sent)
+    np.testing.assert_allclose(arrays[BUFFER], buffers, rtol=1e-6)
+    assert arrays[COUNT] == counts
+    assert list(arrays) == list(sent)
+    assert all(arrays[name].dtype == sent[name].dtype for name in sent)
 
 
 def test_gamma_is_sought_as_torch_would() -> None:
@@ -115,8 +115,8 @@ def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
     came = updates(sent)
     assert made.node_weights(came) == [n.num_examples / 9 for n in NODES]
     plain = decode(DomainStrategy.merge(made, updates(sent), [0.2, 0.3, 0.5]))
-    found = decode(made.merge(came, [0.2, 0.3, 0.5]))
-    assert all(np.array_equal(found[name], array) for name, array in plain.items())
+    arrays = decode(made.merge(came, [0.2, 0.3, 0.5]))
+    assert all(np.array_equal(arrays[name], array) for name, array in plain.items())
 
 
 def test_updates_of_zeros_move_nothing() -> None:

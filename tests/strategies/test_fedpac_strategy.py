@@ -50,17 +50,17 @@ def test_two_nodes_against_the_formula() -> None:
     """With alpha on the own head and 1 - alpha on the other: alpha = (V_2 + d) / (V_1 + V_2 + d), d their distance."""
     h, v = statistics(5, 2)
     d = float(((h[0].astype(np.float64) - h[1]) ** 2).sum())
-    found = combinations(h, v)
-    np.testing.assert_allclose(found[0, 0], (v[1] + d) / (v[0] + v[1] + d), rtol=1e-6)
-    np.testing.assert_allclose(found[1, 1], (v[0] + d) / (v[0] + v[1] + d), rtol=1e-6)
+    points = combinations(h, v)
+    np.testing.assert_allclose(points[0, 0], (v[1] + d) / (v[0] + v[1] + d), rtol=1e-6)
+    np.testing.assert_allclose(points[1, 1], (v[0] + d) / (v[0] + v[1] + d), rtol=1e-6)
 
 
 def test_small_weights_are_nothing_and_degenerate_ones_are_the_own_head() -> None:
     h = np.zeros((3, C, D), np.float32)
     h[2] = 100
-    found = combinations(h, np.full(3, 0.1, np.float32))
-    np.testing.assert_allclose(found, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
-    assert ((found == 0) | (found > LEAST)).all()
+    points = combinations(h, np.full(3, 0.1, np.float32))
+    np.testing.assert_allclose(points, [[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]], atol=1e-6)
+    assert ((points == 0) | (points > LEAST)).all()
     np.testing.assert_array_equal(combinations(h[:2], np.zeros(2, np.float32)), np.eye(2))
     np.testing.assert_array_equal(combinations(h[:2], np.full(2, -1, np.float32)), np.eye(2))
     np.testing.assert_array_equal(combinations(h[:1], np.ones(1, np.float32)), [[1]])

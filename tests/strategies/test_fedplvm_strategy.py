@@ -94,9 +94,9 @@ def test_clusters_against_finchs_definition() -> None:
     for seed in range(12):
         rng = np.random.default_rng(seed)
         points = rng.uniform(size=(30, 4)).astype(np.float32)
-        found, labels = cluster_means(points, np.full(30, 2))
+        result, labels = cluster_means(points, np.full(30, 2))
         wanted = [
             points[sorted(group)].astype(np.float64).mean(axis=0) for group in slow_finch(list(points.astype(float)))
         ]
         assert labels.tolist() == [2] * len(wanted)
-        np.testing.assert_allclose(sorted(found.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)
+        np.testing.assert_allclose(sorted(result.tolist()), sorted(np.array(wanted).tolist()), rtol=1e-5)

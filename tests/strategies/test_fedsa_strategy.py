@@ -23,10 +23,10 @@ def test_anchors_are_what_a_random_network_makes_of_noise() -> None:
         weight, bias = rng.uniform(-0.25, 0.25, (width, width)), rng.uniform(-0.25, 0.25, width)
         x = F.linear(x, torch.from_numpy(weight.T.copy()), torch.from_numpy(bias))
         x = torch.relu(F.batch_norm(x, None, None, training=True))
-    found = initial_anchors(5, width, np.random.default_rng(4))
-    assert found.dtype == np.float32
-    np.testing.assert_allclose(found, x.numpy(), rtol=1e-5, atol=1e-6)
-    assert (found >= 0).all() and len({row.tobytes() for row in found}) == 5
+    result = initial_anchors(5, width, np.random.default_rng(4))
+    assert result.dtype == np.float32
+    np.testing.assert_allclose(result, x.numpy(), rtol=1e-5, atol=1e-6)
+    assert (result >= 0).all() and len({row.tobytes() for row in result}) == 5
 
 
 def test_a_run_begins_with_the_anchors_of_its_seed_and_all_nodes_get_them() -> None:

@@ -17,9 +17,9 @@ strategy = partial(new_strategy, FedSeProtoStrategy)
 
 
 def rounds(server: FedSeProtoStrategy, *each: list[Update]) -> dict[int, list[float]]:
-    found = after_rounds(server, *each)
+    result = after_rounds(server, *each)
     assert set(server.knowledge) == {"prototypes", "labels"}
-    return found
+    return result
 
 
 def test_mean_over_the_nodes_that_hold_a_class_by_hand() -> None:

@@ -54,7 +54,7 @@ def test_loss_and_all_gradients_against_finite_differences(delta: float) -> None
     np.testing.assert_allclose(one.made_of(one.hidden()), made_by(one), rtol=1e-12)
     loss, slope = contrast(p, LABELS, made_by(one), delta)
     assert loss == pytest.approx(slow(p, made_by(one), delta), rel=1e-12)
-    found, step = vars(one.gradients(one.hidden(), slope)), 1e-6
+    result, step = vars(one.gradients(one.hidden(), slope)), 1e-6
     for name, part in vars(one).items():
         for place in np.ndindex(*part.shape):
             sides = []
@@ -62,7 +62,7 @@ def test_loss_and_all_gradients_against_finite_differences(delta: float) -> None
                 shifted = part.copy()
                 shifted[place] += sign * step
                 sides.append(slow(p, made_by(TrainedPrototypes(**vars(one) | {name: shifted})), delta))
-            assert found[name][place] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8), (name, place)
+            assert result[name][place] == pytest.approx((sides[0] - sides[1]) / (2 * step), abs=1e-8), (name, place)
 
 
 def test_steps_against_autograd_and_sgd_of_torch() -> None:
@@ -118,7 +118,7 @@ def nodes(scale: float = 1.0, counts: tuple[int, ...] = (2, 2, 2)) -> list[Updat
 def test_training_brings_each_prototype_to_its_class() -> None:
     server = strategy(server_epochs=200, server_lr=0.1)
     server.merge_knowledge(nodes())
-    means = np.mean([one.knowledge["prototypes"] for one in nodes()], axis=0)
+    means = np.mean([node.knowledge["prototypes"] for node in nodes()], axis=0)
     apart = np.linalg.norm(server.knowledge["prototypes"][:, None] - means[None], axis=2)
     assert apart.argmin(axis=1).tolist() == [0, 1, 2]
     loss, _ = contrast(means, np.arange(C), server.knowledge["prototypes"].astype(np.float64), 0.0)

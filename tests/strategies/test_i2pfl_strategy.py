@@ -137,8 +137,8 @@ def test_two_obvious_clusters() -> None:
     prototypes, labels = cluster_prototypes(p, holds)
     assert labels.tolist() == [0, 0, 1]
     assert (str(prototypes.dtype), str(labels.dtype)) == ("float32", "int64")
-    found = sorted(prototypes[:2].tolist())
-    np.testing.assert_allclose(found, [[0.1, 2], [2, 0.1]], rtol=1e-5)
+    result = sorted(prototypes[:2].tolist())
+    np.testing.assert_allclose(result, [[0.1, 2], [2, 0.1]], rtol=1e-5)
     assert prototypes[2].tolist() == [5, 5]
 
 
@@ -297,8 +297,8 @@ def test_finch_keeps_the_clusters_of_a_class_that_nobody_holds_this_round() -> N
     server = strategy(inter_proto="finch", use_ema=False)
     server.merge_knowledge([update(ONES, [1, 1, 0])])
     server.merge_knowledge([update(TWOS, [1, 0, 0])])
-    found = dict(zip(server.knowledge["labels"].tolist(), server.knowledge["prototypes"].tolist(), strict=True))
-    assert found == {0: TWOS[0], 1: ONES[1]}
+    result = dict(zip(server.knowledge["labels"].tolist(), server.knowledge["prototypes"].tolist(), strict=True))
+    assert result == {0: TWOS[0], 1: ONES[1]}
 
 
 # --- parameters and refusals -----------------------------------------------------------------------

@@ -49,7 +49,7 @@ def updates(*nodes: tuple[str, list[int]]) -> list[Update]:
 
 def slow_discrepancy(counts: list[list[int]], domains: int, *, approximate: bool = False) -> list[float]:
     total = sum(sum(row) for row in counts)
-    found = []
+    collected = []
     for row in counts:
         squares = 0.0
         for c in range(len(row)):
@@ -58,8 +58,8 @@ def slow_discrepancy(counts: list[list[int]], domains: int, *, approximate: bool
                 squares += (sum(row) / total - 1 / domains) ** 2
             elif of_class > 0:
                 squares += (row[c] / of_class - 1 / domains) ** 2
-        found.append(math.sqrt(squares / 2))
-    return found
+        collected.append(math.sqrt(squares / 2))
+    return collected
 
 
 def slow_weights(
@@ -109,9 +109,9 @@ def test_weights_on_pacs_are_nearly_uniform(balance: str) -> None:
         counts = [size // 7 + (1 if c < size % 7 else 0) for c in range(7)]
         nodes += [(domain, counts)] * number
     given = updates(*nodes)
-    found = weights(given, balance=balance)
-    assert sum(found) == pytest.approx(1)
-    by_domain = {u.node.domain: (weight, u.num_examples / 6233) for u, weight in zip(given, found, strict=True)}
+    result = weights(given, balance=balance)
+    assert sum(result) == pytest.approx(1)
+    by_domain = {u.node.domain: (weight, u.num_examples / 6233) for u, weight in zip(given, result, strict=True)}
     assert {name: round(weight, 3) for name, (weight, _) in by_domain.items()} == {
         "photo": 0.097, "art_painting": 0.098, "cartoon": 0.099, "sketch": 0.105,
     }  # fmt: skip
@@ -137,8 +137,8 @@ def test_weights_against_loops(
     given = updates(*zip(letters, counts, strict=False))
     domains = len(set(letters[: len(counts)])) + absent  # of nodes that did not answer
     balance = "approximate" if approximate else "exact"
-    found = weights(given, domains=domains, alpha=alpha, beta=beta, balance=balance)
-    np.testing.assert_allclose(found, slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9)
+    result = weights(given, domains=domains, alpha=alpha, beta=beta, balance=balance)
+    np.testing.assert_allclose(result, slow_weights(counts, domains, alpha, beta, approximate=approximate), rtol=1e-9)
 
 
 def test_approximation_is_exact_where_nodes_have_the_classes_in_equal_parts() -> None:

@@ -177,13 +177,13 @@ def test_fine_tuning_is_the_methods_own_next_round() -> None:
     """Over FedProx: the tuned copy is what a round of FedProx makes of the weights, its term included."""
     made = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
     given = shared(made)
-    found = made.evaluate(given, ASKED)[2]
+    result = made.evaluate(given, ASKED)[2]
     other = client(Finetune(FinetuneParams()), FedProxClient, params={"mu": 50.0})
     other.fit(given, {"server-round": 3})
-    assert found["correct/a"] == other.score(TEST)[0]
-    assert found["loss-sum/a"] == other.score(TEST)[1]
+    assert result["correct/a"] == other.score(TEST)[0]
+    assert result["loss-sum/a"] == other.score(TEST)[1]
     plain = client(Finetune(FinetuneParams()))
-    assert plain.evaluate(given, ASKED)[2]["loss-sum/a"] != found["loss-sum/a"]
+    assert plain.evaluate(given, ASKED)[2]["loss-sum/a"] != result["loss-sum/a"]
 
 
 def test_a_contrast_of_images_without_augmentation_is_refused() -> None:

@@ -55,13 +55,13 @@ def entropies(logits: Float) -> list[float]:
 
 
 def by_differences(value, at: Float, step: float = 1e-6) -> Float:  # type: ignore[no-untyped-def]
-    found = np.zeros_like(at)
+    result = np.zeros_like(at)
     for place in range(len(at)):
         moved = [at.copy(), at.copy()]
         moved[0][place] += step
         moved[1][place] -= step
-        found[place] = (value(moved[0]) - value(moved[1])) / (2 * step)
-    return found
+        result[place] = (value(moved[0]) - value(moved[1])) / (2 * step)
+    return result
 
 
 def theta(model: Small) -> Float:
@@ -80,8 +80,8 @@ def test_fisher_values_are_mean_squares_of_slopes_by_batch() -> None:
             return -float(np.mean([math.log(row[k]) for row, k in zip(p, taken, strict=True)]))
 
         squares.append(by_differences(loss, theta(model)) ** 2)
-    found = fisher_values(model, list(statistics.layers(model).values()), model, batches)
-    np.testing.assert_allclose(np.concatenate([as64(f) for f in found]), np.mean(squares, axis=0), rtol=1e-5)
+    result = fisher_values(model, list(statistics.layers(model).values()), model, batches)
+    np.testing.assert_allclose(np.concatenate([as64(f) for f in result]), np.mean(squares, axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("margin", [None, 0.8])

@@ -84,16 +84,16 @@ def predicted(made: DomainClient, images: ImageSet = TEST) -> Tensor:
 )
 def test_images_come_in_the_order_of_the_test_set(size: int, number: int, batches: list[int]) -> None:
     noting = Noting(StreamParams(batch_size=size))
-    found = predicted(client(noting), TEST.select(np.arange(number)))
-    assert found[:, 0].tolist() == list(range(number))
+    predictions = predicted(client(noting), TEST.select(np.arange(number)))
+    assert predictions[:, 0].tolist() == list(range(number))
     assert noting.sizes == batches  # the last takes one from that before it, or joins it, if it would be alone
 
 
 def test_shuffled_each_image_keeps_its_own_prediction() -> None:
-    found = predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
-    assert sorted(found) == list(range(23))
-    assert found != sorted(found)
-    assert found == predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+    result = predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+    assert sorted(result) == list(range(23))
+    assert result != sorted(result)
+    assert result == predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -141,9 +141,9 @@ def test_a_test_set_of_one_image_is_predicted_as_it_is() -> None:
     one = TEST.select(np.array([3]))
     for name in ("tent", "eata"):
         made = client(ALL[name]())
-        found = predicted(made, one)
+        predictions = predicted(made, one)
         made.model.eval()
-        torch.testing.assert_close(found, made.predict(normalised(one, made.setup.images)).detach())
+        torch.testing.assert_close(predictions, made.predict(normalised(one, made.setup.images)).detach())
 
 
 def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +193,12 @@ def test_where_a_method_classifies_in_its_own_way_that_says_which_class_a_featur
         scalars={"head": 0},
     )  # fmt: skip
     taken(made)
-    found = predicted(made)
+    predictions = predicted(made)
     made.model.eval()
     run = adjusting(made.model.classifier, made.forward, made.predict)
     x = normalised(TEST, made.setup.images)
-    torch.testing.assert_close(found, run(x), rtol=1e-4, atol=1e-4)
-    assert not torch.allclose(found, adjusting(made.model.classifier, made.forward)(x), atol=1e-2)
+    torch.testing.assert_close(predictions, run(x), rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(predictions, adjusting(made.model.classifier, made.forward)(x), atol=1e-2)
 
 
 @pytest.mark.parametrize("name", ["tent", "eata"])
@@ -239,10 +239,10 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     ],
 )
 def test_over_any_method_training_is_as_without_it(method: str, settings: str, run_inline: InlineRun) -> None:
-    asked = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 {settings}"
-    plain = run_inline(method=method, rounds=2, set=f"{asked} adapt.name=none")
+    requested = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 {settings}"
+    plain = run_inline(method=method, rounds=2, set=f"{requested} adapt.name=none")
     for name in ALL:
-        adapted = run_inline(method=method, rounds=2, set=f"{asked} adapt.name={name}")
+        adapted = run_inline(method=method, rounds=2, set=f"{requested} adapt.name={name}")
         assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
         assert "before-adaptation" in adapted.rounds[-1]["others"]
         assert adapted.results["evaluated"] == "personal models"

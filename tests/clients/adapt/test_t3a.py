@@ -69,11 +69,11 @@ def test_what_stands_before_the_linear_layer_stays() -> None:
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:
         return x, head(x)
 
-    found = adjusting(head, encode)(x)
+    result = adjusting(head, encode)(x)
     linear = nn.Linear(WIDTH, CLASSES)
     linear.load_state_dict({"weight": head.weight, "bias": head.bias})
     hidden = torch.relu(head.hidden(x)).detach()
-    assert torch.equal(found, T3A(linear)(hidden, linear(hidden).detach()))
+    assert torch.equal(result, T3A(linear)(hidden, linear(hidden).detach()))
 
 
 def test_it_needs_no_batchnorm_and_changes_nothing() -> None:

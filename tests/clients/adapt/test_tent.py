@@ -14,11 +14,11 @@ from fedshift_core.errors import ConfigError
 
 
 def entropy_by_hand(logits: NDArray[np.float64]) -> list[float]:
-    found = []
+    collected = []
     for row in logits:
         p = [float(np.exp(one)) / sum(float(np.exp(other)) for other in row) for one in row]
-        found.append(-sum(one * float(np.log(one)) for one in p))
-    return found
+        collected.append(-sum(one * float(np.log(one)) for one in p))
+    return collected
 
 
 def test_entropy() -> None:

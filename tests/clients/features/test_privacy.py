@@ -107,10 +107,10 @@ def arrays(seed: int) -> Arrays:
 def test_an_update_is_clipped_as_flowers_mod_clips_it(norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PrivacyConfig, "noise", 0.0)
     sent, trained = arrays(0), arrays(1)
-    found = noised(PrivacyConfig(name="local-dp", clipping_norm=norm), sent, trained)
+    result = noised(PrivacyConfig(name="local-dp", clipping_norm=norm), sent, trained)
     flowers = [array.copy() for array in trained.values()]
     compute_clip_model_update(flowers, list(sent.values()), norm)
-    for array, wanted in zip(found.values(), flowers, strict=True):
+    for array, wanted in zip(result.values(), flowers, strict=True):
         np.testing.assert_allclose(array, wanted, rtol=1e-6)
         assert array.dtype == np.float32
 
@@ -118,8 +118,8 @@ def test_an_update_is_clipped_as_flowers_mod_clips_it(norm: float, monkeypatch: 
 def test_an_update_of_exactly_zero_is_noise_alone() -> None:
     privacy = PrivacyConfig(name="local-dp", epsilon=0.5)
     sent = {"w": np.zeros((100, 100), np.float32)}
-    found = noised(privacy, sent, {"w": sent["w"].copy()})["w"]
-    assert found.std() == pytest.approx(privacy.noise, rel=0.05)
+    result = noised(privacy, sent, {"w": sent["w"].copy()})["w"]
+    assert result.std() == pytest.approx(privacy.noise, rel=0.05)
 
 
 @pytest.mark.parametrize("array", [np.zeros(3, np.int64), np.zeros((), np.float32)])

@@ -64,10 +64,10 @@ def test_crop_reaches_every_window_about_equally_and_each_sample_its_own() -> No
     # Padding 1: nine windows, 900 samples, 100 each, standard deviation 9.4.
     x = images(900)
     cut = random_crop(x, 1, rng())
-    found = [offsets(image, window, 1) for image, window in zip(x.numpy(), cut.numpy(), strict=True)]
-    assert all(len(places) == 1 for places in found)
+    values = [offsets(image, window, 1) for image, window in zip(x.numpy(), cut.numpy(), strict=True)]
+    assert all(len(places) == 1 for places in values)
     counts = np.zeros((3, 3), dtype=int)
-    for ((top, left),) in found:
+    for ((top, left),) in values:
         counts[top, left] += 1
     assert counts.min() > 55
     assert counts.max() < 145

@@ -26,9 +26,9 @@ def test_a_view_has_the_bits_of_an_augmented_batch(size: int, padding: int, flip
     buffer = torch.full((40, size, size, 3), torch.nan)
     for _ in range(2):  # the second time what was drawn tells that as much was drawn before
         wanted = pipeline.train(images[index], one)
-        found = converted.view(index, pipeline.moves(29, other), buffer)
-        assert torch.equal(found, wanted)
-        assert found.stride() == wanted.stride()
+        result = converted.view(index, pipeline.moves(29, other), buffer)
+        assert torch.equal(result, wanted)
+        assert result.stride() == wanted.stride()
 
 
 @pytest.mark.parametrize("views", [1, 2])

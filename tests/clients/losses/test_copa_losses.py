@@ -30,8 +30,8 @@ def test_loss_by_other_heads_against_numpy() -> None:
         return float(total)
 
     assert float(terms.others_loss(classifier, heads, z, y)) == pytest.approx(slow(as64(z)), rel=1e-5)
-    found = gradient(lambda x: terms.others_loss(classifier, heads, x, y), z)
-    np.testing.assert_allclose(as64(found), numerical_gradient(slow, z), atol=1e-5)
+    slopes = gradient(lambda x: terms.others_loss(classifier, heads, x, y), z)
+    np.testing.assert_allclose(as64(slopes), numerical_gradient(slow, z), atol=1e-5)
     terms.others_loss(classifier, heads, z.requires_grad_(), y).backward()  # type: ignore[no-untyped-call]
     assert all(weight.grad is None for weight in classifier.parameters())
 
@@ -52,8 +52,8 @@ def test_a_head_of_one_layer_can_be_traced_and_saved_as_a_program() -> None:
 def test_ensemble_against_numpy() -> None:
     logits = 3 * drawn(5, M, B, C)
     mean = np.mean([probabilities(each) for each in as64(logits)], axis=0)
-    found = as64(terms.ensemble(logits, "probabilities"))
-    np.testing.assert_allclose(np.exp(found), mean, rtol=1e-5)
+    result = as64(terms.ensemble(logits, "probabilities"))
+    np.testing.assert_allclose(np.exp(result), mean, rtol=1e-5)
     np.testing.assert_allclose(as64(terms.ensemble(logits, "logits")), as64(logits).mean(axis=0), rtol=1e-5, atol=1e-6)
     assert terms.ensemble(200 * logits, "probabilities").isfinite().all()
     np.testing.assert_allclose(

@@ -42,11 +42,11 @@ def slow_entropy(logits: Float, y: list[int]) -> float:
 
 def slow_wrong(logits: Float, y: list[int]) -> list[int]:
     """The second best class where the best is correct, else the best (A6)."""
-    found = []
+    collected = []
     for row, label in zip(logits, y, strict=True):
         order = sorted(range(len(row)), key=lambda k, row=row: -row[k])  # type: ignore[misc]
-        found.append(order[1] if order[0] == label else order[0])
-    return found
+        collected.append(order[1] if order[0] == label else order[0])
+    return collected
 
 
 def slow_decoupling(plus: Float, minus: Float, m_plus: Float, m_minus: Float, y: list[int], tau: float) -> float:
@@ -69,8 +69,8 @@ def slow_decoupling(plus: Float, minus: Float, m_plus: Float, m_minus: Float, y:
 @settings(deadline=None, max_examples=200)
 def test_stable_mask_is_the_printed_one(s: float, u_a: float, u_b: float, sigma: float) -> None:
     g_a, g_b = (math.log(u) - math.log(1 - u) for u in (u_a, u_b))
-    found = terms.soft_mask(torch.tensor([s]), torch.tensor([g_a - g_b]), sigma)
-    assert float(found) == pytest.approx(slow_mask(s, g_a, g_b, sigma), rel=1e-3, abs=1e-6)
+    result = terms.soft_mask(torch.tensor([s]), torch.tensor([g_a - g_b]), sigma)
+    assert float(result) == pytest.approx(slow_mask(s, g_a, g_b, sigma), rel=1e-3, abs=1e-6)
 
 
 def test_mask_by_hand() -> None:
@@ -102,8 +102,8 @@ def test_gumbel_pair_is_distributed_as_the_difference_of_two_gumbels() -> None:
     gumbels = -torch.log(-torch.log(u))
     quantiles = torch.linspace(0.05, 0.95, 19)
     expected = torch.quantile((gumbels[0] - gumbels[1]).float(), quantiles)
-    found = torch.quantile(terms.pair_noise(torch.zeros(200_000), "gumbel_pair", rng()), quantiles)
-    assert torch.allclose(found, expected, atol=0.04)
+    result = torch.quantile(terms.pair_noise(torch.zeros(200_000), "gumbel_pair", rng()), quantiles)
+    assert torch.allclose(result, expected, atol=0.04)
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -153,17 +153,17 @@ def test_decoupling_against_loops(tau: float) -> None:
         plus, minus, m_plus, m_minus = drawn(seed, B, D), drawn(seed + 10, B, D), drawn(20, B, C), drawn(30, B, C)
         y = labels(seed)
         wrong = terms.most_confident_wrong(m_minus, y)
-        found = terms.decoupling(plus, minus, m_plus, m_minus, y, wrong, tau)
+        result = terms.decoupling(plus, minus, m_plus, m_minus, y, wrong, tau)
         expected = slow_decoupling(as64(plus), as64(minus), as64(m_plus), as64(m_minus), y.tolist(), tau)
-        assert float(found) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+        assert float(result) == pytest.approx(expected, rel=1e-4, abs=1e-5)
 
 
 def test_decoupling_by_hand() -> None:
     # cos((3, 4), (4, 3)) = 24/25, over tau = 0.06: 16; both logits uniform over 4 classes: ln 4 each.
     uniform = torch.zeros(1, 4)
     plus, minus, y, wrong = torch.tensor([[3.0, 4.0]]), torch.tensor([[4.0, 3.0]]), torch.tensor([0]), torch.tensor([1])
-    found = terms.decoupling(plus, minus, uniform, uniform, y, wrong, 0.06)
-    assert float(found) == pytest.approx(16 + 2 * math.log(4), rel=1e-6)
+    result = terms.decoupling(plus, minus, uniform, uniform, y, wrong, 0.06)
+    assert float(result) == pytest.approx(16 + 2 * math.log(4), rel=1e-6)
 
 
 def test_separability_of_equal_and_of_orthogonal_features() -> None:
@@ -201,7 +201,7 @@ def test_terms_are_float32_under_autocast() -> None:
     wrong = terms.most_confident_wrong(m, y)
     expected = terms.decoupling(plus, minus, m, m, y, wrong, 0.06)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = terms.decoupling(plus, minus, m, m, y, wrong, 0.06)
+        result = terms.decoupling(plus, minus, m, m, y, wrong, 0.06)
         mask = terms.soft_mask(drawn(3, B, D).bfloat16(), None, 0.1)
-    assert torch.equal(found, expected)
+    assert torch.equal(result, expected)
     assert mask.dtype == torch.float32

@@ -13,13 +13,13 @@ EPS, MOMENTUM = 1e-5, 0.1
 
 
 def outcomes(seed: int, layers: int = 3) -> list[Outcome]:
-    found = []
+    collected = []
     for layer in range(layers):
         c = 4 + layer
         f, g = drawn(seed + layer, c), drawn(seed + layer + 50, c)
         s, v = drawn(seed + layer + 100, c).abs() + 0.2, drawn(seed + layer + 150, c).abs() + 0.2
-        found.append(Outcome(f, s, g, v, EPS, MOMENTUM))
-    return found
+        collected.append(Outcome(f, s, g, v, EPS, MOMENTUM))
+    return collected
 
 
 def slow(given: list[Outcome], beta: float) -> float:
@@ -36,7 +36,7 @@ def slow(given: list[Outcome], beta: float) -> float:
 
 def slow_released(steps: list[list[Outcome]], beta: float) -> list[float]:
     fn = vn = None
-    found = []
+    collected = []
     for given in steps:
         weights = [math.exp(beta * place) for place in range(len(given))]
         total = 0.0
@@ -49,8 +49,8 @@ def slow_released(steps: list[list[Outcome]], beta: float) -> list[float]:
             first = np.mean((g**2 - fn**2) / (2 * vn))
             second = 0.5 * np.mean(np.log(vn / (v + 1e-8)) + v / (vn + 1e-8))
             total += weight / sum(weights) * float(first + second)
-        found.append(total)
-    return found
+        collected.append(total)
+    return collected
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.05, 2.0])
@@ -63,8 +63,8 @@ def test_shift_against_loops(beta: float) -> None:
 def test_what_the_released_code_computes_against_loops(beta: float) -> None:
     steps = [outcomes(seed) for seed in (0, 7, 14)]
     running = Running()
-    found = [float(shift_as_released(given, beta, running)) for given in steps]
-    assert found == pytest.approx(slow_released(steps, beta), rel=1e-4)
+    values = [float(shift_as_released(given, beta, running)) for given in steps]
+    assert values == pytest.approx(slow_released(steps, beta), rel=1e-4)
 
 
 def test_equal_statistics_cost_nothing_and_all_others_do() -> None:

@@ -33,11 +33,11 @@ def test_statistics_against_numpy() -> None:
         v += share * float(np.trace(own.T @ own / len(own))) - share**2 * float((own.mean(axis=0) ** 2).sum())
     means = np.stack([z[y == k].mean(axis=0) if (y == k).any() else np.zeros(D) for k in range(C)])
     squares = np.array([(z[y == k] ** 2).sum(axis=1).mean() if (y == k).any() else 0.0 for k in range(C)])
-    found = terms.statistics(
+    result = terms.statistics(
         torch.from_numpy(means), torch.from_numpy(squares), torch.from_numpy(np.bincount(y, minlength=C))
     )
-    np.testing.assert_allclose(as64(found[0]), h, rtol=1e-6)
-    np.testing.assert_allclose(as64(found[1]), [v / len(z)], rtol=1e-6)
-    assert (found[0].dtype, found[1].dtype) == (torch.float32, torch.float32)
+    np.testing.assert_allclose(as64(result[0]), h, rtol=1e-6)
+    np.testing.assert_allclose(as64(result[1]), [v / len(z)], rtol=1e-6)
+    assert (result[0].dtype, result[1].dtype) == (torch.float32, torch.float32)
     one = terms.statistics(torch.ones(1, D), torch.full((1,), D - 1e-6), torch.tensor([3]))
     assert float(one[1]) == 0  # rounding must not make it negative

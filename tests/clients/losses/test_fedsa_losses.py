@@ -25,8 +25,8 @@ def slow_contrast(z: Float, anchors: Float, margin: float) -> float:
 def test_margin_contrast(margin: float) -> None:
     z, anchors = drawn(0, B, D), drawn(1, C, D)
     delta = torch.tensor(margin)
-    found = fedsa.margin_contrast(z, Y, anchors, delta)
-    assert float(found) == pytest.approx(slow_contrast(as64(z), as64(anchors), margin), rel=1e-5)
+    result = fedsa.margin_contrast(z, Y, anchors, delta)
+    assert float(result) == pytest.approx(slow_contrast(as64(z), as64(anchors), margin), rel=1e-5)
     grad = gradient(lambda x: fedsa.margin_contrast(x, Y, anchors, delta), z)
     wanted = numerical_gradient(lambda x: slow_contrast(x, as64(anchors), margin), z)
     np.testing.assert_allclose(grad.numpy(), wanted, rtol=1e-3, atol=1e-5)
@@ -49,9 +49,9 @@ def test_calibration_has_the_head_right_on_each_anchor_and_moves_nothing_else() 
     with torch.no_grad():
         logits = head(anchors).double().numpy()
     slow = np.mean([-np.log(np.exp(logits[k][k]) / np.exp(logits[k]).sum()) for k in range(C)])
-    found = fedsa.calibration(head, anchors)
-    assert float(found.detach()) == pytest.approx(slow, rel=1e-5)
-    found.backward()  # type: ignore[no-untyped-call]
+    result = fedsa.calibration(head, anchors)
+    assert float(result.detach()) == pytest.approx(slow, rel=1e-5)
+    result.backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and p.grad.any() for p in head.parameters())
 
 

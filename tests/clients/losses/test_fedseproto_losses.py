@@ -334,11 +334,11 @@ def every_term(cast: Callable[[Tensor], Tensor], b: int = B, scale: float = 1.0)
             lambda x, reduction=reduction: eq.prototype_distance(x, y, c_g, present, reduction=reduction),  # type: ignore[misc]
             drawn(6, b, D),
         )
-    found = {}
+    content = {}
     for name, (loss, x) in terms.items():
         given = cast(scale * x)
-        found[name] = (loss(given), gradient(loss, given))
-    return found
+        content[name] = (loss(given), gradient(loss, given))
+    return content
 
 
 @pytest.mark.parametrize("b", [1, 2, B])

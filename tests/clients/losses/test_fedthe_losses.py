@@ -14,8 +14,8 @@ B, C, D = 6, 4, 5
 
 
 def softmax(row: Float) -> Float:
-    found: Float = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
-    return found
+    result: Float = np.exp(row - row.max()) / np.exp(row - row.max()).sum()
+    return result
 
 
 def slow_objective(e: Float, g: Float, p: Float, far_g: Float, far_p: Float) -> float:
@@ -49,12 +49,12 @@ def test_the_history_goes_on_from_batch_to_batch_and_a_first_image_does_not_move
     slow = [as64(z[0])]
     for i in range(1, 7):  # in batches of 3: images 3 and 6 are the first of theirs
         slow.append(slow[-1] if i % 3 == 0 else alpha * as64(z[i]) + (1 - alpha) * slow[-1])
-    found, last = [], None
+    result, last = [], None
     for part in z.split(3):
         averages = eq.history(part, last, alpha)
         last = averages[-1]
-        found.append(averages)
-    np.testing.assert_allclose(as64(torch.cat(found)), np.stack(slow), rtol=1e-5, atol=1e-6)
+        result.append(averages)
+    np.testing.assert_allclose(as64(torch.cat(result)), np.stack(slow), rtol=1e-5, atol=1e-6)
 
 
 def test_the_objective_and_its_gradient() -> None:
@@ -62,8 +62,8 @@ def test_the_objective_and_its_gradient() -> None:
     e = drawn(9, B, 2).softmax(dim=1)
     others = tuple(as64(part) for part in (g, p, far_g, far_p))
     assert float(eq.objective(e, g, p, far_g, far_p)) == pytest.approx(slow_objective(as64(e), *others), rel=1e-5)
-    found = gradient(lambda x: eq.objective(x, g, p, far_g, far_p), e)
-    np.testing.assert_allclose(found, numerical_gradient(lambda x: slow_objective(x, *others), e), atol=1e-5)
+    slopes = gradient(lambda x: eq.objective(x, g, p, far_g, far_p), e)
+    np.testing.assert_allclose(slopes, numerical_gradient(lambda x: slow_objective(x, *others), e), atol=1e-5)
 
 
 def test_interpolation_is_adam_by_hand_from_equal_weights() -> None:
@@ -79,8 +79,8 @@ def test_interpolation_is_adam_by_hand_from_equal_weights() -> None:
         grad = numerical_gradient(slow, torch.from_numpy(raw))
         m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
         raw = raw - 0.1 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-    found = eq.interpolation(*parts, steps=3, lr=0.1)
-    np.testing.assert_allclose(as64(found), np.stack([softmax(row) for row in raw]), atol=1e-4)
+    result = eq.interpolation(*parts, steps=3, lr=0.1)
+    np.testing.assert_allclose(as64(result), np.stack([softmax(row) for row in raw]), atol=1e-4)
     np.testing.assert_array_equal(as64(eq.interpolation(*parts, steps=0, lr=0.1)), np.full((B, 2), 0.5))
 
 

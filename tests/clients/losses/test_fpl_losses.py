@@ -16,11 +16,11 @@ B, C, D, P = 9, 4, 5, 7
 
 
 def slow_unbiased(prototypes: Float, classes: list[int]) -> dict[int, Float]:
-    found = {}
+    content = {}
     for k in sorted(set(classes)):
         members = [prototypes[j] for j in range(len(classes)) if classes[j] == k]
-        found[k] = np.sum(members, axis=0) / len(members)
-    return found
+        content[k] = np.sum(members, axis=0) / len(members)
+    return content
 
 
 def slow_contrast(z: Float, y: list[int], prototypes: Float, classes: list[int], tau: float) -> float:

@@ -13,9 +13,9 @@ from fedshift_core.errors import ConfigError
 
 def gathered(name: str) -> list[torch.Tensor]:
     model = build(name, 4, 0)
-    with level_features(levels_of(model.encoder, name)) as found, torch.no_grad():
+    with level_features(levels_of(model.encoder, name)) as result, torch.no_grad():
         model(drawn(0, 3, 3, 32, 32))
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -26,10 +26,10 @@ def gathered(name: str) -> list[torch.Tensor]:
     ],
 )  # fmt: skip
 def test_levels_are_taken_before_the_activation_and_pooled(name: str, widths: list[int]) -> None:
-    found = gathered(name)
-    assert [tuple(f.shape) for f in found] == [(3, width) for width in widths]
-    assert all(f.dtype == torch.float32 for f in found)
-    assert (found[0] < 0).any() and (found[-1] < 0).any()
+    result = gathered(name)
+    assert [tuple(f.shape) for f in result] == [(3, width) for width in widths]
+    assert all(f.dtype == torch.float32 for f in result)
+    assert (result[0] < 0).any() and (result[-1] < 0).any()
 
 
 def test_levels_of_the_cnn_by_its_layers() -> None:
@@ -49,20 +49,20 @@ def test_levels_of_a_residual_network_by_its_maps(name: str) -> None:
     levels = levels_of(model.encoder, name)
     given: list[torch.Tensor] = []
     hooks = [level.register_forward_pre_hook(lambda m, args: given.append(args[0].clone())) for level in levels[2:]]
-    with level_features(levels) as found, torch.no_grad():
+    with level_features(levels) as result, torch.no_grad():
         features, _ = model(x)
     for hook in hooks:
         hook.remove()
     torch.testing.assert_close(given[-1].relu().mean((2, 3)), features, rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(given[-1].mean((2, 3)), found[-1], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(given[-1].mean((2, 3)), result[-1], rtol=1e-4, atol=1e-6)
 
 
 def test_they_carry_gradients_and_leave_no_hook() -> None:
     model = build("resnet10", 4, 0)
     levels = levels_of(model.encoder, "resnet10")
-    with level_features(levels) as found:
+    with level_features(levels) as result:
         model(drawn(0, 3, 3, 32, 32))
-    (grad,) = torch.autograd.grad(found[0].square().sum(), model.encoder.stem[0].weight)
+    (grad,) = torch.autograd.grad(result[0].square().sum(), model.encoder.stem[0].weight)
     assert grad.any()
     assert not any(level._forward_pre_hooks for level in levels)
 

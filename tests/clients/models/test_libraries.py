@@ -37,9 +37,9 @@ def images(size: int = 32) -> Tensor:
 
 
 def outline(name: str, size: int = 64) -> SplitModel:
-    found = libraries.without_weights(lambda: networks.bare(name, 5, size))
-    assert isinstance(found, SplitModel)
-    return found
+    result = libraries.without_weights(lambda: networks.bare(name, 5, size))
+    assert isinstance(result, SplitModel)
+    return result
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -84,11 +84,11 @@ def test_stages_are_what_the_network_does(name: str) -> None:
             h = stage(h)
             sides.append(h.shape[-1])
             assert h.shape[1] == width
-        found, expected = stages.rest(h), model.encoder(images(64).to(device))
+        result, expected = stages.rest(h), model.encoder(images(64).to(device))
     assert sides == sorted(sides, reverse=True)
-    assert found.shape == expected.shape == (2, model.feature_dim)
+    assert result.shape == expected.shape == (2, model.feature_dim)
     if small:
-        assert torch.equal(found, expected)
+        assert torch.equal(result, expected)
 
 
 def test_a_copy_of_a_cut_network_computes_with_its_own_weights() -> None:

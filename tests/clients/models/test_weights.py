@@ -40,9 +40,9 @@ def test_a_librarys_file_makes_the_librarys_network(suffix: str, tmp_path: Path)
         safetensors.torch.save_file(state, path)
     else:
         torch.save({"state_dict": state} if suffix == ".pt" else state, path)
-    found = weights.fitted(mine := model(), weights.read(path, weights.digest(path)), OURS, str(path))
-    assert found.left_out == ()
-    mine.load_state_dict(found.values)  # strict
+    result = weights.fitted(mine := model(), weights.read(path, weights.digest(path)), OURS, str(path))
+    assert result.left_out == ()
+    mine.load_state_dict(result.values)  # strict
     whole = models.get_model(NAME, num_classes=4)
     whole.load_state_dict(state)
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -52,18 +52,18 @@ def test_a_librarys_file_makes_the_librarys_network(suffix: str, tmp_path: Path)
 
 def test_our_own_names_are_taken_as_they_are() -> None:
     given = networks.build(OURS, 4, 5).state_dict()
-    found = weights.fitted(model(), given, OURS, "/w.safetensors")
-    assert found.left_out == ()
-    assert all(torch.equal(tensor, given[name]) for name, tensor in found.values.items())
-    assert found.values.keys() == given.keys()
+    result = weights.fitted(model(), given, OURS, "/w.safetensors")
+    assert result.left_out == ()
+    assert all(torch.equal(tensor, given[name]) for name, tensor in result.values.items())
+    assert result.values.keys() == given.keys()
     small = networks.build("cnn", 4, 5).state_dict()
     assert weights.fitted(networks.build("cnn", 4, 0), small, "cnn", "/w").values.keys() == small.keys()
 
 
 def test_a_head_of_another_size_is_left_out_and_told() -> None:
-    found = weights.fitted(model(), by_library(1000), OURS, "/w.pth")
-    assert found.left_out == ("the head (1000 classes, the run has 4): the run's begins at random",)
-    assert not [name for name in found.values if name.startswith("classifier")]
+    result = weights.fitted(model(), by_library(1000), OURS, "/w.pth")
+    assert result.left_out == ("the head (1000 classes, the run has 4): the run's begins at random",)
+    assert not [name for name in result.values if name.startswith("classifier")]
     bare = {name: tensor for name, tensor in by_library().items() if not name.startswith("fc.")}
     assert weights.fitted(model(), bare, OURS, "/w").left_out == ("the file has no head: the run's begins at random",)
     mlp = networks.build(OURS, 4, 0, head="mlp")
@@ -73,9 +73,9 @@ def test_a_head_of_another_size_is_left_out_and_told() -> None:
 def test_counters_of_batchnorm_may_be_missing_and_numbers_may_be_shorter() -> None:
     given = {name: t.half() if t.is_floating_point() else t for name, t in by_library().items()}
     given = {name: t for name, t in given.items() if not name.endswith("num_batches_tracked")}
-    found = weights.fitted(model(), given, OURS, "/w").values
-    assert found["encoder.body.conv1.0.weight"].dtype == torch.float32
-    assert torch.equal(found["encoder.body.conv1.0.weight"], given["conv1.0.weight"].float())
+    values = weights.fitted(model(), given, OURS, "/w").values
+    assert values["encoder.body.conv1.0.weight"].dtype == torch.float32
+    assert torch.equal(values["encoder.body.conv1.0.weight"], given["conv1.0.weight"].float())
 
 
 def test_old_names_of_densenet_are_known() -> None:

@@ -46,11 +46,11 @@ def terms(params: dict[str, Any] | None = None) -> Found:
     made._prepare_round(1)
     made.model.train()
     weights = [*made.model.encoder.parameters(), *made.model.classifier.parameters()]
-    found = {}
+    content = {}
     for name, term in made.terms_of(given()).items():
         grads = torch.autograd.grad(term, weights, retain_graph=True, allow_unused=True, materialize_grads=True)
-        found[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
-    return found
+        content[name] = (float(term.detach()), torch.cat([grad.flatten() for grad in grads]).numpy())
+    return content
 
 
 # --- switches --------------------------------------------------------------------------------------
@@ -115,11 +115,11 @@ def test_both_off_is_fedavg_to_the_bit(model: str) -> None:
 
 
 def test_dfd_alone_leaves_the_cross_entropy_of_fedavg() -> None:
-    found = terms({"use_dfc_loss": False})
-    assert set(found) == {"ce", "dfd"}
+    result = terms({"use_dfc_loss": False})
+    assert set(result) == {"ce", "dfd"}
     plain = fedavg()
     plain.model.train()
-    assert float(plain.terms_of(given())["ce"].detach()) == found["ce"][0]
+    assert float(plain.terms_of(given())["ce"].detach()) == result["ce"][0]
 
 
 def test_round_is_repeatable_and_depends_on_node_and_round() -> None:

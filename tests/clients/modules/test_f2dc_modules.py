@@ -210,17 +210,17 @@ def slow_terms(model: F2DCModel, given: Batch, noise: Tensor, p: F2DCParams) -> 
         logits = as64(model.classifier(tilde))
     weight, bias = as64(at.auxiliary.weight), as64(at.auxiliary.bias)  # type: ignore[arg-type, union-attr]
     y = given.y.tolist()
-    found = {"ce": 0.0, "dfd": 0.0, "dfc": 0.0}
+    content = {"ce": 0.0, "dfd": 0.0, "dfc": 0.0}
     for i, label in enumerate(y):
         latent = {name: value[i].mean(axis=(1, 2)) for name, value in (("+", plus), ("-", minus), ("*", star))}
         entropy = {name: -log_softmax(weight @ value + bias) for name, value in latent.items()}
         source = logits[i] if p.y_hat_from == "classifier" else weight @ latent["-"] + bias
         wrong = max((k for k in range(C) if k != label), key=lambda k, source=source: source[k])  # type: ignore[misc]
         cosine = latent["+"] @ latent["-"] / np.linalg.norm(latent["+"]) / np.linalg.norm(latent["-"])
-        found["ce"] -= log_softmax(logits[i])[label] / len(y)
-        found["dfd"] += p.lambda1 * (cosine / p.tau + entropy["+"][label] + entropy["-"][wrong]) / len(y)
-        found["dfc"] += p.lambda2 * entropy["*"][label] / len(y)
-    return found
+        content["ce"] -= log_softmax(logits[i])[label] / len(y)
+        content["dfd"] += p.lambda1 * (cosine / p.tau + entropy["+"][label] + entropy["-"][wrong]) / len(y)
+        content["dfc"] += p.lambda2 * entropy["*"][label] / len(y)
+    return content
 
 
 def log_softmax(z: Float) -> Float:
@@ -337,9 +337,9 @@ def test_noise_of_training_comes_from_the_rounds_generator_alone() -> None:
     def two_passes(seed: int) -> list[Tensor]:
         model.start_round(rng(seed))
         state = torch.random.get_rng_state()
-        found = [model(x)[1].detach() for _ in range(2)]
+        values = [model(x)[1].detach() for _ in range(2)]
         assert torch.equal(torch.random.get_rng_state(), state)
-        return found
+        return values
 
     first, again, other = two_passes(1), two_passes(1), two_passes(2)
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])

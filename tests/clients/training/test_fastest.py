@@ -52,23 +52,23 @@ def chosen(machine: Machine, *names: Arithmetic) -> autotune.Found:
     ],
 )
 def test_the_faster_is_chosen_where_it_is_clearly_faster(seconds: dict[Arithmetic, float], expected: str) -> None:
-    found = chosen(Machine(seconds), *seconds)
-    assert found.choice == expected
-    assert found.milliseconds == pytest.approx({name: 1000 * one * found.images for name, one in seconds.items()})
+    result = chosen(Machine(seconds), *seconds)
+    assert result.choice == expected
+    assert result.milliseconds == pytest.approx({name: 1000 * one * result.images for name, one in seconds.items()})
 
 
 @pytest.mark.parametrize("second", [1e-6, 1e-4, 1e-3, 1e-2, 0.1, 10.0])
 def test_the_time_is_bounded_whatever_the_network(second: float) -> None:
     machine = Machine({LAST: second, NCHW: second / 3})
-    found = chosen(machine, LAST, NCHW)
+    result = chosen(machine, LAST, NCHW)
     if second >= 0.2:  # two steps of four images alone take longer than there is time
-        assert (found.choice, found.milliseconds) == (LAST, {})
+        assert (result.choice, result.milliseconds) == (LAST, {})
         assert len(machine.done) == 2
     else:
-        assert found.choice == NCHW
+        assert result.choice == NCHW
         assert machine.now <= 2.0
-        assert autotune.SMALLEST <= found.images <= 64
-    assert found.images == 64 or second > 1e-4
+        assert autotune.SMALLEST <= result.images <= 64
+    assert result.images == 64 or second > 1e-4
 
 
 def test_turns_go_round_and_stop_when_the_time_is_over() -> None:
@@ -83,19 +83,19 @@ def test_emulated_bfloat16_is_not_even_measured(
     bf16: bool, first: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(precision, "has_bf16", lambda device: bf16)
-    found = autotune.candidates(CPU)
-    assert (found[0], len(set(found))) == (first, number)
-    assert bf16 or not any(name.startswith("bf16") for name in found)
+    result = autotune.candidates(CPU)
+    assert (result[0], len(set(result))) == (first, number)
+    assert bf16 or not any(name.startswith("bf16") for name in result)
 
 
 def test_a_real_measurement_leaves_threads_and_random_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autotune, "SECONDS", 0.2)
     monkeypatch.setattr(precision, "has_bf16", lambda device: True)  # all four are measured
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    found = autotune.measure(Work("cnn_bn", 2, "none", 32, 6), CPU)
-    assert found.choice in ARITHMETICS
-    assert found.images <= 6
-    assert not found.milliseconds or found.milliseconds.keys() == set(ARITHMETICS)
+    result = autotune.measure(Work("cnn_bn", 2, "none", 32, 6), CPU)
+    assert result.choice in ARITHMETICS
+    assert result.images <= 6
+    assert not result.milliseconds or result.milliseconds.keys() == set(ARITHMETICS)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
 

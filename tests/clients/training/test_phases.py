@@ -146,11 +146,11 @@ def test_without_a_schedule_every_round_has_the_same_rate(server_round: int, rou
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_schedule_goes_from_lr_to_its_end(schedule: str) -> None:
-    found = [factor(t, 11, schedule=schedule, schedule_end=0.2) for t in range(1, 12)]
-    assert found[0] == 1.0
-    assert found[5] == pytest.approx(0.6)  # half way, in both
-    assert found[-1] == pytest.approx(0.2)
-    assert found == sorted(found, reverse=True)
+    values = [factor(t, 11, schedule=schedule, schedule_end=0.2) for t in range(1, 12)]
+    assert values[0] == 1.0
+    assert values[5] == pytest.approx(0.6)  # half way, in both
+    assert values[-1] == pytest.approx(0.2)
+    assert values == sorted(values, reverse=True)
 
 
 def by_hand(schedule: str, t: int, rounds: int, warmup: int) -> float:
@@ -181,9 +181,9 @@ def test_every_schedule_with_warm_up_and_decay(schedule: str, warmup: int) -> No
 
 
 def test_steps_and_warm_up_do_not_go_by_the_number_of_rounds() -> None:
-    found = [factor(t, rounds, schedule="step", schedule_steps=(2,), warmup_rounds=3)
+    values = [factor(t, rounds, schedule="step", schedule_steps=(2,), warmup_rounds=3)
              for rounds in (4, 50) for t in range(1, 5)]  # fmt: skip
-    assert found[:4] == found[4:] == pytest.approx([1 / 3, 2 / 3, 0.1, 0.1])
+    assert values[:4] == values[4:] == pytest.approx([1 / 3, 2 / 3, 0.1, 0.1])
     config = {"epochs": 1, "batch_size": 2, "lr": 1.0}
     assert [TrainConfig(**config, schedule=s).needs_rounds for s in ("none", "linear", "cosine")] == [False, True, True]
 

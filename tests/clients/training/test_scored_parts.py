@@ -18,8 +18,8 @@ def images(number: int) -> ImageSet:
 
 
 def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
-    asked = asked_images(lambda domain: images(number), config, seed)
-    return [test.y.tolist() for _, test in asked]
+    requested = asked_images(lambda domain: images(number), config, seed)
+    return [test.y.tolist() for _, test in requested]
 
 
 def test_all_images_unless_something_else_is_asked() -> None:

@@ -41,7 +41,7 @@ def convolved(x: Float, weight: Float, bias: Float) -> Float:
 
 def test_moments_against_loops_with_each_batch_normalised_by_its_own() -> None:
     model, given = network(), batches()
-    found = statistics.take(model, model, given)
+    result = statistics.take(model, model, given)
     norm, conv = model[0], model[2]
     inputs: dict[str, list[Float]] = {"0": [], "3": []}
     for x in (batch.double().numpy() for batch in given):
@@ -50,12 +50,12 @@ def test_moments_against_loops_with_each_batch_normalised_by_its_own() -> None:
         scale, shift = (p.detach().double().numpy()[:, None, None] for p in (norm.weight, norm.bias))
         y = np.maximum((x - mean) / np.sqrt(var + norm.eps) * scale + shift, 0)
         inputs["3"].append(convolved(y, *(p.detach().double().numpy() for p in (conv.weight, conv.bias))))
-    assert list(found) == ["0", "3"]
+    assert list(result) == ["0", "3"]
     for name, seen in inputs.items():
         every = np.concatenate(seen)
-        np.testing.assert_allclose(found[name].sums, every.mean((2, 3)).sum(0), rtol=1e-4, atol=1e-4)
-        np.testing.assert_allclose(found[name].squares, np.square(every).mean((2, 3)).sum(0), rtol=1e-4)
-        stats = statistics.of_moments(found, 11)
+        np.testing.assert_allclose(result[name].sums, every.mean((2, 3)).sum(0), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(result[name].squares, np.square(every).mean((2, 3)).sum(0), rtol=1e-4)
+        stats = statistics.of_moments(result, 11)
         np.testing.assert_allclose(stats[f"{name}.running_mean"], every.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(stats[f"{name}.running_var"], every.var((0, 2, 3)), rtol=1e-4)
 
@@ -74,9 +74,9 @@ def test_taking_leaves_the_model_as_it_was() -> None:
 def test_a_layer_that_is_used_twice_counts_each_image_once() -> None:
     norm = nn.BatchNorm2d(3)
     model = nn.Sequential(norm)
-    found = statistics.take(model, lambda x: norm(norm(x)), batches())
-    assert len(found) == 1
-    stats = statistics.of_moments(found, 11)
+    result = statistics.take(model, lambda x: norm(norm(x)), batches())
+    assert len(result) == 1
+    stats = statistics.of_moments(result, 11)
     assert float(stats["0.running_var"].max()) < 10  # halfway between the images' 9 and 1
 
 
@@ -84,9 +84,9 @@ def test_by_batch_is_training_mode_of_batchnorm_alone() -> None:
     model, x = network().eval(), batches()[0]
     plain = model(x)
     with statistics.by_batch(model):
-        found = model(x)
+        result = model(x)
     wanted = nn.Sequential(*list(model)[:4]).train()(x)  # as dropout does nothing in evaluation mode
-    assert torch.allclose(found, wanted)
+    assert torch.allclose(result, wanted)
     model = network().eval()
     assert torch.equal(model(x), plain)
     assert not any(module.training for module in model.modules())

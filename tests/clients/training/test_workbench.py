@@ -142,8 +142,8 @@ def test_stopwatch_adds_up_and_is_silent_when_off() -> None:
 
 def test_client_tells_where_its_time_went_if_asked() -> None:
     used = bench()
-    asked, not_asked = client(used, 0, profile=True), client(used, 0)
-    for each in (asked, not_asked):
+    requested, not_asked = client(used, 0, profile=True), client(used, 0)
+    for each in (requested, not_asked):
         each.fit(weights(used), {"server-round": 1})
-    assert {DATA, TRAINING} < set(asked.watch.seconds)
+    assert {DATA, TRAINING} < set(requested.watch.seconds)
     assert not not_asked.watch.seconds

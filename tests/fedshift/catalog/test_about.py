@@ -87,8 +87,8 @@ def test_each_method_has_a_page_with_its_equations() -> None:
     ],
 )
 def test_parameters_by_hand(method: str, key: str, default: str, allowed: str) -> None:
-    found = parameter(method, key)
-    assert (found.default, found.allowed.split(", at most")[0]) == (default, allowed)
+    result = parameter(method, key)
+    assert (result.default, result.allowed.split(", at most")[0]) == (default, allowed)
 
 
 def test_values_of_papers_are_those_of_their_experiments() -> None:
@@ -109,10 +109,10 @@ def test_each_parameter_of_our_methods_is_described() -> None:
 
 
 def test_each_key_is_described_in_a_sentence() -> None:
-    found = [key for group in keys.groups() for key in group.keys]
-    assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in found)
-    assert all(key.kind != "anything" for key in found)
-    assert set(dotted_keys.known()) <= {key.name for key in found}
+    values = [key for group in keys.groups() for key in group.keys]
+    assert all(re.fullmatch(r"[A-Z].*\.", key.description) for key in values)
+    assert all(key.kind != "anything" for key in values)
+    assert set(dotted_keys.known()) <= {key.name for key in values}
 
 
 def test_the_page_of_keys_is_the_one_that_the_command_prints() -> None:
@@ -226,10 +226,10 @@ def test_values_that_are_completed_are_taken() -> None:
 @pytest.mark.slow
 def test_a_shell_is_answered(tmp_path: Path) -> None:
     words = "fedshift run handwritten method=fedpro"
-    asked = {"_FEDSHIFT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
+    requested = {"_FEDSHIFT_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": words}
     program = "import sys; sys.argv[0] = 'fedshift'; from fedshift.cli import app; app(prog_name='fedshift')"
     ended = subprocess.run(
-        [sys.executable, "-c", program], env=os.environ | asked | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
+        [sys.executable, "-c", program], env=os.environ | requested | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert {"method=fedprox", "method=fedproc", "method=fedproto"} <= set(re.findall(r"[\w.]+=\w+", ended.stdout))

@@ -50,8 +50,8 @@ def one(found: Claims, row: str, table: str = TABLE) -> Claim:
 def printed(row: str, table: str = TABLE) -> Mapping[str, float]:
     """Return the printed accuracies of the four domains, read past our reader of them."""
     paper = yaml.safe_load((ROOT / "conf" / "papers" / "f2dc.yaml").read_text())
-    (found,) = [t for t in paper["tables"] if f"f2dc.{t['id']}".lower().replace(" ", "") == table]
-    (values,) = [r["values"] for r in found["rows"] if r["method"] == row]
+    (result,) = [t for t in paper["tables"] if f"f2dc.{t['id']}".lower().replace(" ", "") == table]
+    (values,) = [r["values"] for r in result["rows"] if r["method"] == row]
     return {key: value for key, value in values.items() if key not in ("AVG", "STD")}
 
 
@@ -63,17 +63,17 @@ def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
         make("fpl", seed, base + (3.0, -2.0, 4.0)[seed])  # mean 1.67, s 3.2: p 0.46
         make("fedsa", seed, base + 2, "method.share_weights=true")  # the same at each seed: no p, no doubt
         make("feddyn", seed, base + 2)  # not in the table
-    found = claims([tmp_path / "pacs"])
-    f2dc = one(found, "F2DC")
+    checked = claims([tmp_path / "pacs"])
+    f2dc = one(checked, "F2DC")
     gains = [printed("F2DC")[d] - printed("FedAvg")[d] for d in printed("F2DC")]
     assert f2dc.printed_gain == pytest.approx(sum(gains) / 4) and f2dc.own and f2dc.all_domains
     assert f2dc.our_gain.difference.mean == pytest.approx(3.5) and f2dc.our_gain.p == pytest.approx(0.0067, abs=1e-4)
     assert (f2dc.verdict, f2dc.why) == (SEEN, "")
-    assert one(found, "FedProx").verdict == REVERSED and not one(found, "FedProx").own
-    assert one(found, "FPL").verdict == NOT_SEEN and one(found, "FPL").our_gain.p == pytest.approx(0.46, abs=0.01)
-    assert one(found, "FedSA").verdict == SEEN and one(found, "FedSA").our_gain.p is None
-    assert not [claim for claim in found.claims if "feddyn" in claim.runs and claim.table == TABLE]
-    assert not [claim for claim in found.claims if claim.row == "FedAvg"]
+    assert one(checked, "FedProx").verdict == REVERSED and not one(checked, "FedProx").own
+    assert one(checked, "FPL").verdict == NOT_SEEN and one(checked, "FPL").our_gain.p == pytest.approx(0.46, abs=0.01)
+    assert one(checked, "FedSA").verdict == SEEN and one(checked, "FedSA").our_gain.p is None
+    assert not [claim for claim in checked.claims if "feddyn" in claim.runs and claim.table == TABLE]
+    assert not [claim for claim in checked.claims if claim.row == "FedAvg"]
 
 
 def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
@@ -83,8 +83,8 @@ def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:
         make("fedprox", seed, 55 + seed) if seed < 2 else None
         make("fedavg", seed, 50 + seed, "model.name=resnet18", folder="large")
         make("f2dc", seed, 55 + seed, "model.name=resnet18", folder="large")
-    found = claims([tmp_path])  # each folder in it is a comparison of its own
-    fields = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in found.claims
+    checked = claims([tmp_path])  # each folder in it is a comparison of its own
+    fields = {(claim.row, claim.runs.split(":")[0]): (claim.verdict, claim.why) for claim in checked.claims
             if claim.table == TABLE}  # fmt: skip
     assert fields["F2DC", "pacs"] == (SEEN, "")
     assert fields["FedProx", "pacs"] == (NOT_COMPARABLE, "2 seeds")
@@ -158,8 +158,8 @@ def test_leave_one_out_takes_each_domain_from_the_run_that_left_it_out(make: Mak
         for seed in range(3):
             make("fedavg", seed, 90, settings, more={out: 30 + seed})
             make("i2pfl", seed, 10, settings, more={out: 32 + seed + i})  # gains 2, 3, 4, 5 where nobody trained
-    found = claims([tmp_path / "pacs"])
-    unseen = [claim for claim in found.claims if claim.row == "I2PFL"]
+    checked = claims([tmp_path / "pacs"])
+    unseen = [claim for claim in checked.claims if claim.row == "I2PFL"]
     assert len(unseen) == 1 and printed_module.get(unseen[0].table).printed.column_maps[0].unseen
     assert (
         unseen[0].our_gain.difference.mean == pytest.approx(3.5)
@@ -249,10 +249,10 @@ def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_pa
         content = json.loads(file.read_text())
         file.write_text(json.dumps(content | {"others": {"bn=retaken": content["domains"]}}))
     make("fedprox", 0, 50, "model.bn=local")  # cannot be scored so, which keeps no folder out
-    found = claims([tmp_path], score="bn=retaken")
-    assert found.lacking == ("other",)
-    assert one(found, "F2DC").verdict == SEEN
-    assert "left out, not all scored bn=retaken: other" in found.text().replace("\n  ", " ")
+    checked = claims([tmp_path], score="bn=retaken")
+    assert checked.lacking == ("other",)
+    assert one(checked, "F2DC").verdict == SEEN
+    assert "left out, not all scored bn=retaken: other" in checked.text().replace("\n  ", " ")
     with pytest.raises(ConfigError, match="was not scored so"):
         claims([tmp_path / "other"], score="bn=retaken")
 

@@ -127,15 +127,15 @@ def test_figures_are_scores(make_run: MakeRun, tmp_path: Path) -> None:
     ]
     keep(runs, tmp_path / "kept")
     for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
-        found = compare(runs, score=score)
-        first, second = found.numbers.rows
+        table = compare(runs, score=score)
+        first, second = table.numbers.rows
         assert (first.by_seed[0]["street"], second.by_seed[0]["AVG"]) == (30, 45)
         # scan 50 and 20, street 30 and 70: of errors the lowest is the best and the highest the worst.
         error = score == "ece"
         assert ("scan" in first.best, "street" in second.best) == (not error, not error)
         assert (first.values["WORST"].mean, first.worst) == ((50, "scan") if error else (30, "street"))
-        assert "test images: scan 90, street 90" in found.text()
-        assert compare([tmp_path / "kept"], score=score).markdown() == found.markdown()
+        assert "test images: scan 90, street 90" in table.text()
+        assert compare([tmp_path / "kept"], score=score).markdown() == table.markdown()
     assert "balanced accuracy (%), last round" in compare(runs, score="balanced_accuracy").numbers.title
     assert "confusion" not in next((tmp_path / "kept").iterdir()).read_text()
     old = make_run("fedprox", 0, two(1, 2), flat=flat)
@@ -147,9 +147,9 @@ def test_figures_are_scores(make_run: MakeRun, tmp_path: Path) -> None:
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(-50, 50))
 def test_equal_differences_have_no_p(base: list[float], shift: float) -> None:
-    found = paired({i: value + shift for i, value in enumerate(base)}, dict(enumerate(base)))
-    assert found.p is None
-    assert found.difference.mean == pytest.approx(shift, abs=1e-9)
+    difference = paired({i: value + shift for i, value in enumerate(base)}, dict(enumerate(base)))
+    assert difference.p is None
+    assert difference.difference.mean == pytest.approx(shift, abs=1e-9)
 
 
 def test_one_seed_has_no_spread_and_two_no_test(make_run: MakeRun) -> None:
@@ -166,10 +166,10 @@ def test_one_seed_has_no_spread_and_two_no_test(make_run: MakeRun) -> None:
 
 def test_unequal_seeds_are_paired_on_the_common_ones_and_told(three_seeds: list[Path], make_run: MakeRun) -> None:
     extra = make_run("fedavg", 7, two(10, 10), flat={"set": SCAN_STREET})
-    found = compare([*three_seeds[:2], extra, *three_seeds[3:]])
-    result = found.numbers.rows[1].difference
+    table = compare([*three_seeds[:2], extra, *three_seeds[3:]])
+    result = table.numbers.rows[1].difference
     assert result is not None and result.seeds == (0, 1) and result.difference.mean == 2
-    assert "i2pfl has the seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in found.numbers.notes
+    assert "i2pfl has the seeds 0, 1, 2, fedavg 0, 1, 7: paired on 0, 1" in table.numbers.notes
     others = [make_run(name, 0, two(4, 4), flat={"set": SCAN_STREET}) for name in ("fedprox", "moon")]
     notes = compare([*three_seeds[:2], *others]).numbers.notes
     assert "fedprox, moon have the seeds 0, fedavg 0, 1: paired on 0" in notes
@@ -185,15 +185,15 @@ def test_differing_settings_are_named_with_their_values_or_make_groups(make_run:
         ConfigError, match=r"rounds is 20 \(a, b\) and 7 \(c\); train.lr is 0.01 \(a, b\) and 0.5 \(c\)"
     ):
         compare(runs)
-    found = compare(runs, allow_different=True)
-    rows = {(row.group, row.label): row for row in found.numbers.rows}
+    table = compare(runs, allow_different=True)
+    rows = {(row.group, row.label): row for row in table.numbers.rows}
     assert list(rows) == [
         ("rounds=20, train.lr=0.01", "fedavg"), ("rounds=20, train.lr=0.01", "i2pfl"),
         ("rounds=7, train.lr=0.5", "fedavg"),
     ]  # fmt: skip
     other = rows["rounds=7, train.lr=0.5", "fedavg"]
     assert other.difference is None and other.best == set()
-    assert "[rounds=7, train.lr=0.5]" in found.text()
+    assert "[rounds=7, train.lr=0.5]" in table.text()
 
 
 def test_the_number_of_nodes_counts_as_a_setting(make_run: MakeRun) -> None:
@@ -246,26 +246,26 @@ def test_parameters_of_a_sweep_and_modules_make_rows(make_run: MakeRun) -> None:
 def test_of_many_parameters_a_row_names_those_that_are_not_as_the_experiment_has_them(make_run: MakeRun) -> None:
     ways = ["", "method.tau=0.02", "method.lambda1=1", "method.lambda2=0.5", "method.tau=0.02 method.lambda1=1"]
     runs = [make_run("i2pfl", 0, two(1, i), flat={"set": way}) for i, way in enumerate(ways)]
-    found = compare(runs).numbers
-    assert [row.label for row in found.rows] == [
+    numbers = compare(runs).numbers
+    assert [row.label for row in numbers.rows] == [
         "i2pfl", "i2pfl tau=0.02 lambda1=1.0", "i2pfl tau=0.02", "i2pfl lambda1=1.0", "i2pfl lambda2=0.5"
     ]  # fmt: skip
-    assert "i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0" in found.notes
+    assert "i2pfl, where a row does not name it: tau=0.07, lambda1=10.0, lambda2=1.0" in numbers.notes
     for run in runs:  # of an experiment of someone else's nothing is known
         content = (run / "config.yaml").read_text()
         (run / "config.yaml").write_text(content.replace("experiment: handwritten", "experiment: mine"))
-    found = compare(runs).numbers
-    assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in [row.label for row in found.rows]
-    assert not any("does not name" in note for note in found.notes)
+    numbers = compare(runs).numbers
+    assert "i2pfl tau=0.07 lambda1=10.0 lambda2=1.0" in [row.label for row in numbers.rows]
+    assert not any("does not name" in note for note in numbers.notes)
 
 
 def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
-    found = compare([make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 0, two(61, 41))])
-    fedavg, i2pfl = found.numbers.rows
+    table = compare([make_run("fedavg", 0, two(60, None)), make_run("i2pfl", 0, two(61, 41))])
+    fedavg, i2pfl = table.numbers.rows
     assert fedavg.values["AVG"].mean is None and fedavg.values["scan"].mean == 60
     assert i2pfl.difference is not None and i2pfl.difference.difference.mean is None
-    assert "fedavg, seed 0: no street; no average over the rest is taken" in found.numbers.notes
-    assert "missing" in found.text()
+    assert "fedavg, seed 0: no street; no average over the rest is taken" in table.numbers.notes
+    assert "missing" in table.text()
 
 
 def test_what_no_row_names_because_all_runs_have_it_is_told_where_the_experiment_has_another_value(
@@ -273,12 +273,12 @@ def test_what_no_row_names_because_all_runs_have_it_is_told_where_the_experiment
 ) -> None:
     sharp = {"set": "method.tau=0.02"}
     runs = [make_run("fedavg", 0, two(60, 40)), *(make_run("i2pfl", s, two(61, 41), flat=sharp) for s in (0, 1))]
-    found = compare(runs).numbers
-    assert [row.label for row in found.rows] == ["fedavg", "i2pfl"]
-    assert "i2pfl, in all its rows: tau=0.02 (its experiment has 0.07)" in found.notes
-    found = compare([*runs, make_run("i2pfl", 0, two(62, 42))]).numbers  # two rows, which name it
-    assert "i2pfl tau=0.02" in [row.label for row in found.rows]
-    assert not any("in all its rows" in note for note in found.notes)
+    numbers = compare(runs).numbers
+    assert [row.label for row in numbers.rows] == ["fedavg", "i2pfl"]
+    assert "i2pfl, in all its rows: tau=0.02 (its experiment has 0.07)" in numbers.notes
+    numbers = compare([*runs, make_run("i2pfl", 0, two(62, 42))]).numbers  # two rows, which name it
+    assert "i2pfl tau=0.02" in [row.label for row in numbers.rows]
+    assert not any("in all its rows" in note for note in numbers.notes)
 
 
 def test_runs_that_lack_the_same_stand_in_one_line(make_run: MakeRun) -> None:
@@ -292,9 +292,9 @@ def test_runs_that_lack_the_same_stand_in_one_line(make_run: MakeRun) -> None:
 
 
 def test_personal_models_are_marked(make_run: MakeRun) -> None:
-    found = compare([make_run("fedavg", 0, two(1, 2)), make_run("fedbn", 0, two(3, 4))])
-    assert [row.scored for row in found.numbers.rows] == ["global", "personal"]
-    assert any(note.startswith("scored personal") for note in found.numbers.notes)
+    table = compare([make_run("fedavg", 0, two(1, 2)), make_run("fedbn", 0, two(3, 4))])
+    assert [row.scored for row in table.numbers.rows] == ["global", "personal"]
+    assert any(note.startswith("scored personal") for note in table.numbers.notes)
 
 
 @pytest.mark.parametrize(
@@ -303,18 +303,18 @@ def test_personal_models_are_marked(make_run: MakeRun) -> None:
 )
 def test_one_task_alone_has_its_own_best(make_run: MakeRun, scored: str, methods: list[str], left: str) -> None:
     runs = [make_run(method, 0, FOUR) for method in ("fedavg", "local", "fpl", "fedbn")]
-    found = compare(runs, scored=scored).numbers
-    assert sorted(row.method for row in found.rows) == methods
-    assert f"left out, not scored {scored}: {left}" in found.notes
+    numbers = compare(runs, scored=scored).numbers
+    assert sorted(row.method for row in numbers.rows) == methods
+    assert f"left out, not scored {scored}: {left}" in numbers.notes
     assert not any(note.startswith("left out, not scored") for note in compare(runs).numbers.notes)
 
 
 def test_a_row_of_one_task_is_called_as_among_all(make_run: MakeRun) -> None:
     shared = make_run("fedproto", 0, FOUR, flat={"set": "method.share_weights=true"}, evaluated="global model")
     runs = [make_run("fedavg", 0, FOUR), make_run("fedproto", 0, FOUR), shared]
-    found = compare(runs, scored="global").numbers
-    assert [row.label for row in found.rows] == ["fedavg", "fedproto share_weights=true"]
-    assert "left out, not scored global: fedproto share_weights=false" in found.notes
+    numbers = compare(runs, scored="global").numbers
+    assert [row.label for row in numbers.rows] == ["fedavg", "fedproto share_weights=true"]
+    assert "left out, not scored global: fedproto share_weights=false" in numbers.notes
 
 
 def test_a_wrong_task_is_told_with_those_there_are(make_run: MakeRun) -> None:
@@ -360,15 +360,15 @@ def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None
 
 def test_another_split_of_the_same_seed_is_told(make_run: MakeRun) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
-    found = compare([make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(1, 2), nodes=nodes)])
-    assert found.numbers.warnings == ("seed 0: the nodes hold other images in fedavg-0-0, i2pfl-0-1",)
+    table = compare([make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(1, 2), nodes=nodes)])
+    assert table.numbers.warnings == ("seed 0: the nodes hold other images in fedavg-0-0, i2pfl-0-1",)
 
 
 def test_a_repeated_seed_counts_once_and_another_number_is_refused(make_run: MakeRun) -> None:
     runs = [make_run("fedavg", 0, two(1, 2), name=name, weights_sha256="w") for name in ("a", "b")]
-    found = compare(runs)
-    assert found.numbers.rows[0].seeds == (0,)
-    assert "b repeats a with the same numbers and counts once" in found.numbers.notes
+    table = compare(runs)
+    assert table.numbers.rows[0].seeds == (0,)
+    assert "b repeats a with the same numbers and counts once" in table.numbers.notes
     runs.append(make_run("fedavg", 0, two(1, 3), name="c"))
     with pytest.raises(ConfigError, match="fedavg: seed 0 comes twice, with different numbers: a and c"):
         compare(runs)
@@ -446,18 +446,18 @@ DIGITS = {"mnist": 96.04, "usps": 90.0, "svhn": 88.0, "syn": 52.0}
 
 def test_a_papers_row_stands_beside_ours(make_run: MakeRun) -> None:
     run = make_run("fedavg", 0, DIGITS, experiment="f2dc-digits")
-    found = compare([run, make_run("fedbn", 0, DIGITS, experiment="f2dc-digits")], paper="F2DC.Table 2")
-    row, fedbn = found.numbers.rows
+    table = compare([run, make_run("fedbn", 0, DIGITS, experiment="f2dc-digits")], paper="F2DC.Table 2")
+    row, fedbn = table.numbers.rows
     assert row.paper is not None and row.paper.label == "FedAvg"
     printed = {"mnist": 96.04, "usps": 89.84, "svhn": 88.04, "syn": 51.05, "AVG": 81.24, "STD": 20.42}
     assert row.paper.values == printed | {"WORST": None}  # which no paper prints
     assert row.paper.difference["mnist"] == 0 and row.paper.difference["syn"] == pytest.approx(0.95)
     assert row.paper.difference["AVG"] == pytest.approx((96.04 + 90 + 88 + 52) / 4 - 81.24)
-    assert fedbn.paper is None and "the paper prints no row of fedbn" in found.numbers.notes
+    assert fedbn.paper is None and "the paper prints no row of fedbn" in table.numbers.notes
     budget = "budget: rounds 100 (paper 100), epochs 10 (paper 10), nodes 4 (paper 20); network resnet10"
-    assert any(note.startswith(budget) for note in found.numbers.notes)
-    assert any(note.startswith("print error: Table 2 FDSE") for note in found.numbers.notes)
-    assert "81.24" in found.text() and "less paper" in found.markdown()
+    assert any(note.startswith(budget) for note in table.numbers.notes)
+    assert any(note.startswith("print error: Table 2 FDSE") for note in table.numbers.notes)
+    assert "81.24" in table.text() and "less paper" in table.markdown()
 
 
 def as_many(number: int) -> list[dict[str, Any]]:
@@ -514,14 +514,14 @@ def test_each_value_that_is_not_the_papers_is_named(
     nodes = as_many(config.allocation.num_nodes() or 0)
     numbers = FOUR if config.dataset.name == "pacs" else FIVE
     run = make_run(method, 0, numbers, experiment=experiment, flat=flat, nodes=nodes, client_models=CLIENTS)
-    found = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
-    (row,) = found.numbers.rows
-    assert row.paper is not None and [one.text for one in row.paper.altered] == reason
+    table = compare([run], paper=paper, score="clients" if "fedcode" in experiment else "last5")
+    (row,) = table.numbers.rows
+    assert row.paper is not None and [deviation.text for deviation in row.paper.altered] == reason
     named = f"{row.label} with {row.paper.label}"
     expected = f"not the paper's, {named}: {', '.join(reason)}" if reason else f"all as in the paper: {named}"
-    assert expected in found.numbers.notes
+    assert expected in table.numbers.notes
     start = f"the paper's values are those of conf/experiments/{experiment}"
-    assert sum(note.partition(", but for ")[0] == start for note in found.numbers.notes) == 1
+    assert sum(note.partition(", but for ")[0] == start for note in table.numbers.notes) == 1
 
 
 def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_otherwise(make_run: MakeRun) -> None:
@@ -549,16 +549,16 @@ def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
 def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     flat = {"set": "method.sigma=5", "rounds": 20}
     run = make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", flat=flat, nodes=as_many(20))
-    found = compare([run], paper="f2dc.table2")
+    table = compare([run], paper="f2dc.table2")
     result = "sigma=5.0 (paper 0.1), rounds=20 (paper 100)"
-    assert f"- not the paper's, f2dc with F2DC: {result}" in found.text()
-    assert f"- not the paper's, f2dc with F2DC: {result}" in found.markdown()
-    assert f"<li>not the paper&#39;s, f2dc with F2DC: {result}</li>" in found.html()
-    for text in (found.text(), found.markdown(), found.html()):
+    assert f"- not the paper's, f2dc with F2DC: {result}" in table.text()
+    assert f"- not the paper's, f2dc with F2DC: {result}" in table.markdown()
+    assert f"<li>not the paper&#39;s, f2dc with F2DC: {result}</li>" in table.html()
+    for text in (table.text(), table.markdown(), table.html()):
         assert "  less paper, 2 values differ" in text
-    (line,) = csv.DictReader(io.StringIO(found.csv()))
+    (line,) = csv.DictReader(io.StringIO(table.csv()))
     assert line["not the paper's"] == result.replace(", ", "; ")
-    (row,) = json.loads(found.json())["rows"]
+    (row,) = json.loads(table.json())["rows"]
     assert row["altered"] == {
         "method.sigma": {"ours": ["5.0"], "paper": "0.1"}, "rounds": {"ours": ["20"], "paper": "100"}
     }  # fmt: skip
@@ -594,12 +594,12 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
 def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:
     flat = {"set": "method.use_apa=false"}
     run = make_run("i2pfl", 0, DIGITS, experiment="i2pfl-digits", flat=flat, nodes=as_many(20))
-    found = compare([run], paper="i2pfl.tableivdigits")
-    (row,) = found.numbers.rows
+    table = compare([run], paper="i2pfl.tableivdigits")
+    (row,) = table.numbers.rows
     assert row.paper is not None and row.paper.values["AVG"] == 86.11 and row.paper.altered == ()
-    assert "  paper: w/o APA (a reading)" in found.text()
+    assert "  paper: w/o APA (a reading)" in table.text()
     assert any(note.startswith("the label of w/o APA is lost in the paper's text, and this is a reading: ")
-               for note in found.numbers.notes)  # fmt: skip
+               for note in table.numbers.notes)  # fmt: skip
 
 
 @given(st.integers(0, 300), st.text(max_size=400))
@@ -613,10 +613,10 @@ def test_a_line_of_altered_values_is_bounded_and_counts_the_rest(number: int, va
 
 def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run: MakeRun) -> None:
     three = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
-    found = compare([make_run("fedavg", 0, three, experiment="digits-small")], paper="f2dc.table2")
-    paper = found.numbers.rows[0].paper
+    table = compare([make_run("fedavg", 0, three, experiment="digits-small")], paper="f2dc.table2")
+    paper = table.numbers.rows[0].paper
     assert paper is not None and paper.values["mnistm"] is None and paper.values["AVG"] is None
-    assert {"in the paper only: svhn, syn", "in the runs only: mnistm"} <= set(found.numbers.notes)
+    assert {"in the paper only: svhn, syn", "in the runs only: mnistm"} <= set(table.numbers.notes)
 
 
 def test_an_unseen_domain_stands_beside_its_column_only(make_run: MakeRun) -> None:
@@ -687,26 +687,26 @@ class _Page(HTMLParser):
 
 
 def test_all_formats_show_the_same_numbers(three_seeds: list[Path]) -> None:
-    found = compare(three_seeds)
+    table = compare(three_seeds)
     page = _Page()
-    page.feed(found.html())
+    page.feed(table.html())
     assert page.open == [] and page.links == []
     for shown in ("52.00 ± 2.00", "54.00 ± 2.65", "+2.00 ± 1.00", "0.074"):
         assert shown in page.cells
-        assert shown in found.text() and shown in found.markdown()
-    assert max(map(len, found.text().splitlines())) <= 100
-    assert max(map(len, found.text(60).splitlines())) <= 60
-    fedavg, i2pfl = csv.DictReader(io.StringIO(found.csv()))
+        assert shown in table.text() and shown in table.markdown()
+    assert max(map(len, table.text().splitlines())) <= 100
+    assert max(map(len, table.text(60).splitlines())) <= 60
+    fedavg, i2pfl = csv.DictReader(io.StringIO(table.csv()))
     assert float(fedavg["AVG"]) == 52 and float(i2pfl["difference"]) == 2 and i2pfl["seeds"] == "0 1 2"
-    assert json.loads(found.json())["rows"][1]["by_seed"]["1"]["AVG"] == 55
-    heads = [line.count("|") for line in found.markdown().splitlines() if line.startswith("|")]
+    assert json.loads(table.json())["rows"][1]["by_seed"]["1"]["AVG"] == 55
+    heads = [line.count("|") for line in table.markdown().splitlines() if line.startswith("|")]
     assert len(set(heads)) == 1
 
 
 def test_the_interval_is_that_of_a_hand_computation_and_without_zero_where_p_is_small() -> None:
-    found = paired({0: 51.0, 1: 55.0, 2: 56.0, 3: 9.0}, {0: 50.0, 1: 52.0, 2: 54.0})
+    difference = paired({0: 51.0, 1: 55.0, 2: 56.0, 3: 9.0}, {0: 50.0, 1: 52.0, 2: 54.0})
     reach = 4.302653 / math.sqrt(3)  # differences 1, 3, 2: mean 2, deviation 1; t of 0.975 at two degrees of freedom
-    assert found.interval == pytest.approx((2 - reach, 2 + reach), abs=1e-5) and found.p == pytest.approx(
+    assert difference.interval == pytest.approx((2 - reach, 2 + reach), abs=1e-5) and difference.p == pytest.approx(
         0.0742, abs=1e-4
     )
     assert paired({0: 1.0, 1: 3.0}, {0: 0.0, 1: 1.0}).interval is None
@@ -728,12 +728,12 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     renamed = three_seeds[0].rename(three_seeds[0].with_name("odd name #1&"))
     (renamed / "report.html").write_text("")
     runs = [renamed, *three_seeds[1:]]
-    found = compare(runs)
+    table = compare(runs)
     page = _Page()
-    page.feed(found.html(place))
+    page.feed(table.html(place))
     assert page.open == [] and page.links == ["../runs/odd%20name%20%231%26/report.html"]
     assert (place.parent / unquote(page.links[0])).resolve() == renamed / "report.html"
-    assert _Page.read(found.html()).links == []  # nobody knows from where
+    assert _Page.read(table.html()).links == []  # nobody knows from where
     labels = page.labels
     starts = [label.split(":")[0].split(",")[0] for label in labels]
     assert starts == [
@@ -747,7 +747,7 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     assert (
         fields | {"rounds": "20", "network": "cnn", "nodes": "2", "test images": "not recorded", "seeds": "3"} == fields
     )
-    assert "swipe it sideways" in found.html()
+    assert "swipe it sideways" in table.html()
     kept = keep(runs, tmp_path / "kept")
     assert _Page.read(compare(kept).html(place)).labels == labels and _Page.read(compare(kept).html(place)).links == []
 
@@ -757,11 +757,11 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
     for i in range(10):
         runs.append(make_run("i2pfl", 0, two(50 + i, 40), flat={"set": f"{SCAN_STREET} method.tau={i + 1}"}))
         with_rounds(runs[-1], [20.0, 30.0 + i, 0.0])
-    found = compare(runs)
-    (curves,) = [figure for figure in figures.draw(found.numbers).overall if "over the rounds" in figure.svg]
+    table = compare(runs)
+    (curves,) = [figure for figure in figures.draw(table.numbers).overall if "over the rounds" in figure.svg]
     assert "i2pfl tau=10.0 39.00 in round 2" in curves.svg
-    rows = found.numbers.rows * 7
-    assert figures.draw(replace(found.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
+    rows = table.numbers.rows * 7
+    assert figures.draw(replace(table.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
     (runs[0] / "metrics.jsonl").unlink()
     assert figures.draw(compare(runs[:1]).numbers).lacking == [
         "No curves over the rounds: the files of these runs tell of none."
@@ -770,8 +770,8 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:
     runs = [make_run(m, 0, two(1, 2), recorded={"git": f"\x1b[2J\nAVG 100 {m}"}) for m in ("fedavg", "i2pfl")]
-    found = compare(runs)
-    for text in (found.text(), found.markdown()):
+    table = compare(runs)
+    for text in (table.text(), table.markdown()):
         assert "not the same git" in text
         assert all(line.isprintable() for line in text.splitlines())
     file = runs[0] / "results.json"
@@ -787,9 +787,9 @@ def test_words_of_others_are_escaped(make_run: MakeRun) -> None:
         make_run("fedavg", 0, two(1, 2), recorded={"git": "<script>alert(1)</script>|"}),
         make_run("i2pfl", 0, two(1, 2), recorded={"git": "b"}),
     ]
-    found = compare(runs)
-    assert "<script>" not in found.html() and "&lt;script&gt;" in found.html()
-    assert "<script>" not in found.markdown()
+    table = compare(runs)
+    assert "<script>" not in table.html() and "&lt;script&gt;" in table.html()
+    assert "<script>" not in table.markdown()
 
 
 def test_the_command(
@@ -826,10 +826,10 @@ def test_the_python_example_of_the_page_writes_what_it_says(
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     exec(compile(code, "compare.md", "exec"), {})
-    found = compare(three_seeds)
-    assert (tmp_path / "page.html").read_text() == found.html(tmp_path / "page.html")
-    assert (tmp_path / "table.md").read_text() == found.markdown()
-    assert (tmp_path / "table.csv").read_text() == found.csv() and (tmp_path / "table.json").read_text() == found.json()
+    table = compare(three_seeds)
+    assert (tmp_path / "page.html").read_text() == table.html(tmp_path / "page.html")
+    assert (tmp_path / "table.md").read_text() == table.markdown()
+    assert (tmp_path / "table.csv").read_text() == table.csv() and (tmp_path / "table.json").read_text() == table.json()
 
 
 def test_kept_files_make_the_same_table_and_tell_no_local_path(
@@ -891,13 +891,13 @@ def test_rows_that_a_search_chose_stand_beside_those_as_they_are(make_run: MakeR
         make_run("fedavg", 0, two(60, 40), flat=flat),
         make_run("fedavg", 0, two(64, 46), flat=tuned("fedavg", "train.lr=0.05", "train.lr: 0.01")),
     ]  # fmt: skip
-    found = compare(runs)
-    assert [(row.label, row.group) for row in found.numbers.rows] == [
+    table = compare(runs)
+    assert [(row.label, row.group) for row in table.numbers.rows] == [
         (label, "") for label in ("fedavg", "fedavg tuned", "fedprox", "fedprox tuned")
     ]
-    differences = [row.difference and row.difference.difference.mean for row in found.numbers.rows]
+    differences = [row.difference and row.difference.difference.mean for row in table.numbers.rows]
     assert differences == [None, None, 3, 3]  # 53 less 50, and 58 less 55
-    notes = " ".join(found.numbers.notes)
+    notes = " ".join(table.numbers.notes)
     assert "fedprox tuned, chosen on validation images: mu=0.5 (0.01), train.lr=0.03 (0.01)" in notes
     assert "to fedavg tuned, which had the same search" in notes
     other = tuned("fedprox", "train.lr=0.02 method.mu=0.1", "train.lr: 0.01, method.mu: 0.01")
@@ -919,14 +919,14 @@ def test_each_row_is_compared_with_the_fedavg_that_is_stepped_as_it_is(make_run:
     runs += [
         make_run("f2dc", seed, two(53 + seed + 0.1 * seed, 53)) for seed in range(3)
     ]  # averages by domain, as neither does: in addition to the one that is stepped as it is
-    found = compare(runs)
-    rows = {row.label: row.difference for row in found.numbers.rows}
+    table = compare(runs)
+    rows = {row.label: row.difference for row in table.numbers.rows}
     assert rows["fedprox server.optimizer=none"].difference.mean == pytest.approx(1.5)  # type: ignore[union-attr]
     assert rows["fedprox server.optimizer=fedadam"].difference.mean == pytest.approx(1.5)  # type: ignore[union-attr]
     assert rows["f2dc"].difference.mean == pytest.approx(3.05)  # type: ignore[union-attr]
-    notes = found.numbers.notes
+    notes = table.numbers.notes
     assert "difference to fedavg server.optimizer=none: f2dc, fedprox server.optimizer=none" in notes
-    (title,) = [drawing.svg for drawing in figures.draw(found.numbers).overall if "Difference of AVG" in drawing.svg]
+    (title,) = [drawing.svg for drawing in figures.draw(table.numbers).overall if "Difference of AVG" in drawing.svg]
     assert "fedprox server.optimizer=none +1.50" in title
 
 
@@ -936,8 +936,8 @@ def test_a_figure_has_the_differences_of_the_table_where_a_search_chose(make_run
     runs = [make_run("fedavg", seed, two(60, 40 + seed), flat={"set": SCAN_STREET}) for seed in (0,)]
     runs += [make_run("fedavg", seed, two(64, 46 + seed), flat=searched) for seed in (0, 1)]
     runs += [make_run("fedprox", seed, two(66, 46 + seed), flat=searched) for seed in (0, 1)]
-    found = compare(runs)
-    assert "fedprox tuned +1.00" in found.html()
+    table = compare(runs)
+    assert "fedprox tuned +1.00" in table.html()
 
 
 def test_runs_count_as_the_same_by_the_numbers_that_are_asked_for(make_run: MakeRun) -> None:
@@ -962,7 +962,7 @@ def test_a_kept_file_says_that_its_model_is_another_runs(make_run: MakeRun, tmp_
 def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make_run: MakeRun) -> None:
     """Nothing but the run knows it: ``asked`` of its config.yaml."""
     bn = {"set": f"{SCAN_STREET} model.name=cnn_bn model.bn=local"}
-    asked = {"asked": {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}}
+    requested = {"asked": {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}}
     own = {"experiment": "mine"}
 
     def run(method: str, flat: dict[str, str], result: Mapping[str, Any]) -> Path:
@@ -973,11 +973,11 @@ def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make
         return folder
 
     plain = run("fedavg", {"set": SCAN_STREET}, {})
-    found = compare([plain, run("fedbn", bn, asked)])
-    assert [(row.label, row.group, row.difference is None) for row in found.numbers.rows] == [
+    table = compare([plain, run("fedbn", bn, requested)])
+    assert [(row.label, row.group, row.difference is None) for row in table.numbers.rows] == [
         ("fedavg", "", True), ("fedbn", "", False),
     ]  # fmt: skip
-    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in found.numbers.notes
+    assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in table.numbers.notes
     with pytest.raises(ConfigError, match=r"model\.bn is average .* and local"):
         compare([plain, run("fedbn", bn, {})])
     with pytest.raises(ConfigError, match=r"asked\.model\.bn"):
@@ -1018,13 +1018,13 @@ def test_each_task_has_its_own_best(make_run: MakeRun) -> None:
     """``local`` scores personal models: its numbers are no better or worse than those of a global model."""
     flat = {"set": SCAN_STREET}
     scores = (("fedavg", two(60, 40)), ("i2pfl", two(50, 45)), ("local", two(90, 80)), ("fedproto", two(95, 70)))
-    found = compare([make_run(method, 0, domains, flat=flat) for method, domains in scores])
-    best = {row.method: row.best - {"STD", "WORST"} for row in found.numbers.rows}
+    table = compare([make_run(method, 0, domains, flat=flat) for method, domains in scores])
+    best = {row.method: row.best - {"STD", "WORST"} for row in table.numbers.rows}
     assert best == {"fedavg": {"scan", "AVG"}, "i2pfl": {"street"}, "local": {"street", "AVG"}, "fedproto": {"scan"}}
     result = "marked: the best mean of a column, among the rows of each task (global, personal) by itself"
-    assert any(note.startswith(result) for note in found.numbers.notes)
-    assert sum("**60.00**" in line for line in found.markdown().splitlines()) == 1
-    assert "90.00*" not in found.text() and "95.00*" in found.text() and "60.00*" in found.text()
+    assert any(note.startswith(result) for note in table.numbers.notes)
+    assert sum("**60.00**" in line for line in table.markdown().splitlines()) == 1
+    assert "90.00*" not in table.text() and "95.00*" in table.text() and "60.00*" in table.text()
     alone = compare([make_run("fedavg", 1, two(60, 40), flat=flat), make_run("local", 1, two(90, 80), flat=flat)])
     assert not any(row.best for row in alone.numbers.rows)  # alone in its task: nothing to be better than
 
@@ -1041,9 +1041,9 @@ def test_each_task_has_its_own_best(make_run: MakeRun) -> None:
 def test_a_title_says_over_how_many_rounds_is_averaged(make_run: MakeRun, rounds: tuple[int, int], called: str) -> None:
     both = zip(("fedavg", "i2pfl"), rounds, strict=True)
     runs = [make_run(m, 0, two(60, 40), flat={"set": SCAN_STREET}, averaged_rounds=n) for m, n in both]
-    found = compare(runs)
-    assert found.numbers.title.endswith(f"(%), {called}")
-    for text in (" ".join(found.text().split()), found.markdown(), found.html()):
+    table = compare(runs)
+    assert table.numbers.title.endswith(f"(%), {called}")
+    for text in (" ".join(table.text().split()), table.markdown(), table.html()):
         assert called in text and ("last five" in text) is (called == "mean of the last five rounds")
 
 

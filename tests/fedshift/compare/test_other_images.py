@@ -60,54 +60,54 @@ def row(numbers: Numbers, label: str) -> Any:
 
 def test_a_method_on_replaced_images_has_a_reason_in_place_of_the_difference(make: Make) -> None:
     runs = [make("fedavg", 0, 50, images("a")), make("fedprox", 0, 60, images("b")), make("i2pfl", 0, 55, images("a"))]
-    found = compare(runs)
-    refused, fine = row(found.numbers, "fedprox"), row(found.numbers, "i2pfl")
+    table = compare(runs)
+    refused, fine = row(table.numbers, "fedprox"), row(table.numbers, "i2pfl")
     assert refused.difference is None and fine.difference.difference.mean == 5
     reason = f"the images of scan train, scan test are not the same in {runs[1].name} as in {runs[0].name}"
     assert refused.refused == reason and fine.refused == ""
-    assert any(one.startswith("the images of scan train, scan test are not") for one in found.numbers.warnings)
-    assert all(not one.best for one in found.numbers.rows)
-    lines = found.text().splitlines()
+    assert any(one.startswith("the images of scan train, scan test are not") for one in table.numbers.warnings)
+    assert all(not one.best for one in table.numbers.rows)
+    lines = table.text().splitlines()
     assert any(line.startswith("fedprox") and line.rstrip().endswith("other images") for line in lines)
-    assert f"- no difference to fedavg and no p, other images: fedprox: {reason}" in found.markdown().replace("\\", "")
-    assert "other images" in found.html() and '"no difference": "the images of scan train' in found.json()
-    cells = {one["row"]: one for one in csv.DictReader(io.StringIO(found.csv()))}
+    assert f"- no difference to fedavg and no p, other images: fedprox: {reason}" in table.markdown().replace("\\", "")
+    assert "other images" in table.html() and '"no difference": "the images of scan train' in table.json()
+    cells = {one["row"]: one for one in csv.DictReader(io.StringIO(table.csv()))}
     assert cells["fedprox"]["no difference"] == reason and cells["fedprox"]["difference"] == ""
     assert cells["i2pfl"]["no difference"] == "" and float(cells["i2pfl"]["difference"]) == 5
 
 
 def test_seeds_of_three_versions_are_not_pooled_in_silence(make: Make) -> None:
     runs = [make(method, seed, 50 + seed, images(str(seed))) for seed in range(3) for method in ("fedavg", "fedprox")]
-    found = compare(runs)
-    for one in found.numbers.rows:
+    table = compare(runs)
+    for one in table.numbers.rows:
         assert one.mixed.startswith("the images of scan train, scan test are not the same in")
         assert one.difference is None
-    assert row(found.numbers, "fedprox").refused and "3†" in found.text()
-    assert sum(note.startswith("† ") for note in found.numbers.notes) == 2
-    assert all("mean over other images" in one for one in json.loads(found.json())["rows"])
+    assert row(table.numbers, "fedprox").refused and "3†" in table.text()
+    assert sum(note.startswith("† ") for note in table.numbers.notes) == 2
+    assert all("mean over other images" in one for one in json.loads(table.json())["rows"])
 
 
 def test_the_same_images_over_seeds_and_parts_of_them_agree(make: Make) -> None:
     every = images("a")
     runs = [make("fedavg", seed, 50 + seed, every) for seed in range(3)]
     runs += [make("fedprox", seed, 51 + 2 * seed, images("a", ("test",))) for seed in range(3)]
-    found = compare(runs)
-    assert found.numbers.warnings == () and row(found.numbers, "fedprox").difference.p is not None
-    assert "†" not in found.text()
+    table = compare(runs)
+    assert table.numbers.warnings == () and row(table.numbers, "fedprox").difference.p is not None
+    assert "†" not in table.text()
 
 
 def test_only_the_seeds_of_a_difference_count(make: Make) -> None:
     runs = [make("fedavg", 0, 50, images("a")), make("fedprox", 0, 52, images("a"))]
     runs.append(make("fedprox", 1, 60, images("b")))
-    found = compare(runs)
-    fedprox = row(found.numbers, "fedprox")
-    assert fedprox.difference.difference.mean == 2 and fedprox.mixed and found.numbers.warnings
+    table = compare(runs)
+    fedprox = row(table.numbers, "fedprox")
+    assert fedprox.difference.difference.mean == 2 and fedprox.mixed and table.numbers.warnings
 
 
 def test_runs_that_know_no_hash_stay_comparable(make: Make) -> None:
     runs = [make("fedavg", 0, 50), make("fedprox", 0, 52, images("b")), make("i2pfl", 0, 55, {})]
-    found = compare(runs).numbers
-    assert found.warnings == () and row(found, "fedprox").difference.difference.mean == 2
+    numbers = compare(runs).numbers
+    assert numbers.warnings == () and row(numbers, "fedprox").difference.difference.mean == 2
 
 
 def test_groups_whose_images_are_read_otherwise_are_not_held_against_each_other(make: Make) -> None:
@@ -120,8 +120,8 @@ def test_groups_whose_images_are_read_otherwise_are_not_held_against_each_other(
 
 def test_nodes_that_hold_other_numbers_of_images_have_no_difference_either(make: Make) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
-    found = compare([make("fedavg", 0, 50), make("fedprox", 0, 52, nodes=nodes)]).numbers
-    assert row(found, "fedprox").refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
+    numbers = compare([make("fedavg", 0, 50), make("fedprox", 0, 52, nodes=nodes)]).numbers
+    assert row(numbers, "fedprox").refused == "seed 0: the nodes hold other images in fedprox-0-1, fedavg-0-0"
 
 
 def test_kept_files_keep_the_hashes(make: Make, tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_unseen_domains_of_other_images_are_marked_and_have_no_difference(make: 
         make(method, 0, 50, images("a" if out == "scan" else "b"), given=f"allocation.held_out=[{out}] {COUNTS}")
         for method in ("fedavg", "fedprox") for out in ("scan", "street")
     ]  # fmt: skip
-    found = compare(runs, held_out=True).numbers
-    assert [bool(one.mixed) for one in found.rows] == [True, True] and row(found, "fedprox").refused
-    assert found.warnings[0].startswith("the images of scan train")
+    numbers = compare(runs, held_out=True).numbers
+    assert [bool(one.mixed) for one in numbers.rows] == [True, True] and row(numbers, "fedprox").refused
+    assert numbers.warnings[0].startswith("the images of scan train")
 
 
 COUNTS = "allocation.counts=any"
@@ -173,10 +173,10 @@ def test_claims_judge_no_gain_on_other_images(other: bool, tmp_path: Path) -> No
                 },
             }  # fmt: skip
             (tmp_path / f"{method}-{seed}.json").write_text(json.dumps(summary))
-    found = claims.claims([tmp_path])
-    judged = {claim.why for claim in found.claims if claim.table == "f2dc.table1b"}
+    checked = claims.claims([tmp_path])
+    judged = {claim.why for claim in checked.claims if claim.table == "f2dc.table1b"}
     assert (judged == {contents.OTHER_IMAGES}) is other
-    assert bool(found.warnings) is other and ("the images of photo train" in found.text()) is other
+    assert bool(checked.warnings) is other and ("the images of photo train" in checked.text()) is other
 
 
 def lines(*scans: float) -> list[dict[str, Any]]:
@@ -198,8 +198,8 @@ def lines(*scans: float) -> list[dict[str, Any]]:
 def test_results_that_contradict_the_rounds_are_said(changed: dict[str, Any], said: str) -> None:
     means, last = {"scan": 20.0, "street": 10.0}, {"scan": 30.0, "street": 10.0}
     results = {"rounds": 3, "domains": means, "final": last, "best_test": {"round": 3, "domains": last}} | changed
-    found = contradictions(results, lines(10.0, 20.0, 30.0))
-    assert found == (f"results.json contradicts metrics.jsonl: {said}" if said else "")
+    result = contradictions(results, lines(10.0, 20.0, 30.0))
+    assert result == (f"results.json contradicts metrics.jsonl: {said}" if said else "")
     assert contradictions(results, []) == ""  # nothing to hold them against
 
 
@@ -214,7 +214,7 @@ def test_a_contradiction_stands_in_each_form_and_in_the_kept_file(make: Make, tm
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines(1.0, 2.0)))
     said = f"{run.name}: results.json contradicts metrics.jsonl: domains scan is 55.00 and 1.50"
     for paths in ([run], keep([run], tmp_path / "kept")):
-        found = compare(paths)
-        assert any(one.startswith(said) for one in found.numbers.warnings)
-        flat = " ".join(found.text().split()), found.html(), found.csv(), found.json()
+        table = compare(paths)
+        assert any(one.startswith(said) for one in table.numbers.warnings)
+        flat = " ".join(table.text().split()), table.html(), table.csv(), table.json()
         assert all("results.json contradicts metrics.jsonl" in one for one in flat)

@@ -64,8 +64,8 @@ def test_every_digit_is_that_of_the_shared_tables(name: str) -> None:
 def test_ids_differ_and_are_found_whatever_their_case_and_spaces() -> None:
     ids = [table.id for table in TABLES]
     assert len(set(ids)) == len(ids) == len(printed_module.lines()) == 43
-    for asked in ("f2dc.table1b", "F2DC.Table 1b", " f2dc . TABLE1B "):
-        assert printed_module.get(asked).printed.dataset == "PACS"
+    for requested in ("f2dc.table1b", "F2DC.Table 1b", " f2dc . TABLE1B "):
+        assert printed_module.get(requested).printed.dataset == "PACS"
     with pytest.raises(ConfigError, match=r"unknown table 'f2dc.1'; there are f2dc.table1a, .*i2pfl.tableviipacs"):
         printed_module.get("f2dc.1")
 
@@ -107,8 +107,8 @@ def test_the_list_names_the_command_that_has_a_tables_costs() -> None:
 def test_a_row_is_chosen_by_its_settings() -> None:
     table = printed_module.get("f2dc.table5")
     plain = {"method.name": "f2dc", "modules": "none", "adapt.name": "none"}
-    found = row_of(table, plain | {"method.sigma": 0.3})
-    assert found is not None and found.value("AVG") == 75.34
+    row = row_of(table, plain | {"method.sigma": 0.3})
+    assert row is not None and row.value("AVG") == 75.34
     assert row_of(table, plain | {"method.sigma": 0.2}) is None
     carried = row_of(
         printed_module.get("f2dc.table1b"), {"method.name": "fedavg", "modules": "f2dc", "adapt.name": "none"}
@@ -123,8 +123,8 @@ def test_a_row_is_chosen_by_its_settings() -> None:
 def test_a_method_with_a_part_switched_off_stands_beside_no_row_of_the_whole() -> None:
     table = printed_module.get("fedicon.table1")
     whole = {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])}
-    found = row_of(table, whole)
-    assert found is not None and found.method == "FedICON"
+    row = row_of(table, whole)
+    assert row is not None and row.method == "FedICON"
     assert row_of(table, whole | {"method.tta": False}) is None
 
 
@@ -165,9 +165,9 @@ def test_a_table_is_named_by_one_experiment_or_its_rows_name_the_others() -> Non
     several = {table: experiments for table, experiments in named.items() if len(experiments) > 1}
     assert several == {"fedicon.table8": ["fedicon-table8", "fedicon-table8-without-lie"]}
     for table, (first, *others) in several.items():
-        found = printed_module.get(table)
-        assert found.experiment(found.printed.column_maps[0]) == first
-        rows = {ours.get("experiment") for row in found.printed.rows for ours in found.readings(row)}
+        result = printed_module.get(table)
+        assert result.experiment(result.printed.column_maps[0]) == first
+        rows = {ours.get("experiment") for row in result.printed.rows for ours in result.readings(row)}
         assert rows == {None, *others}
 
 
@@ -221,8 +221,8 @@ def test_the_rows_of_one_loss_stand_beside_i2pfl_with_the_other_switched_off(par
 )  # fmt: skip
 def test_the_rows_of_f2dcs_ablation(part: str, dfd: bool, dfc: bool, aggregation: str, place: int | None) -> None:
     table = printed_module.get(f"f2dc.table6{part}")
-    asked = {"method.use_dfd_loss": dfd, "method.use_dfc_loss": dfc, "method.aggregation": aggregation}
-    config = resolved("f2dc-pacs", {"method.name": "f2dc"} | asked)
+    requested = {"method.use_dfd_loss": dfd, "method.use_dfc_loss": dfc, "method.aggregation": aggregation}
+    config = resolved("f2dc-pacs", {"method.name": "f2dc"} | requested)
     assert row_of(table, config) == (None if place is None else table.printed.rows[place])
 
 

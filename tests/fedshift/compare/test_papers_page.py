@@ -38,15 +38,15 @@ class Line:
 
 def lines() -> list[Line]:
     """Return the lines of all tables of the page."""
-    found, section = [], ""
+    result, section = [], ""
     for text in PAGE.splitlines():
         if text.startswith("# "):
             section = text.removeprefix("# ")
         cells = [cell.strip() for cell in text.strip("|").split(" |")]
         if text.startswith("| ") and cells[0] != "printed":
             printed, _, commands, missing = cells
-            found.append(Line(section, printed, tuple(re.findall(r"`fedshift ([^`]*)`", commands)), missing))
-    return found
+            result.append(Line(section, printed, tuple(re.findall(r"`fedshift ([^`]*)`", commands)), missing))
+    return result
 
 
 LINES = lines()
@@ -70,7 +70,7 @@ def test_the_commands_of_a_line_resolve_and_make_each_row_that_we_have(line: Lin
                     held |= set(run["allocation.held_out"])
                     values = altered([run], table, column_map, standing)
                     otherwise = table.prints_of(str(standing.settings["method.name"]))
-                    others = [one for one in values if one.key not in otherwise]
+                    others = [value for value in values if value.key not in otherwise]
                     assert bool(others) == (run["method.name"] in table.paper.also), run["method.name"]
         assert made == {row.method for row in table.printed.rows if table.readings(row)}
         assert not column_map.unseen or held == set(column_map.columns.values())

@@ -59,15 +59,15 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
         tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5), cost("fedseproto", 0.25, 1.0, 1.25),
         cost("fedseproto", 0.75, 1.0, 1.0, kind="phase=2"),
     )  # fmt: skip
-    found = compare([RUNS], costs=file)
+    table = compare([RUNS], costs=file)
     # AVG: local 87.87, fedseproto 89.83, fedproto 90.18
-    points = paid(found.numbers.rows, found.numbers.costs, "AVG")  # type: ignore[arg-type]
+    points = paid(table.numbers.rows, table.numbers.costs, "AVG")  # type: ignore[arg-type]
     assert {row.label: price for price, _, row in points[BYTES]} == {"local": 0, "fedproto": 0.5, "fedseproto": 0.75}
-    fields = {what: line for what in (BYTES, SECONDS, FLOPS) for line in found.numbers.notes if f", {what}: " in line}
+    fields = {what: line for what in (BYTES, SECONDS, FLOPS) for line in table.numbers.notes if f", {what}: " in line}
     assert fields[BYTES].endswith("local (0, 87.9), fedproto (0.5, 90.2)")  # the dearer kind of fedseproto's rounds
     assert fields[SECONDS].endswith("fedseproto (1, 89.8), fedproto (2.5, 90.2)")
     assert fields[FLOPS].endswith("local (1, 87.9), fedseproto (1.25, 89.8), fedproto (1.5, 90.2)")
-    page = found.html()
+    page = table.html()
     for what, name in (
         (BYTES, "local 87.87 at 0"),
         (SECONDS, "fedseproto 89.83 at 1"),
@@ -79,10 +79,10 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
 
 
 def test_what_is_not_in_the_file_is_told(tmp_path: Path) -> None:
-    found = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
-    assert "no costs of fedseproto, fedproto" in found.numbers.notes
-    found = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))
-    assert "No figure of costs" in found.html()
+    table = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
+    assert "no costs of fedseproto, fedproto" in table.numbers.notes
+    table = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))
+    assert "No figure of costs" in table.html()
 
 
 @pytest.mark.parametrize(
@@ -112,37 +112,37 @@ def test_a_row_with_parameters_has_not_the_costs_of_its_method(tmp_path: Path) -
     runs = ROOT / "docs" / "results" / "digits-cnn"
     fields = {"experiment": "digits-small-cnn"}
     measured = [cost("fedproto", 1, 1, 1, **fields), cost("fedavg", 1, 1, 1, **fields)]
-    found = compare([runs], costs=written(tmp_path, *measured, **fields))
-    assert found.numbers.costs is not None
-    rows = {row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]}
+    table = compare([runs], costs=written(tmp_path, *measured, **fields))
+    assert table.numbers.costs is not None
+    rows = {row.label for _, _, row in paid(table.numbers.rows, table.numbers.costs, "AVG")[BYTES]}
     assert rows == {"fedavg", "fedproto share_weights=false"}
     sharing = cost("fedproto", 1, 1, 1, **fields, given="method.share_weights=true")
     one_kind = [file for file in runs.glob("*fedproto*") if '"share_weights": true' in file.read_text()]
     assert len(one_kind) == 3
-    found = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **fields), **fields))
-    assert "no costs of fedproto" in found.numbers.notes  # its row is named by the method alone
-    found = compare([runs], costs=written(tmp_path, sharing, **fields))
-    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    table = compare(one_kind, costs=written(tmp_path, cost("fedproto", 1, 1, 1, **fields), **fields))
+    assert "no costs of fedproto" in table.numbers.notes  # its row is named by the method alone
+    table = compare([runs], costs=written(tmp_path, sharing, **fields))
+    labels = [row.label for _, _, row in paid(table.numbers.rows, table.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
     assert labels == ["fedproto share_weights=true"]
 
 
 def test_weights_and_rates_change_no_costs(tmp_path: Path) -> None:
     runs, result = ROOT / "docs" / "results" / "digits-cnn-field", {"experiment": "digits-small-cnn"}
-    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **result), **result))
-    labels = [row.label for _, _, row in paid(found.numbers.rows, found.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
+    table = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, cost("feddyn", 1, 1, 1, **result), **result))
+    labels = [row.label for _, _, row in paid(table.numbers.rows, table.numbers.costs, "AVG")[BYTES]]  # type: ignore[arg-type]
     assert labels == ["feddyn alpha=0.01", "feddyn alpha=0.1"]
     off = cost("feddyn", 1, 1, 1, **result, given="method.alpha=0")
-    found = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **result))
-    assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in found.numbers.notes
+    table = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **result))
+    assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in table.numbers.notes
 
 
 def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:
     file = written(tmp_path, cost("local", 0, 2.0, 1.0), cost("fedproto", 0.5, 2.5, 1.5))
-    found = compare([RUNS], costs=file).numbers
-    assert found.costs is not None
-    (line,) = [note for note in notes(found.rows, found.costs, "AVG", lowest=True) if f", {BYTES}: " in note]
+    numbers = compare([RUNS], costs=file).numbers
+    assert numbers.costs is not None
+    (line,) = [note for note in notes(numbers.rows, numbers.costs, "AVG", lowest=True) if f", {BYTES}: " in note]
     assert line == f"no other row has a lower AVG for as little or less, {BYTES}: local (0, 87.9)"
-    local, proto = (next(row for row in found.rows if row.label == name) for name in ("local", "fedproto"))
+    local, proto = (next(row for row in numbers.rows if row.label == name) for name in ("local", "fedproto"))
     apart = [(1.0, 50.0, local), (2.0, 40.0, replace(proto, group="rounds=4"))]
     assert on_fronts(apart, lowest=False) == [[0], [1]]
     assert on_fronts([(1.0, 50.0, local), (2.0, 40.0, proto)], lowest=False) == [[0]]

@@ -59,30 +59,30 @@ def in_turn(keep: Keep, method: str, gains: dict[int, float], **more: Any) -> li
 
 def test_each_domain_comes_from_the_run_whose_nodes_did_not_hold_it(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0, 1: 2, 2: 4}) + in_turn(keep, "i2pfl", {0: 3, 1: 4, 2: 8})
-    found = compare(runs, held_out=True).numbers
-    assert found.columns == (*THREE, "AVG", "STD", "WORST")
-    assert [(row.label, row.group, row.seeds) for row in found.rows] == [
+    numbers = compare(runs, held_out=True).numbers
+    assert numbers.columns == (*THREE, "AVG", "STD", "WORST")
+    assert [(row.label, row.group, row.seeds) for row in numbers.rows] == [
         ("fedavg", "", (0, 1, 2)), ("i2pfl", "", (0, 1, 2))
     ]  # fmt: skip
-    for row, gains in zip(found.rows, ([0, 2, 4], [3, 4, 8]), strict=True):
+    for row, gains in zip(numbers.rows, ([0, 2, 4], [3, 4, 8]), strict=True):
         for domain, accuracy in LEFT_OUT.items():
             assert [row.by_seed[seed][domain] for seed in range(3)] == [accuracy + gain for gain in gains]
         assert [row.by_seed[seed]["AVG"] for seed in range(3)] == pytest.approx([30 + gain for gain in gains])
         assert row.worst == "texture"
-    difference = found.rows[1].difference
+    difference = numbers.rows[1].difference
     assert difference is not None and difference.difference.mean == pytest.approx(3)
-    assert "of domains that no node held" in found.title and not found.warnings
-    assert found.notes[0].startswith("each domain as the run scored it in which no node held it")
+    assert "of domains that no node held" in numbers.title and not numbers.warnings
+    assert numbers.notes[0].startswith("each domain as the run scored it in which no node held it")
 
 
 def test_without_the_flag_they_are_groups_and_a_note_names_it(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0})
-    found = compare(runs, allow_different=True).numbers
-    assert len({row.group for row in found.rows}) == 3
-    assert any(note.endswith("; --unseen makes one row of them") for note in found.notes)
+    numbers = compare(runs, allow_different=True).numbers
+    assert len({row.group for row in numbers.rows}) == 3
+    assert any(note.endswith("; --unseen makes one row of them") for note in numbers.notes)
     other = keep("fedavg", "[scan]", settings="train.lr=0.5")
-    found = compare([*runs, other], allow_different=True).numbers
-    assert not any("--unseen" in note for note in found.notes)  # a learning rate is no domain
+    numbers = compare([*runs, other], allow_different=True).numbers
+    assert not any("--unseen" in note for note in numbers.notes)  # a learning rate is no domain
 
 
 def test_other_settings_stay_rows_and_groups_of_their_own(keep: Keep) -> None:
@@ -108,16 +108,16 @@ def test_personal_models_are_told_to_be_scored_where_nobody_trained(keep: Keep) 
 
 
 def test_two_domains_left_out_at_once_are_two_columns_of_one_run(keep: Keep) -> None:
-    found = compare([keep("fedavg", "[scan,texture]")], held_out=True).numbers
-    assert found.columns[:2] == ("scan", "texture") and found.rows[0].by_seed[0]["AVG"] == 25
+    numbers = compare([keep("fedavg", "[scan,texture]")], held_out=True).numbers
+    assert numbers.columns[:2] == ("scan", "texture") and numbers.rows[0].by_seed[0]["AVG"] == 25
 
 
 def test_a_domain_that_a_seed_lacks_is_missing_and_no_average_is_taken(keep: Keep) -> None:
     runs = [*in_turn(keep, "fedavg", {0: 0}), keep("fedavg", "[scan]", seed=1), keep("fedavg", "[street]", seed=1)]
-    found = compare(runs, held_out=True).numbers
-    assert [row.label for row in found.rows] == ["fedavg"]
-    assert found.rows[0].by_seed[1]["texture"] is None and found.rows[0].by_seed[1]["AVG"] is None
-    assert "fedavg, seed 1: no texture; no average over the rest is taken" in found.notes
+    numbers = compare(runs, held_out=True).numbers
+    assert [row.label for row in numbers.rows] == ["fedavg"]
+    assert numbers.rows[0].by_seed[1]["texture"] is None and numbers.rows[0].by_seed[1]["AVG"] is None
+    assert "fedavg, seed 1: no texture; no average over the rest is taken" in numbers.notes
     runs += [*in_turn(keep, "ga", {1: 1})]
     assert not compare(runs, held_out=True).numbers.warnings  # of other images: fedavg's seed 1 has fewer nodes
 
@@ -131,16 +131,16 @@ def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
         compare(runs, held_out=True, score="bn=own")
     (row,) = compare(runs, held_out=True, score="final").numbers.rows
     assert row.by_seed[0]["scan"] == 31
-    found = compare(runs, held_out=True).numbers
-    assert "test images: scan 500, street 500, texture 500" in found.notes
+    numbers = compare(runs, held_out=True).numbers
+    assert "test images: scan 500, street 500, texture 500" in numbers.notes
     with pytest.raises(ConfigError, match="--unseen: the measures of --score clients"):
         compare(runs, held_out=True, score="clients")
 
 
 def test_a_repetition_counts_once_and_other_numbers_are_refused(keep: Keep) -> None:
     runs = [*in_turn(keep, "fedavg", {0: 0}), keep("fedavg", "[scan]")]
-    found = compare(runs, held_out=True).numbers
-    assert "fedavg-3 repeats fedavg-0 with the same numbers and counts once" in found.notes
+    numbers = compare(runs, held_out=True).numbers
+    assert "fedavg-3 repeats fedavg-0 with the same numbers and counts once" in numbers.notes
     with pytest.raises(
         ConfigError, match="fedavg, seed 0: scan is held out twice, with different numbers: fedavg-0 and"
     ):
@@ -155,11 +155,11 @@ def test_repetitions_of_all_runs_of_a_seed_show_that_another_version_changes_not
     assert warning.startswith("not the same torch: torch is 1 ")
     again = in_turn(keep, "fedavg", {0: 0}, torch="2")
     assert compare([*runs, *again[:2]], held_out=True).numbers.warnings  # one held-out domain lacks its witness
-    found = compare([*runs, *again], held_out=True).numbers
-    assert not found.warnings
+    numbers = compare([*runs, *again], held_out=True).numbers
+    assert not numbers.warnings
     note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 "
-    assert any(line.startswith(note) for line in found.notes)
-    assert [row.by_seed[0]["scan"] for row in found.rows] == [30, 31]
+    assert any(line.startswith(note) for line in numbers.notes)
+    assert [row.by_seed[0]["scan"] for row in numbers.rows] == [30, 31]
 
 
 def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
@@ -192,8 +192,8 @@ def test_shares_by_domain_may_leave_out_the_domain_that_is_held_out(keep: Keep) 
 
 def test_a_held_out_domain_that_a_paper_lacks_has_no_printed_row() -> None:
     runs = [ROOT / "docs" / "results" / "out-digits-cnn"]  # MNIST, USPS and MNIST-M; the table has SVHN and SYN
-    found = compare(runs, paper="i2pfl.tableiiidigits", allow_different=True).numbers
-    compared = {row.group: row.paper is not None for row in found.rows if row.method == "fedavg"}
+    numbers = compare(runs, paper="i2pfl.tableiiidigits", allow_different=True).numbers
+    compared = {row.group: row.paper is not None for row in numbers.rows if row.method == "fedavg"}
     assert compared == {f"allocation.held_out=[{name}]": name != "mnistm" for name in ("mnist", "usps", "mnistm")}
     (row,) = [row for row in compare(runs, paper="i2pfl.tableiiidigits", held_out=True).numbers.rows
               if row.method == "i2pfl"]  # fmt: skip

@@ -100,28 +100,28 @@ CLASSES = "proto_reduction=sample_mean (paper class_mean)"
 def test_what_a_paper_leaves_open_is_not_called_its_own(
     keep: Keep, experiment: str, method: str, settings: str, table: str, altered: list[str], left_open: list[str]
 ) -> None:
-    found = compare([keep(experiment, method, settings)], paper=table)
-    (row,) = found.numbers.rows
+    result = compare([keep(experiment, method, settings)], paper=table)
+    (row,) = result.numbers.rows
     assert row.paper is not None
     assert sorted(one.text for one in row.paper.altered) == sorted(altered)
     assert [one.text for one in row.paper.readings] == left_open
     assert all(one.why for one in row.paper.readings) and not any(one.why for one in row.paper.altered)
-    notes = [note for note in found.numbers.notes if note.startswith(OPEN)]
+    notes = [note for note in result.numbers.notes if note.startswith(OPEN)]
     assert notes == ([f"{OPEN}: {row.label}: {', '.join(left_open)}"] if left_open else [])
 
 
 def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
-    found = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
+    outcome = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
     result = "where the paper is silent or unclear (our reading in brackets): f2dc: eval_modules=none (client_mean)"
-    assert f"- {result}" in found.text().replace("\n  ", " ")
-    assert f"- {result}".replace("_", r"\_") in found.markdown()
-    assert f"<li>{result}</li>" in found.html()
-    for text in (found.text(), found.markdown(), found.html()):
+    assert f"- {result}" in outcome.text().replace("\n  ", " ")
+    assert f"- {result}".replace("_", r"\_") in outcome.markdown()
+    assert f"<li>{result}</li>" in outcome.html()
+    for text in (outcome.text(), outcome.markdown(), outcome.html()):
         assert "  less paper, 1 value differs" in text
-    (line,) = csv.DictReader(io.StringIO(found.csv()))
+    (line,) = csv.DictReader(io.StringIO(outcome.csv()))
     assert line["not the paper's"] == "sigma=5.0 (paper 0.1)"
     assert line["where the paper is silent"] == "eval_modules=none (client_mean)"
-    (row,) = json.loads(found.json())["rows"]
+    (row,) = json.loads(outcome.json())["rows"]
     assert row["altered"].keys() == {"method.sigma"}
     why = "The paper keeps the modules on the nodes and does not say how the global model is then scored."
     assert row["readings"] == {
@@ -159,7 +159,7 @@ def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
 ) -> None:
     (row,) = compare([keep("fedicon-digit5-covariate", method, settings)], paper="fedicon.table1").numbers.rows
     assert row.paper is not None and row.paper.label == label
-    assert [one.text for one in row.paper.altered] == altered
+    assert [deviation.text for deviation in row.paper.altered] == altered
 
 
 def test_what_all_rows_have_otherwise_is_told_once(keep: Keep) -> None:
@@ -187,12 +187,14 @@ def test_another_task_is_one_where_the_paper_is_silent_too(keep: Keep) -> None:
 
 def _has_rows_of(table: Table, key: str) -> list[dict[str, Any]]:
     """Return the settings of those printed rows of a table that a declared key is of."""
-    found = []
+    collected = []
     for column_map in table.printed.column_maps:
         for row in table.printed.rows:
             for ours in table.readings(row):
-                asked = {name: value for name, value in (dict(column_map.when) | ours).items() if name != "experiment"}
-                given = shlex.join(f"{name}={json.dumps(value)}" for name, value in asked.items())
+                requested = {
+                    name: value for name, value in (dict(column_map.when) | ours).items() if name != "experiment"
+                }
+                given = shlex.join(f"{name}={json.dumps(value)}" for name, value in requested.items())
                 settings = dict(paper_settings(str(ours.get("experiment") or table.experiment(column_map)), given))
                 method = settings["method.name"]
                 own = {f"{method}.{name.removeprefix('method.')}": name for name in settings if "method." in name}
@@ -201,8 +203,8 @@ def _has_rows_of(table: Table, key: str) -> list[dict[str, Any]]:
                     or own.get(key, key) in settings
                     or any(n.startswith(f"{key}.") for n in settings)
                 ):
-                    found.append(settings | {key: settings.get(own.get(key, key))})
-    return found
+                    collected.append(settings | {key: settings.get(own.get(key, key))})
+    return collected
 
 
 DECLARED = [

@@ -54,10 +54,10 @@ def test_a_table_of_all_methods_leaves_out_who_keeps_batchnorm_to_itself(keep: K
         keep("fedavg", retaken=scored(80, 70)),
         keep("fedproto", "method.share_weights=true", retaken=scored(50, 30)),
     ]
-    found = compare([*runs, *(keep(method, settings) for method, settings in PRIVATE)], score="bn=retaken",
+    numbers = compare([*runs, *(keep(method, settings) for method, settings in PRIVATE)], score="bn=retaken",
                     allow_different=True).numbers  # fmt: skip
-    assert {row.method for row in found.rows} == {"fedavg", "fedproto"}
-    (note,) = left_out(found.notes)
+    assert {row.method for row in numbers.rows} == {"fedavg", "fedproto"}
+    (note,) = left_out(numbers.notes)
     for method, bn in (("fedbn", "local"), ("local", "average"), ("fedproto", "average"), ("fedprox", "local")):
         assert f"with {method} and model.bn={bn} BatchNorm stays on the nodes" in note
     assert note.startswith("left out, cannot be scored bn=retaken: ") and "fedproto share_weights=false" in note
@@ -72,10 +72,10 @@ def test_what_has_no_batchnorm_or_lets_none_out_is_left_out(keep: Keep) -> None:
         keep("fedavg", "privacy.name=local-dp", own=scored(1, 2)),
     ]
     for way, values in (("own", [[80, 70], [1, 2]]), ("retaken", [[81, 71]])):
-        found = compare(runs, score=f"bn={way}", allow_different=True).numbers
-        rows = [[row.by_seed[0][domain] for domain in ("scan", "street")] for row in found.rows]
+        numbers = compare(runs, score=f"bn={way}", allow_different=True).numbers
+        rows = [[row.by_seed[0][domain] for domain in ("scan", "street")] for row in numbers.rows]
         assert sorted(rows) == sorted(values)
-        (note,) = left_out(found.notes)
+        (note,) = left_out(numbers.notes)
         for why in ("(model.bn=freeze has no", "(model.bn=group has no", "(the network cnn has no BatchNorm)"):
             assert why in note
         assert ("privacy.name=local-dp lets no statistics" in note) == (way == "retaken")
@@ -87,9 +87,11 @@ def test_what_has_no_batchnorm_or_lets_none_out_is_left_out(keep: Keep) -> None:
 @pytest.mark.parametrize("way", ["retaken", "own", "batch"])
 def test_a_run_that_was_merely_not_scored_so_is_refused_and_told_what_to_do(keep: Keep, way: str) -> None:
     runs = [keep("fedavg", **{way: scored(80, 70)}), keep("fedprox"), keep("local")]
-    asked = rf"'evaluate.bn=\[averaged,{way}\]'"
+    requested = rf"'evaluate.bn=\[averaged,{way}\]'"
     words = rf"--score bn={way}: fedprox-1 was not scored so, but can be, by a new run .*; --score bn shows.*"
-    with pytest.raises(ConfigError, match=rf"{words}\nin a new run: {asked}\nor: fedshift rescore fedprox-1 {asked}$"):
+    with pytest.raises(
+        ConfigError, match=rf"{words}\nin a new run: {requested}\nor: fedshift rescore fedprox-1 {requested}$"
+    ):
         compare(runs, score=f"bn={way}")
 
 
@@ -119,9 +121,9 @@ def test_all_ways_side_by_side_have_average_and_worst(keep: Keep) -> None:
         keep("fedavg", retaken=scored(80, 70), own=scored(90, None)),
         keep("fedavg", seed=1, retaken=scored(60, 80), own=scored(90, 70)),
     ]
-    found = compare(runs, score="bn").numbers
-    assert found.columns == ("averaged", "retaken", "own", "batch", "averaged WORST", "retaken WORST", "own WORST")
-    (row,) = found.rows
+    numbers = compare(runs, score="bn").numbers
+    assert numbers.columns == ("averaged", "retaken", "own", "batch", "averaged WORST", "retaken WORST", "own WORST")
+    (row,) = numbers.rows
     means = {column: value.mean for column, value in row.values.items()}
     assert means["averaged"] == 50 and means["averaged WORST"] == 40
     assert (means["retaken"], means["retaken WORST"]) == ((75 + 70) / 2, (70 + 60) / 2)

@@ -33,10 +33,10 @@ def step_by_hand(batch: int) -> int:
 
 
 def test_the_flops_of_a_step_by_hand() -> None:
-    (found,) = costs_of("fedavg")
-    assert found.batch == 16
-    assert [step.flops for step in found.steps] == [step_by_hand(16)]
-    assert found.step_flops == step_by_hand(16)
+    (result,) = costs_of("fedavg")
+    assert result.batch == 16
+    assert [step.flops for step in result.steps] == [step_by_hand(16)]
+    assert result.step_flops == step_by_hand(16)
 
 
 def test_a_method_that_adds_nothing_that_is_counted_costs_as_much() -> None:
@@ -60,16 +60,16 @@ def test_two_views_are_two_forward_passes() -> None:
 
 
 def test_the_phases_of_a_local_round_are_told_apart() -> None:
-    (found,) = costs_of("fedseproto", "train.epochs=3", "method.phase1_epochs=1")
-    first, second = found.steps
+    (result,) = costs_of("fedseproto", "train.epochs=3", "method.phase1_epochs=1")
+    first, second = result.steps
     assert (first.epochs, second.epochs) == (1, 2)
     assert first.flops == step_by_hand(16) < second.flops
-    assert found.step_flops == (first.flops + 2 * second.flops) / 3
+    assert result.step_flops == (first.flops + 2 * second.flops) / 3
 
 
 def test_a_phase_without_an_epoch_in_the_round_costs_nothing() -> None:
-    (found,) = costs_of("fedseproto", "train.epochs=2", "method.schedule=phase1_first_round_only")
-    assert [step.epochs for step in found.steps] == [2]
+    (result,) = costs_of("fedseproto", "train.epochs=2", "method.schedule=phase1_first_round_only")
+    assert [step.epochs for step in result.steps] == [2]
 
 
 def test_modules_cost_something_and_prototypes_that_are_there_are_counted() -> None:
@@ -89,21 +89,21 @@ def test_modules_cost_something_and_prototypes_that_are_there_are_counted() -> N
     ],
 )
 def test_parameters_by_hand(method: str, more: list[str], wanted: tuple[int | None, int]) -> None:
-    (found,) = costs_of(method, *more)
-    assert found.parameters.sent == wanted[1]
+    (result,) = costs_of(method, *more)
+    assert result.parameters.sent == wanted[1]
     if wanted[0] is None:
-        assert found.parameters.all > wanted[1]
+        assert result.parameters.all > wanted[1]
     else:
-        assert found.parameters.all == wanted[0]
+        assert result.parameters.all == wanted[0]
 
 
 @pytest.mark.parametrize("method", ["fedavg", "i2pfl", "fedproto", "fedcode"])
 def test_the_bytes_are_those_that_a_run_writes_down(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, nodes=4, set=" ".join(QUICK))
-    (found,) = costs_of(method, nodes=4)
-    assert found.rounds == [2]
-    assert (found.bytes_up, found.bytes_down) == (run.rounds[1]["bytes_up"], run.rounds[1]["bytes_down"])
-    assert len(found.times) == 4 and min(found.times) > 0
+    (result,) = costs_of(method, nodes=4)
+    assert result.rounds == [2]
+    assert (result.bytes_up, result.bytes_down) == (run.rounds[1]["bytes_up"], run.rounds[1]["bytes_down"])
+    assert len(result.times) == 4 and min(result.times) > 0
 
 
 def test_which_rounds_are_played() -> None:
@@ -111,8 +111,8 @@ def test_which_rounds_are_played() -> None:
     assert measuring.played(3) == [1, 2, 3]
     assert measuring.played(2) == [1, 2]
     assert measuring.played(1) == [1]
-    (found,) = costs_of("fedavg", rounds=1)
-    assert found.rounds == [1]
+    (result,) = costs_of("fedavg", rounds=1)
+    assert result.rounds == [1]
 
 
 # --- the command ------------------------------------------------------------------------------------------
@@ -122,31 +122,31 @@ def test_a_table_with_units_and_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    asked = ["fedavg", "i2pfl", "handwritten", "nodes=2", "rounds=2", "method.use_apa=true,false", *QUICK]
-    found = command.run(asked)
-    assert [costs.label for costs in found.costs] == [
+    requests = ["fedavg", "i2pfl", "handwritten", "nodes=2", "rounds=2", "method.use_apa=true,false", *QUICK]
+    result = command.run(requests)
+    assert [costs.label for costs in result.costs] == [
         "fedavg", "i2pfl method.use_apa=true", "i2pfl method.use_apa=false",
     ]  # fmt: skip
-    text = found.text()
+    text = result.text()
     head, rule, *rows = text.splitlines()[2:7]
     assert head.split("  ")[0].strip() == "method" and "GFLOPs a step" in head and "MB up" in head
     assert len({len(line) for line in (head, rule, *rows)}) == 1
     assert f"{step_by_hand(16) / 1e9:.3f}" in rows[0]
     notes = " ".join(text.split())
-    assert "median of 2: 2 nodes in round 2;" in notes and f"measured on {found.machine}" in notes
-    assert "torch" in found.machine and "cores" in found.machine
+    assert "median of 2: 2 nodes in round 2;" in notes and f"measured on {result.machine}" in notes
+    assert "torch" in result.machine and "cores" in result.machine
     assert "method.use_apa is left out for fedavg" in notes
     assert max(map(len, text.splitlines())) <= max(len(head), 100)
-    assert found.markdown().count("\n| ") == 5
+    assert result.markdown().count("\n| ") == 5
     assert list(tmp_path.iterdir()) == []  # nothing is written
-    monkeypatch.setattr(command, "run", lambda arguments, paper: found)
-    cli.costs(asked, as_json=True)
+    monkeypatch.setattr(command, "run", lambda arguments, paper: result)
+    cli.costs(requests, as_json=True)
     output = json.loads(capsys.readouterr().out)
     assert output["costs"][0]["step_flops"] == step_by_hand(16)
     assert output["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
-    assert output["machine"] == found.machine
+    assert output["machine"] == result.machine
     with pytest.raises(ConfigError, match="give --markdown or --json, not both"):
-        cli.costs(asked, markdown=True, as_json=True)
+        cli.costs(requests, markdown=True, as_json=True)
 
 
 def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fails_is_left_out(
@@ -164,13 +164,13 @@ def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fail
 def test_answers_that_were_not_used_are_told() -> None:
     """The two nodes' weights change by 0.0041 and 0.0046 of their norm in the first round."""
     table = command.run(["fedavg", "nodes=2", "rounds=1", "federation.max_update=0.0044", *QUICK])
-    assert [found.refused for found in table.costs] == [1]
+    assert [result.refused for result in table.costs] == [1]
     assert "fedavg: answers of nodes that were not used (see the log lines above): 1" in table.markdown()
 
 
 def test_another_network_is_told() -> None:
-    found = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
-    assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(found.text().split())
+    result = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
+    assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(result.text().split())
 
 
 def cost(label: str, settings: dict[str, object], sent: int, up: int, flops: int, seconds: float) -> Costs:
@@ -195,8 +195,8 @@ def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs
         cost("f2dc", F2DC, 5_000_000, 200_000_000, 450_000_000_000, 10.0),
         cost("f2dc", F2DC | {"method.use_dfc_loss": False}, 5_000_000, 200_000_000, 400_000_000_000, 9.0),
     ]
-    found = table(costs)
-    _, rows = found.text().split("\n\n")[1:3]
+    result = table(costs)
+    _, rows = result.text().split("\n\n")[1:3]
     head, _, *lines = [line.split("  ") for line in rows.splitlines()]
     assert [cell.strip() for cell in head if cell] == [
         "method", "upload x1e7", "comm MB", "FLOPs x1e10", "train time s",
@@ -207,17 +207,17 @@ def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs
         ["f2dc", "5.00 (1.00)", "200.00 (1.00)", "45.00 (1.50)", "10.00 (1.25)"],
         ["paper: F2DC", "5.43 (1.00)", "193.72 (1.00)", "16.46 (1.01)", "180.67 (1.02)"],
     ]  # fmt: skip
-    assert "| f2dc | 5.00 (1.00) | 200.00 (1.00) | 45.00 (1.50) | 10.00 (1.25) |" in found.markdown()
-    content = json.loads(found.json())
+    assert "| f2dc | 5.00 (1.00) | 200.00 (1.00) | 45.00 (1.50) | 10.00 (1.25) |" in result.markdown()
+    content = json.loads(result.json())
     assert content["paper"] == "f2dc.table4" and [pair["label"] for pair in content["beside"]] == ["FedAvg", "F2DC"]
     assert content["beside"][1]["times_printed"]["FLOPs x1e10"] == pytest.approx(16.46 / 16.31)
-    assert "the paper does not say what it counts as FLOPs" in " ".join(found.text().split())
+    assert "the paper does not say what it counts as FLOPs" in " ".join(result.text().split())
 
 
 def test_without_fedavg_ours_have_no_multiples() -> None:
-    found = table([cost("fpl", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0)])
-    assert "| fpl | 5.00 | 200.00 | 30.00 | 8.00 |" in found.markdown()
-    assert "|   paper: FPL | 5.45 (1.00) | 197.30 (1.02) | 19.45 (1.19) | 215.61 (1.22) |" in found.markdown()
+    result = table([cost("fpl", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0)])
+    assert "| fpl | 5.00 | 200.00 | 30.00 | 8.00 |" in result.markdown()
+    assert "|   paper: FPL | 5.45 (1.00) | 197.30 (1.02) | 19.45 (1.19) | 215.61 (1.22) |" in result.markdown()
 
 
 def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -> None:
@@ -250,5 +250,5 @@ def test_wrong_arguments_are_refused_in_a_line(arguments: list[str], reason: str
 
 
 def test_a_node_that_fails_is_no_figure() -> None:
-    found = refusal_of(FedShiftError, command.run, ["fedavg", "nodes=2", "rounds=2", "train.lr=1.0e+20", *QUICK])
-    assert found.startswith("fedavg: round ")
+    refusal = refusal_of(FedShiftError, command.run, ["fedavg", "nodes=2", "rounds=2", "train.lr=1.0e+20", *QUICK])
+    assert refusal.startswith("fedavg: round ")

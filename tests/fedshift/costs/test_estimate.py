@@ -26,33 +26,36 @@ def of(method: str, *more: str) -> Estimate:
 
 
 def test_bytes_and_nodes_are_those_of_a_run(run_inline: InlineRun) -> None:
-    found = of("i2pfl")
+    result = of("i2pfl")
     short = " ".join(key for key in QUICK if not key.startswith("rounds"))
     run = run_inline("handwritten", nodes=4, method="i2pfl", rounds=2, set=short)
-    assert (found.down, found.measured.up * found.playing) == (run.rounds[0]["bytes_down"], run.rounds[0]["bytes_up"])
+    assert (result.down, result.measured.up * result.playing) == (
+        run.rounds[0]["bytes_down"],
+        run.rounds[0]["bytes_up"],
+    )
 
 
 def test_seconds_follow_from_steps_by_hand() -> None:
-    found = of("fedavg")
-    exact = replace(found, measured=replace(found.measured, step=2.0, scored=0.5, epochs=3))
-    steps = sum(-(-node.num_examples // 16) for node in found.nodes)
+    result = of("fedavg")
+    exact = replace(result, measured=replace(result.measured, step=2.0, scored=0.5, epochs=3))
+    steps = sum(-(-node.num_examples // 16) for node in result.nodes)
     assert exact.train_seconds == pytest.approx(3 * steps * 2.0 / 2)  # two at a time
     assert exact.test_images == 4 * 90
     assert exact.score_seconds == pytest.approx(2 * 360 * 0.5 / 2)
     assert exact.seconds == pytest.approx(2 * exact.train_seconds + exact.score_seconds)
     public = replace(exact, measured=replace(exact.measured, others=5))  # of each of the four nodes
     assert public.train_seconds == pytest.approx(exact.train_seconds + 4 * 5 * 2.0 / 2)
-    assert found.measured.others == 0 and found.measured.memory > 50_000_000
-    assert found.measured.step > 0 and found.measured.scored > 0
+    assert result.measured.others == 0 and result.measured.memory > 50_000_000
+    assert result.measured.step > 0 and result.measured.scored > 0
 
 
 def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
     """FedMD: 2 epochs on public images and 25 on its own in the first round, one on its own in the second."""
-    found = of("fedmd", "method.public_epochs=2", "dataset.public=0.1", "rounds=4")
-    epochs, others = found.measured.first or (0, 0)
-    assert (epochs, found.measured.epochs, found.measured.others) == (25, 1, 0) and others > 0
-    exact = replace(found, measured=replace(found.measured, step=2.0))
-    steps = sum(-(-node.num_examples // 16) for node in found.nodes)
+    result = of("fedmd", "method.public_epochs=2", "dataset.public=0.1", "rounds=4")
+    epochs, others = result.measured.first or (0, 0)
+    assert (epochs, result.measured.epochs, result.measured.others) == (25, 1, 0) and others > 0
+    exact = replace(result, measured=replace(result.measured, step=2.0))
+    steps = sum(-(-node.num_examples // 16) for node in result.nodes)
     assert exact.train_seconds == pytest.approx(steps * 2.0 / 2)
     assert exact.first_seconds == pytest.approx((24 * steps + 4 * others) * 2.0 / 2)
     assert exact.seconds == pytest.approx(4 * exact.train_seconds + exact.first_seconds + exact.score_seconds)
@@ -66,19 +69,19 @@ def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
 def test_training_before_a_score_is_counted_once_for_each_test_set(method: str) -> None:
     """FedICON trains its classifier, FedAvg-FT and FedTHE the model; Tent on test images, which counts with these."""
     long = {"fedicon": ["method.personal_epochs=200", "rounds=8"], "fedavg-ft": ["adapt.epochs=5"], "fedthe": []}
-    found = of(method, "allocation.share=0.4", *long.get(method, []))
-    assert (found.measured.before > 0) == (method in long)
-    assert (" before each set of them" in " ".join(summary(found).split())) == (method in long)
-    exact = replace(found, measured=replace(found.measured, scored=0.5, before=0.25), side_by_side=1)
-    own = sum(node.num_examples for node in found.nodes)  # each node scores its own domain once
-    assert exact.score_seconds == pytest.approx(len(found.scored) * (found.test_images * 0.5 + own * 0.25))
+    result = of(method, "allocation.share=0.4", *long.get(method, []))
+    assert (result.measured.before > 0) == (method in long)
+    assert (" before each set of them" in " ".join(summary(result).split())) == (method in long)
+    exact = replace(result, measured=replace(result.measured, scored=0.5, before=0.25), side_by_side=1)
+    own = sum(node.num_examples for node in result.nodes)  # each node scores its own domain once
+    assert exact.score_seconds == pytest.approx(len(result.scored) * (result.test_images * 0.5 + own * 0.25))
 
 
 def test_each_way_of_batchnorm_costs_its_passes() -> None:
     ways = ("model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]", "evaluate.bn_images=10")
-    found = of("fedavg", *ways, "federation.participation=0.5")
-    exact = replace(found, measured=replace(found.measured, scored=0.5, taken=0.75), side_by_side=1)
-    assert min(node.num_examples for node in found.nodes) > 10
+    result = of("fedavg", *ways, "federation.participation=0.5")
+    exact = replace(result, measured=replace(result.measured, scored=0.5, taken=0.75), side_by_side=1)
+    assert min(node.num_examples for node in result.nodes) > 10
     scoring = exact.scoring(1)
     assert (scoring.test, scoring.statistics) == (360, 4 * 10 + 2 * 10)  # own: all nodes; retaken: the two that trained
     assert exact.score_seconds == pytest.approx(2 * (4 * 360 * 0.5 + 60 * 0.75))
@@ -90,15 +93,15 @@ def test_each_way_of_batchnorm_costs_its_passes() -> None:
     config = exact.config.model_copy(update={"evaluate": evaluate})
     one = replace(exact, federation=replace(exact.federation, config=config))
     assert one.bn_share == 0 and "  ways " not in summary(one)
-    assert found.measured.taken > 0 and of("fedavg").measured.taken == 0
+    assert result.measured.taken > 0 and of("fedavg").measured.taken == 0
 
 
 def test_the_example_of_the_docs_has_these_numbers() -> None:
     """docs/guide/run.md, section BatchNorm: (3 T + 2 S) / (3 N E)."""
     flat, _ = parse_arguments(["handwritten", "model.name=cnn_bn", "evaluate.bn=[averaged,retaken,own,batch]"])
-    found = estimate(resolve(flat), 4, 1)
-    trained = 3 * sum(node.num_examples for node in found.nodes) * found.measured.epochs
-    passed = 3 * found.scoring(1).test + found.scoring(1).statistics
+    result = estimate(resolve(flat), 4, 1)
+    trained = 3 * sum(node.num_examples for node in result.nodes) * result.measured.epochs
+    passed = 3 * result.scoring(1).test + result.scoring(1).statistics
     assert (passed, trained) == (3954, 21555)
     assert (
         f"{passed:.0f} / {trained}, {100 * passed / trained:.0f} %" in (ROOT / "docs" / "guide" / "run.md").read_text()
@@ -127,10 +130,10 @@ LOCAL_MODULES = "method.local_modules=local"
     ],
 )
 def test_test_images_count_as_often_as_they_are_scored(method: str, keys: tuple[str, ...], test_images: int) -> None:
-    found = of(method, *keys)
-    assert found.test_images == test_images
-    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
-    validation = sum(node.num_validation for node in found.nodes)
+    result = of(method, *keys)
+    assert result.test_images == test_images
+    exact = replace(result, measured=replace(result.measured, scored=0.5), side_by_side=1)
+    validation = sum(node.num_validation for node in result.nodes)
     assert (validation > 0) == ("evaluate.test=false" in keys)
     assert exact.score_seconds == pytest.approx(2 * (test_images + validation) * 0.5)
 
@@ -169,13 +172,13 @@ def test_a_run_passes_as_many_images_as_counted(
 
 
 def test_rounds_without_a_classifier_are_not_scored() -> None:
-    found = of("fedicon", "model.name=cnn", "method.classifier_rounds=3", "rounds=8")
-    assert list(found.scored) == [6, 7, 8]
+    result = of("fedicon", "model.name=cnn", "method.classifier_rounds=3", "rounds=8")
+    assert list(result.scored) == [6, 7, 8]
 
 
 def test_a_sample_is_rounded_up_to_whole_batches() -> None:
-    found = of("fedavg", "rounds=7", "evaluate.fraction=0.1")
-    exact = replace(found, measured=replace(found.measured, scored=0.5), side_by_side=1)
+    result = of("fedavg", "rounds=7", "evaluate.fraction=0.1")
+    exact = replace(result, measured=replace(result.measured, scored=0.5), side_by_side=1)
     assert exact.scoring(1).test == 4 * 64  # a tenth of 90 are 9, of which a batch has 64
     assert exact.score_seconds == pytest.approx((2 * 4 * 64 + 5 * 360) * 0.5)
 
@@ -189,8 +192,8 @@ def test_half_of_the_nodes_take_half_of_the_time() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("method", list(registry.METHODS))
 def test_each_method_can_be_estimated(method: str) -> None:
-    found = of(method, *registry.METHODS[method].short.split())
-    assert found.seconds > 0 and found.folder > 0
+    result = of(method, *registry.METHODS[method].short.split())
+    assert result.seconds > 0 and result.folder > 0
 
 
 def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

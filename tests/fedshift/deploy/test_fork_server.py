@@ -57,10 +57,10 @@ COMMAND = [sys.executable, "-P", "-c", PROGRAM]
 
 def until(true: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + LIMIT
-    while not (found := true()):
+    while not (match := true()):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
-    return found
+    return match
 
 
 class Asked:
@@ -86,7 +86,7 @@ class Asked:
 
     def child_of_app(self, fab_hash: str) -> dict[str, Any]:
         """Return the first child that was forked from a process that has the bundle imported."""
-        return dict(until(lambda: found if (found := self.child(fab_hash))["app"] else None, "no app was imported"))
+        return dict(until(lambda: match if (match := self.child(fab_hash))["app"] else None, "no app was imported"))
 
 
 @pytest.fixture
@@ -103,15 +103,15 @@ def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_anoth
     assert (first["parent"], first["app"]) == (asked.warm.pid, "")
     later = [asked.child_of_app("one") for _ in range(3)]
     other = asked.child_of_app("two")
-    for found in (first, *later, other):
-        assert found["left"] == []
-        assert found["argv"] == ["flwr-clientapp"]
-    assert {found["app"] for found in later} == {"one"}
+    for result in (first, *later, other):
+        assert result["left"] == []
+        assert result["argv"] == ["flwr-clientapp"]
+    assert {result["app"] for result in later} == {"one"}
     assert other["app"] == "two"
     assert other["parent"] not in (asked.warm.pid, later[0]["parent"])
-    assert len({found["pid"] for found in (first, *later, other)}) == 5
+    assert len({result["pid"] for result in (first, *later, other)}) == 5
     for source in (0, 1):  # Python's and NumPy's random numbers are a new process's
-        assert len({found["drawn"][source] for found in (first, *later, other)}) == 5
+        assert len({result["drawn"][source] for result in (first, *later, other)}) == 5
 
 
 def test_two_apps_are_kept_and_the_one_used_longest_ago_is_let_go(asked: Asked) -> None:
@@ -128,8 +128,8 @@ def test_an_app_that_cannot_be_imported_is_imported_by_each_message(asked: Asked
     asked.child("bad")
     until(tried.is_file, "it was not tried")
     for _ in range(3):
-        found = asked.child("bad")
-        assert (found["app"], found["parent"]) == ("", asked.warm.pid)
+        result = asked.child("bad")
+        assert (result["app"], result["parent"]) == ("", asked.warm.pid)
     until(lambda: not psutil.Process(asked.warm.pid).children(), "a child is left")
     assert tried.read_text() == "bad"
 
@@ -207,14 +207,14 @@ def test_a_warm_process_that_was_killed_is_replaced_and_after_three_there_are_co
     made.reconcile()
     assert made._warm is None
     made.launch(spec("cold"))
-    assert [one.runtime_api_address for one in cold.launched] == ["cold"]
+    assert [process.runtime_api_address for process in cold.launched] == ["cold"]
 
 
 def test_one_that_dies_before_it_answers_costs_nothing_but_time(executor: tuple[Any, Cold]) -> None:
     made, cold = executor
     made._warm._process.kill()
     made.launch(spec("cold"))
-    assert [one.runtime_api_address for one in cold.launched] == ["cold"]
+    assert [process.runtime_api_address for process in cold.launched] == ["cold"]
     made.reconcile()
     assert made._warm.is_running()
 
@@ -223,7 +223,7 @@ def test_other_tasks_and_runs_that_install_their_libraries_are_flowers_own(execu
     made, cold = executor
     made.launch(spec("server", TaskType.SERVER_APP))
     made.launch(spec("install", install=True))
-    assert [one.runtime_api_address for one in cold.launched] == ["server", "install"]
+    assert [process.runtime_api_address for process in cold.launched] == ["server", "install"]
     assert made._warm is None
 
 

@@ -75,20 +75,20 @@ def message(node_id: int, arrays: ArrayRecord, **config: Any) -> Message:
 def test_what_all_messages_hold_goes_once_and_what_is_a_nodes_own_goes_with_its_message() -> None:
     whole = encode({"w": np.arange(5000, dtype=np.float32)})
     own = [encode({"p": np.full(3, i, np.float32)}) for i in range(3)]
-    asked = [message(1000 + i, ArrayRecord({**whole, **own[i]})) for i in range(3)]
+    requested = [message(1000 + i, ArrayRecord({**whole, **own[i]})) for i in range(3)]
     shared, opener, known = transport.Shared(), transport.Opener(), set[int]()
-    shared.renew(asked)
+    shared.renew(requested)
     arrays = shared.parcel(known)
     assert arrays is not None and len(arrays) > 20_000
     opener.take(arrays)
     assert shared.parcel(known) is None  # this worker has them
-    for asking in asked:
+    for asking in requested:
         parcel = transport.Job(asking, fresh=True).parcel(shared)
         assert len(parcel) < 3000
-        found = opener.open(parcel)
-        assert found.fresh
-        assert found.message.content == asking.content
-        assert found.message.metadata.dst_node_id == asking.metadata.dst_node_id
+        result = opener.open(parcel)
+        assert result.fresh
+        assert result.message.content == asking.content
+        assert result.message.metadata.dst_node_id == asking.metadata.dst_node_id
     shared.renew([message(1000, whole), message(1001, whole)])
     assert shared.parcel(known) is None  # the same object in the next round
     later = encode({"w": np.zeros(5000, np.float32)})
@@ -222,12 +222,12 @@ MARK = "FEDSHIFT_TEST_WORKERS"
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    found = []
+    collected = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                collected.append(process)
+    return collected
 
 
 @pytest.mark.slow
@@ -236,9 +236,11 @@ def marked(mark: str) -> list[psutil.Process]:
 def test_nothing_outlives_the_run(how: signal.Signals, tmp_path: Path) -> None:
     env = os.environ | {MARK: str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "fedshift.cli", "run", "handwritten", "engine=inline", "workers=2", "nodes=4"]
-    asked = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
+    requests = [*command, "rounds=500", "allocation.share=0.1", f"output-dir={tmp_path}"]
     with (tmp_path / "output").open("w") as result:
-        started = subprocess.Popen(asked, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True)
+        started = subprocess.Popen(
+            requests, env=env, stdout=result, stderr=result, cwd=tmp_path, start_new_session=True
+        )
     deadline = time.monotonic() + 120
     while "round " not in (tmp_path / "output").read_text() and started.poll() is None and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -54,6 +54,6 @@ def test_a_program_does_not_know_the_split(images: Path, run_inline: InlineRun) 
 def test_cells_of_the_table_are_no_formulas(images: Path, run_inline: InlineRun) -> None:
     model = saved(run_inline)
     (images / "a" / "cat" / "0.png").rename(images.parent / "=cmd.png")
-    found = predicting.predict(model, [Path("=cmd.png")])
-    head, row = predicting.as_csv(found).splitlines()
+    predictions = predicting.predict(model, [Path("=cmd.png")])
+    head, row = predicting.as_csv(predictions).splitlines()
     assert head.startswith("file,label,class,probability,p(cat)") and row.startswith("'=cmd.png,,")

@@ -57,12 +57,12 @@ def pictures(tmp_path: Path) -> Path:
 
 def test_each_image_by_itself(model: Path, pictures: Path) -> None:
     """Whatever the batches: decoded, normalised and passed through the network by hand."""
-    found = predicting.predict(model, [pictures], batch=4)
+    predictions = predicting.predict(model, [pictures], batch=4)
     network = opening.scorer_of(*saved.read(model)).model
     files = sorted(pictures.rglob("*.png"))
-    assert [p.path for p in found.pictures] == files
-    assert [p.label for p in found.pictures] == [int(file.parent.name) for file in files]
-    for file, row in zip(files, found.probabilities, strict=True):
+    assert [p.path for p in predictions.pictures] == files
+    assert [p.label for p in predictions.pictures] == [int(file.parent.name) for file in files]
+    for file, row in zip(files, predictions.probabilities, strict=True):
         with Image.open(file, formats=["PNG"]) as image:
             x = np.asarray(image.resize((32, 32), Image.Resampling.BILINEAR), np.float32) / 255
         with torch.no_grad():
@@ -82,11 +82,11 @@ def test_metrics_by_hand() -> None:
 
 
 def test_confusion_of_a_folder_of_classes(model: Path, pictures: Path) -> None:
-    found = predicting.predict(model, [pictures])
-    metrics = found.metrics()
+    predictions = predicting.predict(model, [pictures])
+    metrics = predictions.metrics()
     assert metrics is not None
     wanted = np.zeros((10, 10), int)
-    for picture, k in zip(found.pictures, found.chosen, strict=True):
+    for picture, k in zip(predictions.pictures, predictions.chosen, strict=True):
         wanted[int(picture.path.parent.name), k] += 1
     assert np.array_equal(metrics.confusion, wanted)
     assert metrics.counts[[0, 3, 7]].tolist() == [4, 5, 2]
@@ -95,10 +95,10 @@ def test_confusion_of_a_folder_of_classes(model: Path, pictures: Path) -> None:
 def test_only_folders_that_are_all_classes_are_scored(model: Path, pictures: Path) -> None:
     (pictures / "other").mkdir()
     Image.new("RGB", (8, 8)).save(pictures / "other" / "a.png")
-    found = predicting.predict(model, [pictures])
-    assert found.metrics() is None
-    assert len(found.pictures) == 12
-    assert found.notes == [f"{pictures} is not scored: other is no class"]
+    predictions = predicting.predict(model, [pictures])
+    assert predictions.metrics() is None
+    assert len(predictions.pictures) == 12
+    assert predictions.notes == [f"{pictures} is not scored: other is no class"]
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -134,9 +134,9 @@ def test_the_command(model: Path, pictures: Path, tmp_path: Path, fedshift: Comm
     code, out, err = fedshift("predict", model, pictures / "0" / "1.png")
     assert (code, err) == (0, "")
     name, kind, probability = out.split()
-    found = predicting.predict(model, [pictures / "0" / "1.png"])
-    assert (name, kind) == (str(pictures / "0" / "1.png"), str(found.chosen[0]))
-    assert float(probability) == pytest.approx(found.probabilities.max(), abs=6e-4)
+    predictions = predicting.predict(model, [pictures / "0" / "1.png"])
+    assert (name, kind) == (str(pictures / "0" / "1.png"), str(predictions.chosen[0]))
+    assert float(probability) == pytest.approx(predictions.probabilities.max(), abs=6e-4)
     table = tmp_path / "out.csv"
     code, out, _ = fedshift("predict", model, pictures, "--csv", table)
     assert code == 0
@@ -214,16 +214,19 @@ def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
 
 
 def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Path) -> None:
-    found = predicting.predict(model, [pictures], batch=5, adapt="tent")
+    predictions = predicting.predict(model, [pictures], batch=5, adapt="tent")
     built = opening.scorer_of(*saved.read(model))
     adapted = tent.Tent(built.model, built)
-    x = torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in found.pictures])).permute(0, 3, 1, 2) / 255
+    x = (
+        torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in predictions.pictures])).permute(0, 3, 1, 2)
+        / 255
+    )
     # Eleven in fives: the last batch of one joins the one before.
     wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
-    assert found.probabilities == pytest.approx(wanted, abs=1e-6)
+    assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
     plain = predicting.predict(model, [pictures])
-    assert not np.allclose(found.probabilities, plain.probabilities, atol=1e-3)
-    assert "results depend on the order" in found.notes[0]
+    assert not np.allclose(predictions.probabilities, plain.probabilities, atol=1e-3)
+    assert "results depend on the order" in predictions.notes[0]
     assert np.array_equal(predicting.predict(model, [pictures]).probabilities, plain.probabilities)  # nothing is kept
 
 
@@ -242,20 +245,23 @@ def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -
 def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp_path: Path) -> None:
     """T3A of a network without BatchNorm; EATA without Fisher values, with a warning, and with them."""
     bare = model_of(tmp_path / "cnn", "cnn")
-    found = predicting.predict(bare, [pictures], batch=5, adapt="t3a")
+    predictions = predicting.predict(bare, [pictures], batch=5, adapt="t3a")
     built = opening.scorer_of(*saved.read(bare))
-    x = torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in found.pictures])).permute(0, 3, 1, 2) / 255
+    x = (
+        torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in predictions.pictures])).permute(0, 3, 1, 2)
+        / 255
+    )
     run = t3a.adjusting(built.model.classifier, built.passed)
     wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
-    assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-    assert found.notes == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
+    assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
+    assert predictions.notes == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
     for clean in ([], [pictures / "3"]):
-        found = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
+        predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
         built = opening.scorer_of(*saved.read(model))
         adapted = eata.EATA(built.model, built, eata.EATAParams(batch_size=5), [x[4:9]] if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
-        assert found.probabilities == pytest.approx(wanted, abs=1e-6)
-        assert ("no Fisher values" in found.notes[0]) == (not clean)
+        assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
+        assert ("no Fisher values" in predictions.notes[0]) == (not clean)
     result = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
     assert result == "--clean: images like those of training are only for --adapt eata"
 

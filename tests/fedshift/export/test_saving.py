@@ -53,8 +53,8 @@ def fedbn(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def fedproto(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that shares no weight and classifies by the nearest prototype, on two networks."""
-    asked = f'{QUICK} method.predict_by=prototype model.name=cnn model.per_node=["cnn","cnn_bn"]'
-    return finished(tmp_path_factory.mktemp("runs"), "fedproto", 4, set=asked)
+    requested = f'{QUICK} method.predict_by=prototype model.name=cnn model.per_node=["cnn","cnn_bn"]'
+    return finished(tmp_path_factory.mktemp("runs"), "fedproto", 4, set=requested)
 
 
 def test_images(domain: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -99,8 +99,8 @@ def test_statistics_that_were_taken_anew_are_saved_with_their_figures(tmp_path: 
 
 
 def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Path) -> None:
-    asked = f"{QUICK} keep=best-validation allocation.validation_fraction=0.2 train.lr=0.3"
-    run = finished(tmp_path, "fedavg", rounds=4, set=asked)
+    requested = f"{QUICK} keep=best-validation allocation.validation_fraction=0.2 train.lr=0.3"
+    run = finished(tmp_path, "fedavg", rounds=4, set=requested)
     chosen = run.results["chosen_round"]
     assert chosen["round"] < 4
     folder, result = saving.save(Wanted(run.folder, "safetensors"))

@@ -253,13 +253,13 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(
 def test_the_demo_is_secure_unless_told_otherwise(
     refusal_for: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     def demo(flat: dict[str, Any], *, secure: bool) -> Path:
-        asked.append(secure)
+        requests.append(secure)
         return tmp_path
 
     monkeypatch.setattr(deploy_demo, "demo", demo)
     refusal_for("deploy-demo", "rounds=1")
     refusal_for("deploy-demo", "--insecure", "rounds=1")
-    assert asked == [True, False]
+    assert requests == [True, False]

@@ -131,18 +131,18 @@ def test_a_ca_key_that_others_can_read_signs_nothing(made: Credentials) -> None:
 
 
 def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made.key.stat()
+    result = made.key.stat()
 
     def stat_of(path: Path, **more: bool) -> os.stat_result:
         mine = real(path, **more)
-        return os.stat_result((*mine[:4], found.st_uid + 5, *mine[5:])) if path == made.key else mine
+        return os.stat_result((*mine[:4], result.st_uid + 5, *mine[5:])) if path == made.key else mine
 
     real = Path.stat
-    monkeypatch.setattr(os, "geteuid", lambda: found.st_uid)
+    monkeypatch.setattr(os, "geteuid", lambda: result.st_uid)
     monkeypatch.setattr(Path, "stat", stat_of)
     message = refusal(made)
-    assert message.startswith(f"{made.key} belongs to user {found.st_uid + 5}, this is user {found.st_uid}\n")
-    assert message.endswith(f"run: chown {found.st_uid} {made.key}")
+    assert message.startswith(f"{made.key} belongs to user {result.st_uid + 5}, this is user {result.st_uid}\n")
+    assert message.endswith(f"run: chown {result.st_uid} {made.key}")
     assert stat.S_IMODE(real(made.key).st_mode) == 0o600
 
 

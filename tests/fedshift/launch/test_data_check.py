@@ -32,38 +32,38 @@ def images(made: Path, tmp_path: Path) -> Path:
 def report(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     assert prepare.prepare(name, list(arguments), as_json=True) == code
     out = capsys.readouterr().out
-    found: dict[str, Any] = json.loads(out[out.index("{\n") :])  # lines of the log may come before
-    return found
+    result: dict[str, Any] = json.loads(out[out.index("{\n") :])  # lines of the log may come before
+    return result
 
 
 def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(images / "west" / "test" / "bar")
     (images / "empty").mkdir()
-    found = report(capsys, "folders", f"data-dir={images}", code=1)
-    assert found["classes"] == list(CLASSES)
+    page = report(capsys, "folders", f"data-dir={images}", code=1)
+    assert page["classes"] == list(CLASSES)
     on_disk = {site: sum(path.suffix in (".png", ".jpg", ".bmp") for path in (images / site).rglob("*.*")) for site in
                ("north", "south", "west")}  # fmt: skip
     counted = {site: sum(sum(split.values()) for split in one["images"].values()) for site, one in
-               found["domains"].items()}  # fmt: skip
+               page["domains"].items()}  # fmt: skip
     assert counted == on_disk | {"north": on_disk["north"] - 1}
-    assert found["domains"]["west"]["layout"] == "splits"
-    assert found["domains"]["north"]["sizes"] == [[96, 80, 30]]
-    assert found["domains"]["south"]["modes"] == {"RGB": 31}
-    assert found["empty"] == [["west", "test", "bar"]]
-    (broken,) = found["broken"]
+    assert page["domains"]["west"]["layout"] == "splits"
+    assert page["domains"]["north"]["sizes"] == [[96, 80, 30]]
+    assert page["domains"]["south"]["modes"] == {"RGB": 31}
+    assert page["empty"] == [["west", "test", "bar"]]
+    (broken,) = page["broken"]
     assert broken["file"].endswith("north/disc/broken.png")
     assert "truncated" in broken["reason"]
-    reasons = {Path(one["file"]).name: one["reason"] for one in found["not_taken"]}
+    reasons = {Path(one["file"]).name: one["reason"] for one in page["not_taken"]}
     assert reasons == {"notes.txt": "suffix .txt", "empty": "not the folder of a domain"}
-    across = [pair for pair in found["nearly_same"]["pairs"] if pair[0][0] != pair[1][0]]
+    across = [pair for pair in page["nearly_same"]["pairs"] if pair[0][0] != pair[1][0]]
     assert [{Path(image[2]).name for image in pair} for pair in across] == [{"002.png", "copy.jpg"}]
-    assert found["nearly_same"]["across_domains"] == 1
+    assert page["nearly_same"]["across_domains"] == 1
 
 
 def test_it_goes_on_without_broken_ones_if_asked(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "folders", f"data-dir={images}", "dataset.skip_broken=true")
-    assert found["skipped"]
-    assert [Path(one["file"]).name for one in found["broken"]] == ["broken.png"]
+    page = report(capsys, "folders", f"data-dir={images}", "dataset.skip_broken=true")
+    assert page["skipped"]
+    assert [Path(one["file"]).name for one in page["broken"]] == ["broken.png"]
 
 
 def test_a_person_reads_the_same(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,10 +83,10 @@ def test_a_person_reads_the_same(images: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_images_that_are_no_files_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "handwritten", "dataset.domains=[scan,street]")
-    assert set(found["domains"]) == {"scan", "street"}
-    assert len(found["domains"]["scan"]["images"]["train"]) == 10
-    assert found["domains"]["scan"]["sizes"] == []
+    page = report(capsys, "handwritten", "dataset.domains=[scan,street]")
+    assert set(page["domains"]) == {"scan", "street"}
+    assert len(page["domains"]["scan"]["images"]["train"]) == 10
+    assert page["domains"]["scan"]["sizes"] == []
 
 
 def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,8 +95,8 @@ def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.Captu
     for path in sorted((images / "south" / "bar").glob("*.jpg"))[:3]:
         Image.open(path).copy().save(path, exif=exif)
     keys = [f"data-dir={images}", "dataset.skip_broken=true"]
-    found = report(capsys, "folders", *keys)
-    assert found["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
+    page = report(capsys, "folders", *keys)
+    assert page["exif"] == {"rule": "ignore", "turned": {"north": 0, "south": 3, "west": 0}}
     assert prepare.prepare("folders", keys, as_json=False) == 0
     line = "EXIF orientation: 3 images must be turned or mirrored, ignored; dataset.exif=apply applies it"
     assert line in capsys.readouterr().out
@@ -108,10 +108,10 @@ def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: 
     for path in (images / "south" / "bar").glob("*.jpg"):
         path.unlink()
         path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")
-    found = report(capsys, "folders", f"data-dir={images}", code=1)
-    away = [one for one in found["broken"] if "south/bar" in one["file"]]
+    page = report(capsys, "folders", f"data-dir={images}", code=1)
+    away = [one for one in page["broken"] if "south/bar" in one["file"]]
     assert len(away) == 10 and all("git annex get" in one["reason"] for one in away)
-    assert sum(found["domains"]["south"]["images"]["train"].values()) > 0
+    assert sum(page["domains"]["south"]["images"]["train"].values()) > 0
 
 
 # --- init --------------------------------------------------------------------------------------------

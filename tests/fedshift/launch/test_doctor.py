@@ -51,7 +51,7 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert content["renewed"] == [
         {"file": content["choices"][1]["file"], "network": "cnn", "was": "float32/nchw", "is": "float32/channels_last"}
     ]
-    assert [one.get("choice") for one in content["choices"]] == [None, "float32/channels_last"]
+    assert [choice.get("choice") for choice in content["choices"]] == [None, "float32/channels_last"]
     assert (content["choices"][1]["here"], content["problems"]) == (True, [])
     assert content["machine"]["cores"] >= 1 and content["versions"]["flwr"].startswith("1.4")
 
@@ -104,10 +104,10 @@ def test_limits_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(diagnostics.os, "sched_getaffinity", lambda _: set(range(64)))
     assert "64 cores" not in message_of(diagnostics.limits())  # no quota
     (tmp_path / "cpu.max").write_text("250000 100000\n")
-    found = message_of(diagnostics.limits())
-    assert "a process may open 256 files: ulimit -n 4096 (at most unlimited)" in found
-    assert f"{tmp_path} has 67 MB, simulations are slow: docker run --shm-size=2g" in found
-    assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in found
+    result = message_of(diagnostics.limits())
+    assert "a process may open 256 files: ulimit -n 4096 (at most unlimited)" in result
+    assert f"{tmp_path} has 67 MB, simulations are slow: docker run --shm-size=2g" in result
+    assert "the system shows 64 cores and grants 2.5 to this process: actors=2" in result
     (tmp_path / "cpu.max").write_text("max 100000\n")
     assert diagnostics.cores_granted() == 64
 

@@ -80,8 +80,8 @@ def test_a_small_app_is_taken(app: Path) -> None:
 )
 def test_what_it_does_not_take(app: Path, broken: Callable[[Path], object], reason: str) -> None:
     broken(app)
-    found = what(app)
-    assert (any(reason in one for one in found)) if reason else not found, found
+    result = what(app)
+    assert (any(reason in one for one in result)) if reason else not result, result
 
 
 def test_a_file_that_lies_too_deep(app: Path) -> None:

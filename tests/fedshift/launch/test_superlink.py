@@ -178,9 +178,9 @@ def test_another_user_of_this_machine_can_submit_nothing_to_it(tmp_path: Path) -
         link = runner.SuperLink(processes.free_port())
         runner.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
         for path, own in (("/health", "200"), ("/openapi.json", "200"), ("/v1/control/start-run", "405")):
-            asked = [sys.executable, "-c", call, str(link.port), path]
+            requests = [sys.executable, "-c", call, str(link.port), path]
             codes = [
-                subprocess.run([*asked, user], capture_output=True, text=True, check=True).stdout.strip()
+                subprocess.run([*requests, user], capture_output=True, text=True, check=True).stdout.strip()
                 for user in ("0", "65534")
             ]
             assert codes == [own, "403"], path

@@ -110,12 +110,12 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     assert "it starts anew" not in log
     assert "The warm process is lost (it was ended); another one is started." in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
-    found = [json.loads(line) for line in result.read_text().splitlines()]
-    assert [one["type"] for one in found] == ["query", *["train", "evaluate"] * 2] * 3
-    assert [one["left"] for one in found] == [None] * 15
-    assert len({one["pid"] for one in found}) == 15
-    assert {one["parent"] for one in found} >= {process.pid for process in warm}  # both have forked
-    assert all(str(tmp_path / "apps") in one["from"] for one in found)  # the run's code, not what is installed
+    values = [json.loads(line) for line in result.read_text().splitlines()]
+    assert [one["type"] for one in values] == ["query", *["train", "evaluate"] * 2] * 3
+    assert [one["left"] for one in values] == [None] * 15
+    assert len({one["pid"] for one in values}) == 15
+    assert {one["parent"] for one in values} >= {process.pid for process in warm}  # both have forked
+    assert all(str(tmp_path / "apps") in one["from"] for one in values)  # the run's code, not what is installed
 
 
 def warm_processes(flower: processes.Group) -> list[psutil.Process]:
@@ -125,7 +125,7 @@ def warm_processes(flower: processes.Group) -> list[psutil.Process]:
 
 def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
     """Return a group's processes of one of our programs, in the order in which they were started."""
-    found = []
+    collected = []
     for process in psutil.process_iter():
         try:
             if (
@@ -133,7 +133,7 @@ def processes_of(flower: processes.Group, program: str) -> list[psutil.Process]:
                 and program in " ".join(process.cmdline())
                 and Path(process.exe()).samefile(sys.executable)
             ):
-                found.append(process)
+                collected.append(process)
         except psutil.Error:  # gone, or another user's
             continue
-    return sorted(found, key=psutil.Process.create_time)
+    return sorted(collected, key=psutil.Process.create_time)

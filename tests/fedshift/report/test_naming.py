@@ -24,7 +24,7 @@ def shown(
         axes.margins(0.18, 0.12)
         name_points(axes, named, others, lines)
         figure.draw_without_rendering()
-        return axes, {one.get_text(): Text.get_window_extent(one) for one in axes.texts}  # without its line
+        return axes, {text.get_text(): Text.get_window_extent(text) for text in axes.texts}  # without its line
 
 
 def overlap(one: Bbox, other: Bbox) -> bool:

@@ -78,8 +78,8 @@ def change_config(run: Run, **changes: Any) -> None:
 
 
 def numbers(run: Run) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run.folder / "report.json").read_text())
-    return found
+    result: dict[str, Any] = json.loads((run.folder / "report.json").read_text())
+    return result
 
 
 # --- the page ---------------------------------------------------------------------------------------------
@@ -95,11 +95,11 @@ def test_a_global_method_has_all_figures(copied: Run) -> None:
     for figure in ("FedCode, figures 1a and 4", "FedSeProto, figure 2", "I2PFL, figures 1 and 3"):
         assert f"({figure})" in page
     assert page.count('aria-label="Grad-CAM by the last weights as node 0 has them of the first test images') == 1
-    found = numbers(copied)
-    assert len(found["prototype_variance"]["by_class"]) == 10
+    result = numbers(copied)
+    assert len(result["prototype_variance"]["by_class"]) == 10
     # All 90 test images of each domain were scored for both, with the same weights.
-    assert found["prototype_variance_by_round"]["2"] == pytest.approx(found["prototype_variance"]["mean"], abs=1e-6)
-    assert found["prototype_variance_by_round"]["1"] != found["prototype_variance_by_round"]["2"]
+    assert result["prototype_variance_by_round"]["2"] == pytest.approx(result["prototype_variance"]["mean"], abs=1e-6)
+    assert result["prototype_variance_by_round"]["1"] != result["prototype_variance_by_round"]["2"]
 
 
 @pytest.mark.long
@@ -216,15 +216,15 @@ def test_a_nodes_model_is_that_of_its_next_local_round(i2pfl: Run) -> None:
 
 def test_earlier_rounds_have_their_own_weights(i2pfl: Run) -> None:
     record = reading.read(i2pfl.folder)
-    found = report_features.at_kept_rounds(record, record.config, record.nodes[0])
-    assert list(found) == [1, 2]
+    result = report_features.at_kept_rounds(record, record.config, record.nodes[0])
+    assert list(result) == [1, 2]
     sight = predictions.look(record, None, None)
     for place, domain in enumerate(DOMAINS):
         order = generator(0, f"report-closer-{domain}").permutation(90)
-        last = found[2].features[found[2].domain_of == place]
+        last = result[2].features[result[2].domain_of == place]
         assert last == pytest.approx(sight.views[domain].features[order], abs=1e-5)
-    assert not np.allclose(found[1].features, found[2].features, atol=1e-3)
-    assert np.array_equal(found[1].y, found[2].y)
+    assert not np.allclose(result[1].features, result[2].features, atol=1e-3)
+    assert np.array_equal(result[1].y, result[2].y)
 
 
 def attended(run: Run, *, trained: bool = False, node: int = 0) -> list[Attended]:
@@ -252,10 +252,10 @@ def test_the_images_are_the_first_of_each_class_and_the_classes_are_drawn() -> N
     tests = {name: ImageSet(np.zeros((len(k), 8, 8, 3), np.uint8), np.array(k)) for name, k in y.items()}
     first = {"a": {0: 3, 1: 1, 2: 4, 3: 0}, "b": {0: 0, 1: 4, 2: 1, 3: 2}}
     for seed in range(4):
-        found = same_images.chosen(seed, tests)
-        classes = [y[domain][place] for domain, place in found]
+        result = same_images.chosen(seed, tests)
+        classes = [y[domain][place] for domain, place in result]
         assert classes[::2] == classes[1::2] and len(set(classes)) == 3 and 4 not in classes
-        assert [first[domain][k] for (domain, _), k in zip(found, classes, strict=True)] == [n for _, n in found]
+        assert [first[domain][k] for (domain, _), k in zip(result, classes, strict=True)] == [n for _, n in result]
     assert len({tuple(same_images.chosen(seed, tests)) for seed in range(9)}) > 1
     apart = {"a": tests["a"], "b": tests["b"].select(np.array([5]))}
     assert refusal_of(FedShiftError, same_images.chosen, 0, apart) == "no class has test images in all domains"
@@ -275,12 +275,12 @@ def test_noise_at_test_is_in_the_maps(f2dc: Run) -> None:
     noisy = record.config.model_copy(update={"modules": (FrozenDict({**modules, "eval_noise": True}),)})
     plain = attended(f2dc)
     client = report_features.with_last_weights(record, noisy, record.nodes[0])
-    found = same_images.attended(client, noisy)
+    result = same_images.attended(client, noisy)
     again = same_images.attended(client, noisy)
     assert isinstance(client.model, F2DCModel)
-    assert [example.peaks for example in found] == [example.peaks for example in again]
-    assert all(not np.array_equal(a.heats[1], b.heats[1]) for a, b in zip(plain, found, strict=True))
-    test = client.test_set("scan").select(np.array([found[0].place]))
+    assert [example.peaks for example in result] == [example.peaks for example in again]
+    assert all(not np.array_equal(a.heats[1], b.heats[1]) for a, b in zip(plain, result, strict=True))
+    test = client.test_set("scan").select(np.array([result[0].place]))
     ((x, _),) = client.plain_batches(test)
     stages = feature_stages(client.model.encoder)
     assert stages is not None
@@ -308,13 +308,13 @@ def test_the_maps_of_f2dc_by_hand(f2dc: Run) -> None:
     """The weights of Grad-CAM by differences of the class's logit, the maps by the modules; in float64."""
     record = reading.read(f2dc.folder)
     assert record.checkpoint is not None
-    found = attended(f2dc)
+    result = attended(f2dc)
     client = predictions.client_of(record, record.config, "scan", record.nodes[0])
     state = {name: torch.from_numpy(array.copy()) for name, array in record.checkpoint.weights.items()}
     model = client.model
     assert isinstance(model, F2DCModel)
     model.load_state_dict(state)
-    for example in found:
+    for example in result:
         shown = example.true
         ((x, _),) = client.plain_batches(client.test_set(example.domain).select(np.array([example.place])))
         plain = model.float().eval()
@@ -363,17 +363,17 @@ def test_local_modules_that_score_nothing_are_shown_too(run_inline: InlineRun) -
 def test_variance_over_domains(q: int, c: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     means, there = rng.normal(size=(q, c, d)), rng.random((q, c)) < 0.7
-    found = analysis.variance_over_domains(means, there)
+    result = analysis.variance_over_domains(means, there)
     for k in range(c):
         rows = [means[i, k] / np.linalg.norm(means[i, k]) for i in range(q) if there[i, k]]
         if len(rows) < 2:
-            assert np.isnan(found[k])
+            assert np.isnan(result[k])
         else:
             centre = sum(rows) / len(rows)
-            assert found[k] == pytest.approx(sum(((row - centre) ** 2).sum() for row in rows) / len(rows))
-            assert 0 <= found[k] <= 1 + 1e-12
+            assert result[k] == pytest.approx(sum(((row - centre) ** 2).sum() for row in rows) / len(rows))
+            assert 0 <= result[k] <= 1 + 1e-12
     longer = analysis.variance_over_domains(means * rng.uniform(0.1, 10, (q, c, 1)), there)
-    assert longer == pytest.approx(found, nan_ok=True)
+    assert longer == pytest.approx(result, nan_ok=True)
 
 
 def test_variance_by_hand() -> None:

@@ -59,19 +59,19 @@ class Page(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {key: value or "" for key, value in attrs}
-        self.elements.append((tag, found))
+        by_name = {key: value or "" for key, value in attrs}
+        self.elements.append((tag, by_name))
         if tag not in VOID:
             self.open.append(tag)
         if tag == "table":
-            self._rows = self.tables.setdefault(found.get("id", ""), [])
+            self._rows = self.tables.setdefault(by_name.get("id", ""), [])
         if self._rows is not None:
             if tag == "tr":
                 self._rows.append([])
             elif tag in ("td", "th"):
                 self._rows[-1].append("")
             elif tag == "data":
-                self._rows[-1][-1] = found["value"]
+                self._rows[-1][-1] = by_name["value"]
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, {key: value or "" for key, value in attrs}))
@@ -89,14 +89,14 @@ class Page(HTMLParser):
             self._rows[-1][-1] += data.strip()
 
     def all(self, tag: str) -> list[dict[str, str]]:
-        return [found for name, found in self.elements if name == tag]
+        return [result for name, result in self.elements if name == tag]
 
     def plots(self) -> list[str]:
-        return [found["aria-label"] for found in self.all("svg")]
+        return [result["aria-label"] for result in self.all("svg")]
 
     def plot(self, start: str) -> str:
-        (found,) = [label for label in self.plots() if label.startswith(start)]
-        return found
+        (result,) = [label for label in self.plots() if label.startswith(start)]
+        return result
 
 
 def report(folder: Path, *arguments: str) -> Page:
@@ -108,24 +108,24 @@ def report(folder: Path, *arguments: str) -> Page:
     assert page.source.startswith("<!DOCTYPE html>")
     # It refers to nothing outside itself, and runs nothing.
     assert not {"script", "link", "iframe", "object", "base", "form"} & {tag for tag, _ in page.elements}
-    names = [found["id"] for _, found in page.elements if "id" in found]
+    names = [result["id"] for _, result in page.elements if "id" in result]
     assert len(names) == len(set(names))
-    for _, found in page.elements:
+    for _, result in page.elements:
         for key in ("href", "src", "xlink:href", "srcset", "data", "poster", "action"):
-            if key in found:
-                assert found[key].startswith(("#", "data:image/png;base64,")), found[key][:80]
-                assert not found[key].startswith("#") or found[key][1:] in names
-        assert not [key for key in found if key.startswith("on")]
+            if key in result:
+                assert result[key].startswith(("#", "data:image/png;base64,")), result[key][:80]
+                assert not result[key].startswith("#") or result[key][1:] in names
+        assert not [key for key in result if key.startswith("on")]
     for pointed in page.source.split("url(")[1:]:
         assert pointed.startswith("#")
         assert pointed[1 : pointed.index(")")] in names
     assert "@import" not in page.source
     assert "http://" not in page.source and "https://" not in page.source
     # A reader who does not see a figure gets a text.
-    for found in page.all("img"):
-        assert len(found["alt"]) > 10
-    for found in page.all("svg"):
-        assert len(found["aria-label"]) > 20 and found["role"] == "img"
+    for result in page.all("img"):
+        assert len(result["alt"]) > 10
+    for result in page.all("svg"):
+        assert len(result["aria-label"]) > 20 and result["role"] == "img"
     assert page.source.count("<title>") == 1 + len(page.all("svg"))
     folded = SECTIONS - set(names)
     assert folded <= {"by-class", "confusion", "features", "prototypes", "attention"}
@@ -206,10 +206,10 @@ def test_a_global_method(copied: Run) -> None:
         assert {"loss/ce", "loss/apa"} <= set(line["losses"])
     assert "apa" in page.plot("Training loss") and "ce" in page.plot("Training loss")
     assert len(page.all("img")) == 4 * len(DOMAINS)
-    found = numbers(copied.folder)
-    assert found["round"] == 2
+    outcome = numbers(copied.folder)
+    assert outcome["round"] == 2
     for domain in DOMAINS:
-        result = found["domains"][domain]
+        result = outcome["domains"][domain]
         matrix = np.array(result["confusion"])
         assert matrix.shape == (10, 10)
         assert (result["scored"], result["test_images"], matrix.sum()) == (90, 90, 90)
@@ -217,7 +217,7 @@ def test_a_global_method(copied: Run) -> None:
         assert 100 * np.trace(matrix) / 90 == result["accuracy"] == results["final"][domain]
         assert len(result["singular_values"]) == 64
         assert result["singular_values"] == sorted(result["singular_values"], reverse=True)
-    assert np.diag(np.array(found["prototype_similarity"]["matrix"])) == pytest.approx(1)
+    assert np.diag(np.array(outcome["prototype_similarity"]["matrix"])) == pytest.approx(1)
     assert [row[0] for row in page.tables["nodes"][1:]] == list(DOMAINS)
     assert [row[1] for row in page.tables["nodes"][1:]] == ["2"] * 4
     assert (copied.folder / "report.html").stat().st_size < 1_000_000
@@ -241,7 +241,7 @@ def test_figures_by_class_and_matrices_without_images(copied: Run) -> None:
         reading.read(copied.folder)
     results.unlink()  # not finished: those of figures.json
     kept = reading.read(copied.folder).figures
-    assert kept is not None and [one.n for one in kept.domains.values() if one is not None] == [90] * 4
+    assert kept is not None and [domain.n for domain in kept.domains.values() if domain is not None] == [90] * 4
     (copied.folder / "figures.json").unlink()  # a run of an earlier version
     assert reading.read(copied.folder).figures is None
     without = by_class.section(None)
@@ -307,8 +307,8 @@ def test_one_round_of_different_networks(run_inline: InlineRun) -> None:
     assert "cnn3, cnn2" in page.text
     page.plot("Cosine similarity of the global prototypes")
     assert len([label for label in page.plots() if label.startswith("t-SNE")]) == 2
-    found = numbers(run.folder)["domains"]
-    assert {domain: found[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
+    result = numbers(run.folder)["domains"]
+    assert {domain: result[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
 
 
 @pytest.mark.long
@@ -324,11 +324,11 @@ def test_features_of_different_widths_are_not_put_into_one_picture(run_inline: I
 def test_clusters_of_class_prototypes(run_inline: InlineRun) -> None:
     run = run_inline(method="fpl", rounds=1, nodes=8, set=QUICK)
     page = report(run.folder)
-    found = numbers(run.folder)["prototype_clusters"]
-    labels = np.array(found["labels"])
+    result = numbers(run.folder)["prototype_clusters"]
+    labels = np.array(result["labels"])
     assert len(labels) > len(set(labels))
-    assert np.array(found["images_by_prototype"]).sum() == 4 * 90
-    assert 0 <= found["mutual_information"] <= 1
+    assert np.array(result["images_by_prototype"]).sum() == 4 * 90
+    assert 0 <= result["mutual_information"] <= 1
     page.plot("Test images of each domain by nearest cluster")
 
 
@@ -341,8 +341,8 @@ def test_a_method_that_adapts_to_the_test_images(run_inline: InlineRun) -> None:
     page = report(run.folder)
     assert "adapts to the test images" in page.text
     assert "before-adaptation" in page.tables["results"][0]
-    found = numbers(run.folder)["domains"]
-    assert {domain: found[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
+    result = numbers(run.folder)["domains"]
+    assert {domain: result[domain]["accuracy"] for domain in DOMAINS} == run.results["final"]
 
 
 @pytest.mark.long
@@ -524,7 +524,7 @@ def test_a_deployment_says_where_the_images_are(copied: Run) -> None:
     page = report(copied.folder)
     check_results(page, copied.results)
     assert f"fedshift report {copied.folder} data-dir=DIR" in page.text
-    assert not {"features", "attention"} & {found.get("id") for _, found in page.elements}
+    assert not {"features", "attention"} & {result.get("id") for _, result in page.elements}
     (lacks,) = page.lacks  # one line, as there is one reason
     assert lacks.startswith("Features, mean features of each domain, Grad-CAM: the test images are on the nodes.")
     assert page.all("img") == []
@@ -542,8 +542,8 @@ def test_a_deployment_whose_images_are_at_hand(copied: Run, tmp_path: Path) -> N
             path.rename(images / path.name)
     (images / "street_test.npz").unlink()
     page = report(copied.folder, f"data-dir={images}")
-    found = numbers(copied.folder)["domains"]
-    assert {domain: result["accuracy"] for domain, result in found.items()} == {
+    outcome = numbers(copied.folder)["domains"]
+    assert {domain: result["accuracy"] for domain, result in outcome.items()} == {
         domain: value for domain, value in copied.results["final"].items() if domain != "street"
     }
     assert "street is not shown" in page.text
@@ -693,8 +693,8 @@ def test_a_simulation_and_its_report(tmp_path: Path) -> None:
     assert "Warning" not in ended.stderr
     run = Run(folder)
     check_results(Page(folder / "report.html"), run.results)
-    found = numbers(folder)["domains"]
-    assert {domain: result["accuracy"] for domain, result in found.items()} == run.results["final"]
+    outcome = numbers(folder)["domains"]
+    assert {domain: result["accuracy"] for domain, result in outcome.items()} == run.results["final"]
 
 
 def test_the_command_does_not_start_slower() -> None:
@@ -719,10 +719,10 @@ def test_singular_values_are_those_of_the_covariance(n: int, d: int, seed: int) 
     features = np.random.default_rng(seed).normal(size=(n, d))
     covariance = np.cov(features, rowvar=False).reshape(d, d)
     wanted = np.linalg.svd(covariance, compute_uv=False)
-    found = analysis.singular_values(features)
-    assert found == pytest.approx(wanted[: len(found)], abs=1e-12)
-    assert wanted[len(found) :] == pytest.approx(0, abs=1e-12)
-    assert 1 - 1e-9 <= analysis.effective_rank(found) <= d + 1e-9
+    result = analysis.singular_values(features)
+    assert result == pytest.approx(wanted[: len(result)], abs=1e-12)
+    assert wanted[len(result) :] == pytest.approx(0, abs=1e-12)
+    assert 1 - 1e-9 <= analysis.effective_rank(result) <= d + 1e-9
 
 
 def test_effective_rank_by_hand() -> None:
@@ -733,9 +733,9 @@ def test_effective_rank_by_hand() -> None:
 
 
 def test_cosines_by_hand() -> None:
-    found = analysis.cosines(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [0.0, 0.0]]))
+    result = analysis.cosines(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0], [0.0, 0.0]]))
     half = np.sqrt(0.5)
-    assert found == pytest.approx(np.array([[1, 0, half, 0], [0, 1, half, 0], [half, half, 1, 0], [0, 0, 0, 0]]))
+    assert result == pytest.approx(np.array([[1, 0, half, 0], [0, 1, half, 0], [half, half, 1, 0], [0, 0, 0, 0]]))
 
 
 def test_nearest_prototype_of_the_own_class() -> None:

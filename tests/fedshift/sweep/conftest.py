@@ -57,6 +57,6 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
-    found = Played(tmp_path)
-    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(found.script)])
-    return found
+    result = Played(tmp_path)
+    monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(result.script)])
+    return result

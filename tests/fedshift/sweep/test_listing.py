@@ -93,8 +93,8 @@ def test_a_run_or_a_sweep_that_is_going_on_elsewhere_is_left_to_it(
 
 def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Path) -> None:
     file, tools = tmp_path / "it's.sbatch", tmp_path / "bin"
-    asked = ["handwritten", f"output-dir={tmp_path / 'runs'}", "seed=0,1", "allocation.held_out=[street, sketch]"]
-    listing.show(asked, file, lambda *_: None)
+    requests = ["handwritten", f"output-dir={tmp_path / 'runs'}", "seed=0,1", "allocation.held_out=[street, sketch]"]
+    listing.show(requests, file, lambda *_: None)
     tools.mkdir()
     (tools / "fedshift").write_text('#!/bin/bash\nprintf "%s|" "$@"; exit 4\n')
     (tools / "fedshift").chmod(0o755)
@@ -119,11 +119,11 @@ def test_one_run_is_one(played: Played) -> None:
 
 
 def test_the_command_prints_the_runs_that_the_sweep_has_and_takes_no_options_that_contradict(tmp_path: Path) -> None:
-    asked = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
-    done = CliRunner().invoke(cli.app, [*asked, "--list"])
+    requests = ["sweep", "handwritten", "seed=0,1", "nodes=4", f"output-dir={tmp_path}"]
+    done = CliRunner().invoke(cli.app, [*requests, "--list"])
     assert done.exit_code == 0
     assert [line.split()[3] for line in done.output.splitlines()] == ["seed=0", "seed=1"]
     assert not list(tmp_path.iterdir())  # nothing is begun
     for wrong in (["--list", "--in", "x"], ["--slurm", "x"], ["--list", "--paper", "i2pfl.table1"]):
-        found = CliRunner().invoke(cli.app, [*asked, *wrong]).exception
-        assert isinstance(found, ConfigError) and "--list goes alone or with --slurm FILE" in str(found)
+        exception = CliRunner().invoke(cli.app, [*requests, *wrong]).exception
+        assert isinstance(exception, ConfigError) and "--list goes alone or with --slurm FILE" in str(exception)

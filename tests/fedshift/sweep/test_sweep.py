@@ -97,9 +97,14 @@ def test_a_wrong_grid_is_refused(arguments: list[str], reason: list[str]) -> Non
 
 
 def test_seeds_are_outermost_so_that_all_methods_soon_have_one() -> None:
-    asked = ("method=fedavg,fedbn", "seed=0,1", "model.name=cnn_bn")
-    assert labels(*asked) == ["fedavg seed=0", "fedbn seed=0", "fedavg seed=1", "fedbn seed=1"]
-    assert labels(*asked, "order=method-first") == ["fedavg seed=0", "fedavg seed=1", "fedbn seed=0", "fedbn seed=1"]
+    requested = ("method=fedavg,fedbn", "seed=0,1", "model.name=cnn_bn")
+    assert labels(*requested) == ["fedavg seed=0", "fedbn seed=0", "fedavg seed=1", "fedbn seed=1"]
+    assert labels(*requested, "order=method-first") == [
+        "fedavg seed=0",
+        "fedavg seed=1",
+        "fedbn seed=0",
+        "fedbn seed=1",
+    ]
 
 
 def test_a_recipes_parameters_are_parameters_of_the_method() -> None:
@@ -283,12 +288,12 @@ def test_runs_that_cannot_stand_in_one_table_are_compared_in_groups(
     assert (played.folder / "compare.md").read_text() == "these runs differ in model.bn"
 
 
-@pytest.mark.parametrize(("asked", "different"), [("seed=0,1", False), ("model.bn=average,freeze", True)])
+@pytest.mark.parametrize(("settings", "different"), [("seed=0,1", False), ("model.bn=average,freeze", True)])
 def test_only_what_the_grid_varies_may_differ_in_the_table(
-    asked: str, different: bool, played: Played, compared: type[Compared]
+    settings: str, different: bool, played: Played, compared: type[Compared]
 ) -> None:
     with contextlib.suppress(FederationError):  # the script knows seeds only: it does not do the second bn
-        played.sweep("seed=0", asked) if different else played.sweep(asked)
+        played.sweep("seed=0", settings) if different else played.sweep(settings)
     assert compared.calls[-1][-1] is different
 
 
@@ -369,9 +374,9 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
     played.check = check
     with pytest.raises(DataError, match=r"^fedavg seed=2: /data/x.npz: is broken$"):
         played.sweep("seed=0,1,2")
-    asked = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
+    requests = [f"output-dir={played.home / 'runs'}", "train.lr=0.1,-1"]
     with pytest.raises(ConfigError, match=r"^fedavg train\.lr=-1: "):
-        sweeping.sweep(asked, "", lambda *_: None)
+        sweeping.sweep(requests, "", lambda *_: None)
     with pytest.raises(ConfigError, match="there is no table 'nope'"):
         played.sweep("seed=0", paper="nope")
     with pytest.raises(ConfigError, match="it prints costs, which runs do not have"):
@@ -382,8 +387,8 @@ def test_nothing_is_written_or_started_when_a_run_of_the_grid_is_wrong(played: P
 
 def test_data_are_checked_once_for_all_runs_that_share_them() -> None:
     seen = []
-    asked = grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
-    grid.points(asked, lambda config, nodes: seen.append((config.seed, nodes)))
+    requested = grid.read(["method=fedavg,i2pfl", "seed=0,1", "train.lr=0.1,0.2"])
+    grid.points(requested, lambda config, nodes: seen.append((config.seed, nodes)))
     assert seen == [(0, 8), (1, 8)]
 
 
@@ -428,9 +433,9 @@ def test_unless_it_is_said_runs_are_inline_and_take_the_cores_side_by_side(
     monkeypatch.setattr(worker_count, "cores", lambda: 4)
 
     def of(*arguments: str) -> sweeping.Sweep:
-        asked = grid.read(["handwritten", *arguments])
+        requested = grid.read(["handwritten", *arguments])
         played.home.joinpath("sweep").mkdir(exist_ok=True)
-        return sweeping.Sweep(played.home / "sweep", asked, grid.points(asked, lambda *_: None)[0])
+        return sweeping.Sweep(played.home / "sweep", requested, grid.points(requested, lambda *_: None)[0])
 
     assert "engine=inline" in gridded()[0][0].arguments
     assert [of(*more)._jobs for more in ([], ["workers=2"], ["train.threads=3"], ["jobs=3"])] == [4, 2, 1, 3]
@@ -535,11 +540,11 @@ def test_the_real_command_runs_this_tree() -> None:
 def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_sweep(
     tmp_path: Path, compared: type[Compared], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = ["handwritten", *QUICK[:2], "rounds=20", *QUICK[3:], "seed=0,1"]
+    requests = ["handwritten", *QUICK[:2], "rounds=20", *QUICK[3:], "seed=0,1"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def sweep(output: Path) -> Path:
-        sweeping.sweep([*asked, f"output-dir={output}"], "", checking.check_data)
+        sweeping.sweep([*requests, f"output-dir={output}"], "", checking.check_data)
         (folder,) = output.iterdir()
         return folder
 
@@ -548,7 +553,7 @@ def test_killed_sweep_and_killed_run_end_with_the_numbers_of_an_undisturbed_swee
 
     sweep(whole)
     first = subprocess.Popen(
-        [sys.executable, "-P", "-m", "fedshift.cli", "sweep", *asked, f"output-dir={broken}"],
+        [sys.executable, "-P", "-m", "fedshift.cli", "sweep", *requests, f"output-dir={broken}"],
         env=os.environ | {"PYTHONPATH": str(runner.APP)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_for(lambda: bool(rounds(0)))
@@ -626,8 +631,8 @@ def test_a_pair_of_method_and_network_that_cannot_run_is_refused_before_anything
 
 def test_a_pair_is_looked_at_once_whatever_its_seeds() -> None:
     looked: list[str] = []
-    asked = grid.read(["handwritten", "method=fedavg,fedprox", "seed=0,1,2", "train.lr=0.1,0.01"])
-    grid.points(asked, lambda *_: None, lambda config: looked.append(config.method["name"]))
+    requested = grid.read(["handwritten", "method=fedavg,fedprox", "seed=0,1,2", "train.lr=0.1,0.01"])
+    grid.points(requested, lambda *_: None, lambda config: looked.append(config.method["name"]))
     assert looked == ["fedavg", "fedprox"]
 
 

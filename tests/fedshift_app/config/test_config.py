@@ -163,9 +163,9 @@ def test_experiment_overrides_the_method_file(tmp_path: Path) -> None:
 
 def test_a_method_asks_for_settings_below_the_experiments_own(tmp_path: Path) -> None:
     # conf/methods/fedicon.yaml: images.views 2, grayscale 0.2
-    asked = resolve({"experiment": written(tmp_path, rounds=20), "method": "fedicon"}).images
-    assert (asked.views, asked.grayscale) == (2, 0.2)
-    assert asked.crop_padding == resolve({"experiment": written(tmp_path, rounds=20)}).images.crop_padding
+    requested = resolve({"experiment": written(tmp_path, rounds=20), "method": "fedicon"}).images
+    assert (requested.views, requested.grayscale) == (2, 0.2)
+    assert requested.crop_padding == resolve({"experiment": written(tmp_path, rounds=20)}).images.crop_padding
     own = written(tmp_path, rounds=20, images={"grayscale": 0.5})
     assert resolve({"experiment": own, "method": "fedicon"}).images.grayscale == 0.5
     assert resolve({"experiment": own}).images.views == 1  # of another method it is not asked
@@ -724,10 +724,10 @@ def test_json_carries_the_configuration_unchanged(values: dict[str, Any]) -> Non
 def test_set_puts_every_value_where_it_belongs(values: dict[str, Any]) -> None:
     dumped = resolve({"method": "i2pfl", "set": as_set(values)}).model_dump(mode="json")
     for key, value in values.items():
-        found = dumped
+        result = dumped
         for part in key.split("."):
-            found = found[part]
-        assert found == value
+            result = result[part]
+        assert result == value
 
 
 def test_from_json_checks_what_it_reads() -> None:

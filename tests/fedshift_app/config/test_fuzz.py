@@ -45,10 +45,20 @@ HOSTILE = (
 
 def words() -> list[str]:
     """Return every key that there is, dotted ones too."""
-    found = [*resolving.FLAT_KEYS, *LAUNCH_KEYS, "model-per-node", "modules", "modules.name", "modules.f2dc.tau"]
+    collected = [*resolving.FLAT_KEYS, *LAUNCH_KEYS, "model-per-node", "modules", "modules.name", "modules.f2dc.tau"]
     for name, section in resolving.resolve({}).model_dump(mode="json").items():
-        found += [f"{name}.{key}" for key in section] if isinstance(section, dict) else [name]
-    return [*found, "method.tau", "method.tta", "method.sigma", "adapt.lr", "method.x", "a.b.c.d.e.f", ".", "train."]
+        collected += [f"{name}.{key}" for key in section] if isinstance(section, dict) else [name]
+    return [
+        *collected,
+        "method.tau",
+        "method.tta",
+        "method.sigma",
+        "adapt.lr",
+        "method.x",
+        "a.b.c.d.e.f",
+        ".",
+        "train.",
+    ]
 
 
 def values_of(rng: random.Random, depth: int = 0) -> Any:
@@ -67,9 +77,9 @@ def values_of(rng: random.Random, depth: int = 0) -> Any:
 
 def places(content: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return where all values of a file are."""
-    found = [above] if above else []
+    result = [above] if above else []
     items = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    return found + [place for key, value in items for place in places(value, (*above, key))]
+    return result + [place for key, value in items for place in places(value, (*above, key))]
 
 
 def mutated(rng: random.Random, content: dict[str, Any]) -> dict[str, Any]:
@@ -201,9 +211,9 @@ def test_whatever_is_written_resolves_or_is_told(part: int, tmp_path: Path, monk
             if message:
                 check_told(message)
         except BaseException as error:
-            asked = shlex.join(given.arguments)[:3000]
+            requested = shlex.join(given.arguments)[:3000]
             pytest.fail(
-                f"seed {part}, case {number}: {type(error).__name__}: {str(error)[:500]}\n{asked!r}\n"
+                f"seed {part}, case {number}: {type(error).__name__}: {str(error)[:500]}\n{requested!r}\n"
                 f"{given.flat!r:.500}\n{given.shown}"
             )
         refused += bool(message)
@@ -401,15 +411,21 @@ def test_a_demo_holds_to_what_it_takes() -> None:
     config, number, flat = deploy_demo.planned(deploy_demo.read([]))
     assert (config.rounds, number, flat["set"]) == (4, 4, "federation.min_nodes=4")
     assert config.experiment == "handwritten"
-    asked = ["rounds=7", "method=fedprox", "seed=3", "federation.min_nodes=2", "dataset.domains=[scan,street,sketch]"]
-    config, number, flat = deploy_demo.planned(deploy_demo.read(asked))
+    requested = [
+        "rounds=7",
+        "method=fedprox",
+        "seed=3",
+        "federation.min_nodes=2",
+        "dataset.domains=[scan,street,sketch]",
+    ]
+    config, number, flat = deploy_demo.planned(deploy_demo.read(requested))
     assert (config.rounds, config.seed, config.method["name"], number) == (7, 3, "fedprox", 3)
     submitted = resolving.resolve(flat)
     assert submitted.federation.min_nodes == 2
     assert submitted.rounds == 7
     assert deploy_demo.planned(deploy_demo.read(["allocation.counts={random: 6}"]))[1] == 6
-    for asked in (["digits-small-cnn"], ["experiment=digits-small-cnn"]):  # its rounds, and its six nodes
-        config, number, _ = deploy_demo.planned(deploy_demo.read([*asked, "data-dir=/images"]))
+    for requested in (["digits-small-cnn"], ["experiment=digits-small-cnn"]):  # its rounds, and its six nodes
+        config, number, _ = deploy_demo.planned(deploy_demo.read([*requested, "data-dir=/images"]))
         assert (config.experiment, config.rounds, number) == ("digits-small-cnn", 40, 6)
     with pytest.raises(ConfigError, match="at most 16 SuperNodes, found 17"):
         deploy_demo.planned(deploy_demo.read(["allocation.counts={random: 17}"]))

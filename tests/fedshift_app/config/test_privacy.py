@@ -24,10 +24,10 @@ PRIVATE = f"{SHORT} privacy.name=local-dp privacy.clipping_norm=0.5"
 
 def spy(heard: list[Message]) -> Any:
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            if asked.metadata.message_type == MessageType.TRAIN:
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.TRAIN:
                 # Copies: the server lets the weights go.
-                heard.append((decode(asked.content["arrays"]), decode(reply.content["arrays"]), reply))  # type: ignore[arg-type]
+                heard.append((decode(message.content["arrays"]), decode(reply.content["arrays"]), reply))  # type: ignore[arg-type]
             return reply
 
     return Grid

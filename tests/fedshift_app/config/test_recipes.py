@@ -202,7 +202,7 @@ def test_the_command_takes_a_list_of_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "scalars", "left_out"),
+    ("requested", "scalars", "left_out"),
     [
         ("", {"method.tta": True, "method.tta_lr": 0.001}, ["adapt.name", "adapt.lr"]),
         ("method.tta=false", {"method.tta": False}, ["adapt.name"]),
@@ -210,14 +210,14 @@ def test_the_command_takes_a_list_of_modules() -> None:
     ],
 )
 def test_another_adaptation_over_fedicon_is_not_shown_as_its_own(
-    asked: str, scalars: dict[str, object], left_out: list[str]
+    requested: str, scalars: dict[str, object], left_out: list[str]
 ) -> None:
-    config = resolve({"method": "fedicon", "set": f"model.name=cnn_bn {asked}"})
-    found = as_requested(flat(config.model_dump(mode="json")))
-    assert {key: found[key] for key in scalars} == scalars
-    assert not set(left_out) & set(found)
+    config = resolve({"method": "fedicon", "set": f"model.name=cnn_bn {requested}"})
+    settings = as_requested(flat(config.model_dump(mode="json")))
+    assert {key: settings[key] for key in scalars} == scalars
+    assert not set(left_out) & set(settings)
 
 
 def test_the_adaptation_of_a_recipe_without_a_switch_is_shown_as_none() -> None:
-    found = as_requested(flat(resolve({"method": "tent", "set": "model.name=cnn_bn"}).model_dump(mode="json")))
-    assert found["adapt.name"] == "none"
+    settings = as_requested(flat(resolve({"method": "tent", "set": "model.name=cnn_bn"}).model_dump(mode="json")))
+    assert settings["adapt.name"] == "none"

@@ -183,9 +183,9 @@ def unchanged(module: str) -> ModuleType:
     """Return a copy of a module as Flower has it; this process's own may be mended already, by a test before."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    result = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(result)
+    return result
 
 
 @pytest.fixture

@@ -83,10 +83,10 @@ def test_it_is_there(module: str, name: str) -> None:
     here = version("flwr")
     result = f"broke in Flower {here} (there in 1.41 and 1.42, before them not in {SINCE[module, name]})"
     try:
-        found = import_module(module)
+        outcome = import_module(module)
     except ImportError as error:
         pytest.fail(f"{module} {result}: {error}")
-    if not hasattr(found, name):
+    if not hasattr(outcome, name):
         try:
             import_module(f"{module}.{name}")
         except ImportError as error:

@@ -40,12 +40,12 @@ def ask(app: Any, path: str) -> int:
 
 
 def test_the_installed_flower_is_known() -> None:
-    found = middlewares.middlewares_of(flower)
-    assert middlewares.unknown(found) == ""
+    result = middlewares.middlewares_of(flower)
+    assert middlewares.unknown(result) == ""
     stack = [middleware.cls for middleware in flower._get_middleware()]
-    assert set(found.values()) <= set(stack)
+    assert set(result.values()) <= set(stack)
     missing = set() if version("flwr").startswith("1.41.") else set(middlewares.GONE)
-    assert set(middlewares.OWN) - set(found) == missing
+    assert set(middlewares.OWN) - set(result) == missing
 
 
 @pytest.mark.parametrize("path", ["/v1/fleet/pull-messages", "/v1/runtime/acquire-task", "/v1/control/list-runs"])
@@ -77,11 +77,11 @@ def test_what_is_no_apis_goes_through_all(whole: list[str], path: str) -> None:
 
 
 def test_another_flower_is_left_alone(whole: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {name: found.__call__ for name, found in middlewares.middlewares_of(flower).items()}
+    plain = {name: result.__call__ for name, result in middlewares.middlewares_of(flower).items()}
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
     middlewares.narrow()
-    assert {name: found.__call__ for name, found in middlewares.middlewares_of(flower).items()} == plain
+    assert {name: result.__call__ for name, result in middlewares.middlewares_of(flower).items()} == plain
     monkeypatch.undo()
-    found = middlewares.middlewares_of(flower)
-    found["NodeAuthMiddleware"] = SimpleNamespace(dispatch=ask)
-    assert middlewares.unknown(found).startswith("NodeAuthMiddleware does not contain")
+    result = middlewares.middlewares_of(flower)
+    result["NodeAuthMiddleware"] = SimpleNamespace(dispatch=ask)
+    assert middlewares.unknown(result).startswith("NodeAuthMiddleware does not contain")

@@ -148,11 +148,11 @@ def test_the_superexec_is_woken_once_a_message_is_there(
         return bells[0]
 
     monkeypatch.setattr(node_waits, "Bell", bell)
-    found = iter([None, 7])
+    result = iter([None, 7])
 
     def pull(**given: Any) -> int | None:
         assert not heard(bells[0])
-        return next(found)
+        return next(result)
 
     module = quickened(_pull_and_store_message=pull)
     assert module._pull_and_store_message(state=None) is None

@@ -89,8 +89,8 @@ def test_another_worker_does_it_again(deaths: int, message: Any, monkeypatch: py
     monkeypatch.setattr(ray, "get", pool.get)
     backend = SimpleNamespace(pool=pool, app_fn="the app")
     assert simulating.process_message(backend, *message) == ("the reply", "the context")
-    assert [asked[0] for asked in pool.asked] == [f"actor {i}" for i in range(deaths + 1)]
-    assert all(asked[1:] == ("the app", message[0], "0", message[1]) for asked in pool.asked)
+    assert [requested[0] for requested in pool.asked] == [f"actor {i}" for i in range(deaths + 1)]
+    assert all(requested[1:] == ("the app", message[0], "0", message[1]) for requested in pool.asked)
     assert (pool.pool, pool._future_to_actor) == ([f"actor {deaths}"], {})  # no dead one is left among the idle
 
 
@@ -175,11 +175,11 @@ class LosesWork(ListeningGrid):
 
     kind = "train"
 
-    def pass_on(self, asked: Message, reply: Message) -> Message:
-        config = asked.content.config_records["config"]
-        meta = asked.metadata
+    def pass_on(self, request: Message, reply: Message) -> Message:
+        config = request.content.config_records["config"]
+        meta = request.metadata
         if (meta.message_type, config.get("server-round"), meta.dst_node_id) == (self.kind, 2, 1001):
-            return Message(Error(code=0, reason="<class 'ray.exceptions.ActorDiedError'>"), reply_to=asked)
+            return Message(Error(code=0, reason="<class 'ray.exceptions.ActorDiedError'>"), reply_to=request)
         return reply
 
 
@@ -202,10 +202,10 @@ def test_a_simulation_that_loses_work_stops_and_says_so(grid: Any, run_inline: I
 class LosesReplies(ListeningGrid):
     """No answer of one node comes in the second round."""
 
-    def pass_on(self, asked: Message, reply: Message) -> Message | None:
-        config = asked.content.config_records["config"]
-        lost = (config.get("server-round"), asked.metadata.dst_node_id) == (2, 1001)
-        return None if lost and asked.metadata.message_type == "train" else reply
+    def pass_on(self, request: Message, reply: Message) -> Message | None:
+        config = request.content.config_records["config"]
+        lost = (config.get("server-round"), request.metadata.dst_node_id) == (2, 1001)
+        return None if lost and request.metadata.message_type == "train" else reply
 
 
 def test_a_simulation_that_did_without_a_node_is_degraded(
@@ -215,9 +215,9 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     result = "nodes were left out through no fault of their own (round 2: node 1)"
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
-    found = status.read(run.folder)
-    assert (found["state"], found["error"], found["resume"]) == ("degraded", result, None)
-    assert status.exit_code(found) == exit_codes.DEGRADED == 4
+    content = status.read(run.folder)
+    assert (content["state"], content["error"], content["resume"]) == ("degraded", result, None)
+    assert status.exit_code(content) == exit_codes.DEGRADED == 4
     table = compare.compare([run.folder]).text()
     assert f"seed 0 is degraded: {result}" in " ".join(table.split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
@@ -238,10 +238,10 @@ def test_a_whole_run_is_not(run_inline: InlineRun) -> None:
 def test_a_real_node_whose_process_died_is_left_out_and_the_others_go_on() -> None:
     server = new_strategy(DomainStrategy)
     server.federation = federation(engine="deployment")
-    asked = Message(RecordDict(), 7, "train")
+    requested = Message(RecordDict(), 7, "train")
     server.roster._nodes = {7: node(0)}
-    server._sent = Sent([asked])
-    reply = Message(Error(code=0, reason="its process died"), reply_to=asked)
+    server._sent = Sent([requested])
+    reply = Message(Error(code=0, reason="its process died"), reply_to=requested)
     assert server._answers([reply]) == [reply]
 
 
@@ -260,7 +260,7 @@ def of_run(mark: str) -> Iterator[psutil.Process]:
 
 def other_address() -> str:
     """Return an address of this machine that is not its loopback, as an intruder comes from; else the loopback."""
-    addresses = (a.address for found in psutil.net_if_addrs().values() for a in found if a.family == socket.AF_INET)
+    addresses = (a.address for result in psutil.net_if_addrs().values() for a in result if a.family == socket.AF_INET)
     return next((a for a in addresses if not ipaddress.ip_address(a).is_loopback), "127.0.0.1")
 
 

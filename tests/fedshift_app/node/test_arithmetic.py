@@ -133,8 +133,8 @@ def test_nothing_is_measured_where_the_run_says_how_nodes_compute(said: str, mea
 
 def test_a_machine_may_be_told_what_to_take(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolve({})
-    for asked, expected in (("hardware", setup.precision.by_hardware(CPU)), ("bf16/nchw", "bf16/nchw")):
-        monkeypatch.setenv(node_precision.ASKED, asked)
+    for requested, expected in (("hardware", setup.precision.by_hardware(CPU)), ("bf16/nchw", "bf16/nchw")):
+        monkeypatch.setenv(node_precision.ASKED, requested)
         assert node_precision.fastest_here(config, config.model) == expected
     monkeypatch.setenv(node_precision.ASKED, "fp8")
     with pytest.raises(ConfigError, match="FEDSHIFT_ARITHMETIC is 'fp8'; allowed are hardware, float32/channels_last"):

@@ -234,9 +234,9 @@ def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run
     replies: dict[int, dict[str, float]] = {}
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message:
-            if asked.metadata.message_type == MessageType.EVALUATE:
-                index = int(str(asked.content.config_records["config"]["node-index"]))
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.EVALUATE:
+                index = int(str(message.content.config_records["config"]["node-index"]))
                 replies[index] = {k: float(str(v)) for k, v in reply.content.metric_records["metrics"].items()}
             return reply
 
@@ -248,11 +248,11 @@ def test_every_node_is_scored_on_its_own_draw_of_both_test_sets(cifar: Path, run
         # Parts are equally large, so the sum over nodes is FedICON's mean over clients.
         means = [100 * result[f"correct/{domain}"] / number for result in replies.values()]
         assert run.results["final"][domain] == pytest.approx(np.mean(means))
-    found = run.results["client_models"]
-    assert found["lta"] == pytest.approx(np.mean([row["cifar10"] for row in found["matrix"].values()]))
-    assert all(set(row) == {"cifar10", "cifar10.1"} for row in found["matrix"].values())
-    assert found["gasa"] is None  # nobody was scored on another node's draw
-    assert found["why_missing"].startswith("nodes have test images of their own only")
+    outcome = run.results["client_models"]
+    assert outcome["lta"] == pytest.approx(np.mean([row["cifar10"] for row in outcome["matrix"].values()]))
+    assert all(set(row) == {"cifar10", "cifar10.1"} for row in outcome["matrix"].values())
+    assert outcome["gasa"] is None  # nobody was scored on another node's draw
+    assert outcome["why_missing"].startswith("nodes have test images of their own only")
 
 
 @pytest.fixture
@@ -326,16 +326,16 @@ def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
             folder = tmp_path / "scan" / split / str(label)
             folder.mkdir(parents=True)
             Image.fromarray(image).save(folder / "a.png")
-    found = {}
+    content = {}
     for resize in ("squash", "crop", "pad"):
         keys = f"dataset.resize={resize} dataset.domains=[scan] allocation.counts=any"
         cfg = config(keys, **{"data-dir": str(tmp_path)})
         nodes = [Place("scan", i, 2 if shared else -1, Source(tmp_path), shared, 1) for i in range(2 if shared else 1)]
         parts = [own_images(cfg, where).train.x for where in nodes]
-        found[resize] = np.concatenate([*parts, node_data.test_images(cfg, nodes[0], "scan").x])
+        content[resize] = np.concatenate([*parts, node_data.test_images(cfg, nodes[0], "scan").x])
         wanted = [fit(Image.fromarray(image), 32, resize) for image in wide]  # type: ignore[arg-type]
-        same = {np.asarray(image).tobytes() for image in wanted} == {image.tobytes() for image in found[resize]}
+        same = {np.asarray(image).tobytes() for image in wanted} == {image.tobytes() for image in content[resize]}
         assert same or (layout, resize) == ("npz", "squash")  # which torch resizes, to one grey level
-    black = (found["pad"] == 0).all(axis=(2, 3))
+    black = (content["pad"] == 0).all(axis=(2, 3))
     assert black[:, [*range(8), *range(24, 32)]].all() and not black[:, 8:24].any()
-    assert not np.array_equal(found["squash"], found["crop"])
+    assert not np.array_equal(content["squash"], content["crop"])

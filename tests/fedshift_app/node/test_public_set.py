@@ -107,9 +107,9 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
     folders = export(cfg, 4, tmp_path / "nodes")
     wanted = public_set(cfg, place(cfg, 0, 4))
     for folder in folders:
-        found = public_set(cfg, real(folder.domain, folder.path))
-        assert np.array_equal(found.images.x, wanted.images.x) and np.array_equal(found.images.y, wanted.images.y)
-        assert found.sha256 == wanted.sha256
+        result = public_set(cfg, real(folder.domain, folder.path))
+        assert np.array_equal(result.images.x, wanted.images.x) and np.array_equal(result.images.y, wanted.images.y)
+        assert result.sha256 == wanted.sha256
     other = files.read_npz(folders[0].path / "public_train.npz", classes=cfg.dataset.known().classes)
     files.write_npz(folders[0].path / "public_train.npz", other.select(np.arange(1, len(other))))
     catalog.load_public.cache_clear()
@@ -304,9 +304,9 @@ def test_a_newcomer_has_the_runs_copy_whatever_comes_later(caplog: pytest.LogCap
     ("copies", "reason"), [("ab", "1 with 9 images, sha256 a"), ("bbaac", "2 with 9 images, sha256 a")]
 )
 def test_where_two_copies_are_as_frequent_none_is_taken(copies: str, reason: str) -> None:
-    found = refusal_of(FederationError, gathered, Copies(*copies))
-    assert "no public set is that of most nodes: " + reason in found
-    assert "give all nodes the same copy" in found
+    refusal = refusal_of(FederationError, gathered, Copies(*copies))
+    assert "no public set is that of most nodes: " + reason in refusal
+    assert "give all nodes the same copy" in refusal
 
 
 def test_a_tie_waits_for_another_node(monkeypatch: pytest.MonkeyPatch) -> None:

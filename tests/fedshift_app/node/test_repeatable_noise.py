@@ -19,8 +19,8 @@ SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
 
 def test_the_methods_that_draw_such_noise_have_the_switch() -> None:
     methods = registry.METHODS
-    found = {name for name in methods if issubclass(methods[name].client_class().params_model, NoiseParams)}
-    assert found == set(PROTECTING)
+    names = {name for name in methods if issubclass(methods[name].client_class().params_model, NoiseParams)}
+    assert names == set(PROTECTING)
 
 
 @pytest.mark.parametrize("method", PROTECTING)

@@ -363,8 +363,8 @@ def test_no_node_refuses_an_honest_server_which_sends_no_parts(
 
     def nodes(*args: Any) -> Any:
         class Grid(ListeningGrid):
-            def pass_on(self, asked: Message, reply: Message) -> Message:
-                sent.append(set(asked.content.config_records["config"]))
+            def pass_on(self, message: Message, reply: Message) -> Message:
+                sent.append(set(message.content.config_records["config"]))
                 assert not reply.has_error(), reply.error.reason
                 return reply
 

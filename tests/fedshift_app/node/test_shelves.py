@@ -197,8 +197,8 @@ class SuperNodes:
         nodes = self
 
         class Grid(ListeningGrid):
-            def pass_on(self, asked: Message, reply: Message) -> Message | None:
-                if nodes.restarts and asked.metadata.dst_node_id == 1001:
+            def pass_on(self, message: Message, reply: Message) -> Message | None:
+                if nodes.restarts and message.metadata.dst_node_id == 1001:
                     self._contexts[1001].state = RecordDict()  # what remains of a SuperNode's process that ended
                 return reply
 

@@ -55,9 +55,9 @@ class Grid(ListeningGrid):
 
     said: set[str]
 
-    def pass_on(self, asked: Message, reply: Message) -> Message:
-        content = json.loads(str(asked.content.config_records["config"]["run"]))["train"]
-        type(self).said.add(f"{asked.metadata.message_type} {content['precision']} {content['arithmetic']}")
+    def pass_on(self, message: Message, reply: Message) -> Message:
+        content = json.loads(str(message.content.config_records["config"]["run"]))["train"]
+        type(self).said.add(f"{message.metadata.message_type} {content['precision']} {content['arithmetic']}")
         return reply
 
 
@@ -98,8 +98,8 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
 
     other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
-    found = compare.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
-    assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(found.split())
+    outcome = compare.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
+    assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(outcome.split())
 
 
 def test_the_layout_is_that_of_the_nodes_model() -> None:
@@ -151,11 +151,11 @@ def test_what_is_asked_beside_a_kept_run(machine: Any, run_inline: InlineRun, tm
     assert resolve({"experiment": file, "set": "train.precision=float32"}).train.arithmetic == ""
     assert resolve({"experiment": file, "set": "train.arithmetic=bf16/nchw"}).train.arithmetic == "bf16/nchw"
     (run.folder / RESULTS_FILE).unlink()
-    asked = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
-    config, _ = resuming.resolve(asked, hold=False)
+    requested = {"resume": str(run.folder), "experiment": "handwritten", "set": SHORT, "rounds": 1}
+    config, _ = resuming.resolve(requested, hold=False)
     assert config.train.arithmetic == NCHW
     with pytest.raises(ConfigError, match=r"train.arithmetic is 'float32/nchw' there, requested is 'bf16/nchw'"):
-        resuming.resolve(asked | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
+        resuming.resolve(requested | {"set": f"{SHORT} train.arithmetic=bf16/nchw"}, hold=False)
     result = config_of(run.folder)
     (run.folder / "config.yaml").write_text(yaml.safe_dump(result | {"arithmetic": "fp8"}))
     with pytest.raises(ConfigError, match=r"config.yaml: arithmetic: .*'fp8'"):

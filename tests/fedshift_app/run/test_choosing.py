@@ -53,15 +53,15 @@ def config(**given: Any) -> Any:
 
 
 def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
-    found = model_selection.best(history(10.0, 30.0, None, 30.0, 20.0))
-    assert found is not None and found.server_round == 2
+    chosen = model_selection.best(history(10.0, 30.0, None, 30.0, 20.0))
+    assert chosen is not None and chosen.server_round == 2
     both = [
         RoundResult(1, accuracy={"a": 1.0}, validation={"a": 99.0, "b": None}),  # a domain did not answer
         RoundResult(2, accuracy={"a": 1.0}, validation={"a": 10.0, "b": 60.0}),
         RoundResult(3, accuracy={"a": 1.0}, validation={"a": 40.0, "b": 29.0}),
     ]
-    found = model_selection.best(both)
-    assert found is not None and found.server_round == 2
+    chosen = model_selection.best(both)
+    assert chosen is not None and chosen.server_round == 2
     assert model_selection.best(history(None, None)) is None
 
 
@@ -77,11 +77,11 @@ def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
     ],
 )
 def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], over_after: int | None) -> None:
-    asked = config(**{"evaluate.patience": 3})
-    over = [n for n in range(1, len(validation) + 1) if model_selection.is_over(asked, history(*validation[:n]))]
+    requested = config(**{"evaluate.patience": 3})
+    over = [n for n in range(1, len(validation) + 1) if model_selection.is_over(requested, history(*validation[:n]))]
     assert over[:1] == ([] if over_after is None else [over_after])
     assert not model_selection.is_over(config(), history(9, 1, 1, 1, 1, 1, 1, 1))
-    short = asked.model_copy(update={"rounds": len(validation)})
+    short = requested.model_copy(update={"rounds": len(validation)})
     assert not model_selection.is_over(short, history(*validation))  # its last round in any case
 
 
@@ -89,10 +89,10 @@ def test_patience_is_counted_in_rounds_since_the_best(validation: list[Any], ove
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40))
 def test_each_round_that_can_be_gone_back_to_has_its_best(validation: list[int]) -> None:
     """And whichever is kept was kept ever since it was written."""
-    asked, before = config(keep="best-validation"), set()  # type: ignore[var-annotated]
+    requested, before = config(keep="best-validation"), set()  # type: ignore[var-annotated]
     for number in range(1, len(validation) + 1):
         rounds = history(*validation[:number])
-        kept = {*kept_rounds(number), *model_selection.needed(asked, rounds)}
+        kept = {*kept_rounds(number), *model_selection.needed(requested, rounds)}
         assert kept <= before | {number}
         for back in kept_rounds(number):
             assert 1 + int(np.argmax(validation[:back])) in kept
@@ -106,12 +106,14 @@ def test_a_node_has_its_memory_of_each_round_that_is_chosen(
     trained: set[int], validation: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     base = tmp_path_factory.mktemp("nodes")
-    asked, last = config(keep="best-validation"), len(validation)
+    requested, last = config(keep="best-validation"), len(validation)
     for number in range(1, last + 1):
-        chosen = model_selection.needed(asked, history(*validation[: number - 1]))  # as sent with the round's message
+        chosen = model_selection.needed(
+            requested, history(*validation[: number - 1])
+        )  # as sent with the round's message
         if number in trained:
             StateStore(base / "node-0", chosen=chosen).remember(number, {"round": np.array(number)})
-    for number in model_selection.needed(asked, history(*validation)):
+    for number in model_selection.needed(requested, history(*validation)):
         wanted = max((trains for trains in trained if trains <= number), default=0)
         assert StateStore(base / "node-0", (number,)).recall()[0] == wanted
     best = model_selection.best(history(*validation))
@@ -144,12 +146,12 @@ def test_what_cannot_be_chosen_by_is_refused(text: str, message: str) -> None:
 
 
 def test_validation_parts_of_no_image_are_refused() -> None:
-    asked = config(keep="best-validation")
-    assert refusal_of(FederationError, model_selection.check_nodes, asked, [node(), node(1)]) == (
+    requested = config(keep="best-validation")
+    assert refusal_of(FederationError, model_selection.check_nodes, requested, [node(), node(1)]) == (
         "keep=best-validation: no node has a validation part; allocation.validation_fraction=0.3 of their training "
         "images is less than one image"
     )
-    model_selection.check_nodes(asked, [node(), node(1, num_validation=4)])
+    model_selection.check_nodes(requested, [node(), node(1, num_validation=4)])
     model_selection.check_nodes(config(), [node()])
     assert config(**{"evaluate.patience": "null"}).evaluate.patience == 0
 
@@ -210,9 +212,9 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     for number in (1, 3):
         kept, wanted = (checkpoints.load(one.folder / "checkpoint", number) for one in (run, whole))
         for arrays in ("weights", "moments", "averaged"):
-            found, expected = getattr(kept, arrays), getattr(wanted, arrays)
-            assert found and list(found) == list(expected)
-            assert all(np.array_equal(found[name], expected[name]) for name in found)
+            result, expected = getattr(kept, arrays), getattr(wanted, arrays)
+            assert result and list(result) == list(expected)
+            assert all(np.array_equal(result[name], expected[name]) for name in result)
     record = reading.read(run.folder)
     assert record.checkpoint is not None and record.checkpoint.server_round == 1
     state = status.read(run.folder)
@@ -302,12 +304,12 @@ def test_what_goes_by_the_number_of_rounds(
     (tmp_path / "config.yaml").write_text(
         json.dumps({"resolved": kept.model_dump(mode="json"), "run_id": "0" * 32, "engine": "inline", "nodes": 4})
     )
-    asked = {"resume": str(tmp_path), "rounds": 9}
+    requested = {"resume": str(tmp_path), "rounds": 9}
     if why:
         message = f"resume: rounds is 4 there, requested is 9: {why}"
-        assert refusal_of(ConfigError, resuming.resolve, asked, hold=False) == message
+        assert refusal_of(ConfigError, resuming.resolve, requested, hold=False) == message
     else:
-        assert resuming.resolve(asked, hold=False)[0].rounds == 9
+        assert resuming.resolve(requested, hold=False)[0].rounds == 9
     fewer = refusal_of(ConfigError, resuming.resolve, {"resume": str(tmp_path), "rounds": 3}, hold=False)
     assert "rounds is 4 there, requested is 3" in fewer
 
@@ -322,10 +324,10 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
         f"resume: the run in {run.folder} ended after round 2 of 4 by evaluate.patience=1; with rounds=9 it would "
         "have, too"
     )
-    (found,), *_ = loading.read([run.folder])
-    assert found.results.stopped_early is not None and found.results.stopped_early.after_round == 2
-    assert found.row_settings["server.optimizer"] == "none"  # another one is another row
-    assert "keep" not in found.group_settings
+    (result,), *_ = loading.read([run.folder])
+    assert result.results.stopped_early is not None and result.results.stopped_early.after_round == 2
+    assert result.row_settings["server.optimizer"] == "none"  # another one is another row
+    assert "keep" not in result.group_settings
     why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
     assert f"fedavg, seed 0 {why}" in compare.compare([run.folder]).json()
     assert why in report_summary.content(reading.read(run.folder))["state"]

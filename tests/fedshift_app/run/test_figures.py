@@ -35,23 +35,23 @@ def counted(logits: torch.Tensor, y: torch.Tensor) -> Counts:
 @pytest.mark.parametrize(("classes", "scale"), [(2, 2.0), (5, 0.01), (5, 2.0), (5, 30.0), (MOST_CLASSES + 5, 2.0)])
 def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
     logits, y = drawn(classes, scale=scale)
-    found, predicted = figures.of(counted(logits, y)), logits.argmax(dim=1).numpy()
+    result, predicted = figures.of(counted(logits, y)), logits.argmax(dim=1).numpy()
     present = sorted(set(y.tolist()))
-    assert found["n"] == 600
-    assert found["accuracy"] == pytest.approx(100 * metrics.accuracy_score(y, predicted))
+    assert result["n"] == 600
+    assert result["accuracy"] == pytest.approx(100 * metrics.accuracy_score(y, predicted))
     f1 = metrics.f1_score(y, predicted, labels=present, average="macro", zero_division=0)
-    assert found["macro_f1"] == pytest.approx(100 * f1)
+    assert result["macro_f1"] == pytest.approx(100 * f1)
     recall = metrics.recall_score(y, predicted, labels=present, average=None, zero_division=0)
-    assert found["balanced_accuracy"] == pytest.approx(100 * recall.mean())
-    assert [found["per_class"]["recall"][k] for k in present] == pytest.approx((100 * recall).tolist())
-    for k, value in enumerate(found["per_class"]["precision"]):
+    assert result["balanced_accuracy"] == pytest.approx(100 * recall.mean())
+    assert [result["per_class"]["recall"][k] for k in present] == pytest.approx((100 * recall).tolist())
+    for k, value in enumerate(result["per_class"]["precision"]):
         assert (value is None) == (k not in predicted)
         if value is not None:
             assert value == pytest.approx(100 * np.mean(y.numpy()[predicted == k] == k))
     if classes > MOST_CLASSES:
-        assert found["confusion"] is None and found["auc"] is None
+        assert result["confusion"] is None and result["auc"] is None
         return
-    assert found["confusion"] == metrics.confusion_matrix(y, predicted, labels=range(classes)).tolist()
+    assert result["confusion"] == metrics.confusion_matrix(y, predicted, labels=range(classes)).tolist()
 
 
 @pytest.mark.parametrize("classes", [2, 10])
@@ -63,8 +63,8 @@ def test_auc_is_the_exact_one_within_the_bound_that_is_told(classes: int, scale:
     exact = [metrics.roc_auc_score(y == k, odds[:, k]) for k in range(classes)]
     scores = counted(logits, y).scores
     assert scores is not None
-    found, within = figures.aucs(scores)
-    assert (np.abs(found - exact) <= within + 1e-12).all()
+    outcome, within = figures.aucs(scores)
+    assert (np.abs(outcome - exact) <= within + 1e-12).all()
     assert within.max() < (
         0.1 if scale < 0.1 else 0.01
     )  # scores that lie together, as before training, are bounded worse
@@ -88,9 +88,9 @@ def test_a_constant_predictor_has_a_balanced_accuracy_of_one_by_c() -> None:
     logits = torch.zeros(100, 4)
     logits[:, 2] = 1.0
     y = torch.tensor([2] * 91 + [0, 1, 3] * 3)
-    found = figures.of(counted(logits, y))
-    assert (found["accuracy"], found["balanced_accuracy"], found["auc"]) == (91.0, 25.0, 50.0)
-    assert found["per_class"]["precision"] == [None, None, 91.0, None]
+    estimate = figures.of(counted(logits, y))
+    assert (estimate["accuracy"], estimate["balanced_accuracy"], estimate["auc"]) == (91.0, 25.0, 50.0)
+    assert estimate["per_class"]["precision"] == [None, None, 91.0, None]
 
 
 def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
@@ -106,8 +106,8 @@ def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
 
 def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
     logits = torch.tensor([[float("nan"), 1.0], [float("inf"), 0.0], [2.0, -float("inf")]])
-    found = counted(logits, torch.tensor([0, 0, 0]))
-    assert found.images == 3 and found.calibration[0].sum() == 3
+    result = counted(logits, torch.tensor([0, 0, 0]))
+    assert result.images == 3 and result.calibration[0].sum() == 3
 
 
 def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:

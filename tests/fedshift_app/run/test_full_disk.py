@@ -93,8 +93,8 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     assert file in problem
     assert (where, go_on) == (f"the results so far are in {folder}", f"continue with: fedshift run resume={folder}")
     assert not list(folder.rglob("*.part"))
-    found = status.read(folder)
-    assert (found["state"], os.strerror(number) in found["error"]) == ("failed", True)
+    content = status.read(folder)
+    assert (content["state"], os.strerror(number) in content["error"]) == ("failed", True)
     assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
 
 
@@ -128,11 +128,11 @@ def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
 
     class Grid(ListeningGrid):
         def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-            asked = list(messages)
-            config = asked[0].content.config_records["config"] if asked else {}
-            bad = asked and asked[0].metadata.message_type == MessageType.TRAIN and config["server-round"] == 2
+            requests = list(messages)
+            config = requests[0].content.config_records["config"] if requests else {}
+            bad = requests and requests[0].metadata.message_type == MessageType.TRAIN and config["server-round"] == 2
             with failing("/nodes/node-2/") if bad else contextlib.nullcontext():
-                return super().send_and_receive(asked, timeout=timeout)
+                return super().send_and_receive(requests, timeout=timeout)
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
     run = start(tmp_path, **FLAT)
@@ -146,10 +146,10 @@ def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
 def test_scoring_needs_no_room(tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     class Grid(ListeningGrid):
         def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
-            asked = list(messages)
-            scored = asked and asked[0].metadata.message_type == MessageType.EVALUATE
+            requests = list(messages)
+            scored = requests and requests[0].metadata.message_type == MessageType.EVALUATE
             with failing("/") if scored else contextlib.nullcontext():
-                return super().send_and_receive(asked, timeout=timeout)
+                return super().send_and_receive(requests, timeout=timeout)
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
     run = start(tmp_path, **FLAT | {"rounds": 1})
@@ -305,8 +305,8 @@ def test_a_clock_that_jumps_changes_nothing(
     run = resume(tmp_path)
     assert outcome(run) == outcome(whole_fedcode)
     assert 0 < run.results["seconds"] < 600
-    found = status.read(run.folder)
-    assert (found["state"], found["seconds"] < 600, found["seconds_left"]) == ("completed", True, 0.0)
+    content = status.read(run.folder)
+    assert (content["state"], content["seconds"] < 600, content["seconds_left"]) == ("completed", True, 0.0)
 
 
 def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(

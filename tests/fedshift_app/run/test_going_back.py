@@ -210,8 +210,8 @@ def on_digits(data: Path, tmp_path: Path, kill_at: KillAt) -> Callable[[str], Pa
 
 def change(data: Path, name: str) -> None:
     """Turn all images of a file upside down; labels and sizes stay."""
-    with np.load(data / f"{name}.npz") as found:
-        x, y = found["x"], found["y"]
+    with np.load(data / f"{name}.npz") as result:
+        x, y = result["x"], result["y"]
     np.savez(data / f"{name}.npz", x=x[:, ::-1], y=y)
     catalog.load.cache_clear()
 

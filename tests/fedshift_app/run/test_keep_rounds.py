@@ -39,10 +39,10 @@ def history(number: int) -> list[RoundResult]:
 
 
 def test_they_are_kept_after_a_hundred_rounds(tmp_path: Path) -> None:
-    asked = config("keep_rounds=1,10,50,98")
+    requested = config("keep_rounds=1,10,50,98")
     for number in range(1, 101):
         one = Checkpoint(number, {"w": np.zeros(1, np.float32)}, {}, {}, {}, [], 0.0, 0.0)
-        checkpoints.save(tmp_path, one, model_selection.needed(asked, history(number)))
+        checkpoints.save(tmp_path, one, model_selection.needed(requested, history(number)))
     assert checkpoints.rounds(tmp_path) == [100, 99, 98, 96, 88, 50, 10, 1]
     assert all(checkpoints.load(tmp_path, number).server_round == number for number in (1, 10, 50))
 
@@ -51,9 +51,9 @@ def test_they_are_kept_after_a_hundred_rounds(tmp_path: Path) -> None:
 @given(st.sets(st.integers(1, 40), max_size=5), st.sampled_from(["last", "best-validation"]))
 def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep: str) -> None:
     more = f"allocation.validation_fraction=0.3 keep={keep} keep_rounds={sorted(rounds)}".replace(", ", ",")
-    asked, before = config(more, 40), set()  # type: ignore[var-annotated]
+    requested, before = config(more, 40), set()  # type: ignore[var-annotated]
     for number in range(1, 41):
-        kept = {*kept_rounds(number), *model_selection.needed(asked, history(number))}
+        kept = {*kept_rounds(number), *model_selection.needed(requested, history(number))}
         assert {r for r in rounds if r <= number} <= kept <= before | {number}
         if keep == "best-validation":
             best = [model_selection.best(history(back)) for back in rounds if back <= number]
@@ -115,10 +115,10 @@ def test_a_wrong_round_in_a_file_is_shown_with_its_place(tmp_path: Path) -> None
 
 def test_the_estimate_of_room_counts_them() -> None:
     def needed(more: str) -> disk_space.Needed:
-        asked = config(more)
-        initial, federation = run_build.prepare(asked, "inline")
-        strategy = run_build.strategy_of(asked, federation, lambda *_: None)
-        return disk_space.needed(asked, initial, strategy, [], simulated=True)
+        requested = config(more)
+        initial, federation = run_build.prepare(requested, "inline")
+        strategy = run_build.strategy_of(requested, federation, lambda *_: None)
+        return disk_space.needed(requested, initial, strategy, [], simulated=True)
 
     plain, three = needed(""), needed("keep_rounds=1,2,3")
     assert three.checkpoint == plain.checkpoint
@@ -151,11 +151,11 @@ def test_a_resumed_run_keeps_them_and_may_be_asked_for_others(tmp_path: Path, ki
 
 
 def test_a_run_goes_back_to_one_with_its_private_parts(tmp_path: Path, kill_at: KillAt) -> None:
-    asked = f"{SHORT} model.name=cnn_bn"
-    whole = start(tmp_path / "whole", method="fedbn", rounds=4, set=asked)
+    requested = f"{SHORT} model.name=cnn_bn"
+    whole = start(tmp_path / "whole", method="fedbn", rounds=4, set=requested)
     runs = tmp_path / "runs"
     with kill_at("weights-00004", "before"):
-        start(runs, method="fedbn", rounds=4, set=f"{asked} keep_rounds=1")
+        start(runs, method="fedbn", rounds=4, set=f"{requested} keep_rounds=1")
     assert checkpoints.rounds(only(runs) / "checkpoint") == [3, 2, 1]
     assert len(list((only(runs) / "checkpoint" / "nodes").glob("node-*"))) == NODES
     run = resume(runs, round=1)

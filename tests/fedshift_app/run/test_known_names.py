@@ -84,11 +84,11 @@ def test_honest_nodes_are_never_left_out(
     run = run_inline(
         method=method, rounds=2, nodes=6, set=f"{small} {settings.replace('profile=true', '')}".strip(), **more
     )  # fmt: skip
-    found: set[str] = set()
+    result: set[str] = set()
     for line in run.rounds:
         assert line["left_out"] == []
         assert line["nodes"] == list(range(6))
         assert None not in (line["accuracy"] or {}).values()  # fedicon scores no round of its encoder
-        found |= set(line["losses"])
-    assert {f"loss/{term}" for term in terms} <= found
+        result |= set(line["losses"])
+    assert {f"loss/{term}" for term in terms} <= result
     assert set(run.results.get("others", {})) == scores

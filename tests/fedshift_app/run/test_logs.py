@@ -29,33 +29,33 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 class Lossy(ListeningGrid):
     """Loses node 1's training of round 1."""
 
-    def pass_on(self, asked: Message, reply: Message) -> Message | None:
-        result = asked.content.config_records["config"]
+    def pass_on(self, message: Message, reply: Message) -> Message | None:
+        result = message.content.config_records["config"]
         lost = result.get("server-round") == 1 and result["node-index"] == 1
-        return None if lost and asked.metadata.message_type == MessageType.TRAIN else reply
+        return None if lost and message.metadata.message_type == MessageType.TRAIN else reply
 
 
 def test_each_line_of_a_run_is_an_object_with_its_fields(run_inline: InlineRun) -> None:
     run = run_inline(rounds=2, set=SHORT, grid=Lossy)
-    found = lines(run.folder)
-    assert [line.get("event") for line in found] == [
+    result = lines(run.folder)
+    assert [line.get("event") for line in result] == [
         "started", "left_out", "round", "round", "finished", "degraded",
     ]  # fmt: skip
-    for line in found:
+    for line in result:
         assert list(line)[:4] == ["time", "level", "logger", "message"]
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
-    left_out = found[1]
+    left_out = result[1]
     assert left_out | {"time": ""} == {
         "time": "", "level": "warning", "logger": "fedshift", "event": "left_out", "round": 1, "node": 1,
         "domain": "texture", "message": "round 1: node 1 (texture) left out: no answer in time",
     }  # fmt: skip
-    assert [line["round"] for line in found[2:4]] == [1, 2]
+    assert [line["round"] for line in result[2:4]] == [1, 2]
 
 
 def test_a_failed_run_ends_its_log_and_a_resumed_one_goes_on_in_it(run_inline: InlineRun, tmp_path: Path) -> None:
     class Lost(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            return None if asked.content.config_records["config"].get("server-round") == 2 else reply
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            return None if message.content.config_records["config"].get("server-round") == 2 else reply
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedshift.engine.inline.InlineGrid", Lost)

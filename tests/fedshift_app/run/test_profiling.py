@@ -17,14 +17,14 @@ SMALL = "allocation.share=0.05 train.epochs=1"
 def test_a_profiled_run_tells_where_its_time_went(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, set=SMALL, profile=True)
     for line in run.rounds:
-        found = line["profile"]
-        assert set(found["server"]) == {"messages", "training", "averaging", "evaluation"}
-        assert {"data", "forward/backward", "messages", "evaluation", "prototypes"} == set(found["nodes"])
-        assert found["side_by_side"] == 1
-        assert all(seconds >= 0 for seconds in [*found["server"].values(), *found["nodes"].values()])
-        assert sum(found["server"].values()) <= line["seconds"] + 1e-3
+        result = line["profile"]
+        assert set(result["server"]) == {"messages", "training", "averaging", "evaluation"}
+        assert {"data", "forward/backward", "messages", "evaluation", "prototypes"} == set(result["nodes"])
+        assert result["side_by_side"] == 1
+        assert all(seconds >= 0 for seconds in [*result["server"].values(), *result["nodes"].values()])
+        assert sum(result["server"].values()) <= line["seconds"] + 1e-3
         # The nodes worked while the server waited for them, one after another.
-        assert sum(found["nodes"].values()) <= found["server"]["training"] + found["server"]["evaluation"]
+        assert sum(result["nodes"].values()) <= result["server"]["training"] + result["server"]["evaluation"]
         assert not [name for name in line["losses"] if "seconds" in name or "process" in name]
     written = json.loads((run.folder / "profile.json").read_text())
     assert written["rounds"] == 2
@@ -42,8 +42,8 @@ def test_profile_changes_no_number(run_inline: InlineRun) -> None:
 def test_names_of_an_earlier_versions_nodes_are_not_counted() -> None:
     """A run that is resumed brings the reports of its rounds before."""
     parts = {f"\x1b[2J{i}": 1.0 for i in range(20_000)} | {"data": 2.0}
-    found = profiling.summary([{"server": {}, "nodes": parts, "side_by_side": 1, "waiting": 0.0}], writing=1.0)
-    assert found["nodes"] == {"data": 2.0, "waiting": 0.0}
+    result = profiling.summary([{"server": {}, "nodes": parts, "side_by_side": 1, "waiting": 0.0}], writing=1.0)
+    assert result["nodes"] == {"data": 2.0, "waiting": 0.0}
 
 
 def test_table_shows_every_part_by_its_share() -> None:
@@ -51,14 +51,14 @@ def test_table_shows_every_part_by_its_share() -> None:
         {"server": {"training": 3.0}, "nodes": {"data": 1.0}, "side_by_side": 2, "waiting": 2.0},
         {"server": {"training": 5.0}, "nodes": {"data": 3.0}, "side_by_side": 1, "waiting": 0.0},
     ]
-    found = profiling.summary(rounds, writing=2.0)
-    assert found == {
+    result = profiling.summary(rounds, writing=2.0)
+    assert result == {
         "rounds": 2,
         "side_by_side": 2,
         "server": {"training": 8.0, "checkpoint": 2.0},
         "nodes": {"data": 4.0, "waiting": 2.0},
     }
-    lines = [line.split() for line in profiling.table(found).splitlines()]
+    lines = [line.split() for line in profiling.table(result).splitlines()]
     assert ["training", "4.00", "80.0", "%"] in lines
     assert ["waiting", "1.00", "33.3", "%"] in lines
 

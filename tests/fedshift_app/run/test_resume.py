@@ -217,14 +217,14 @@ def test_checkpoints_keep_types_order_and_layout(tmp_path: Path) -> None:
     }  # fmt: skip
     saved = checkpoints.Checkpoint(3, weights, {}, {"h": np.arange(3.0)}, {2: 3}, [], 1.5, 0.5)
     checkpoints.save(tmp_path / "checkpoint", saved)
-    found = checkpoints.load(tmp_path / "checkpoint", 3)
-    assert list(found.weights) == list(weights)
+    result = checkpoints.load(tmp_path / "checkpoint", 3)
+    assert list(result.weights) == list(weights)
     for name, array in weights.items():
-        assert (found.weights[name].dtype, found.weights[name].shape) == (array.dtype, array.shape)
-        np.testing.assert_array_equal(found.weights[name], array)
-    assert (found.knowledge, found.memory, found.nodes, found.seconds, found.writing) == ({}, {2: 3}, [], 1.5, 0.5)
-    assert list(found.state) == ["h"]
-    np.testing.assert_array_equal(found.state["h"], np.arange(3.0))
+        assert (result.weights[name].dtype, result.weights[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(result.weights[name], array)
+    assert (result.knowledge, result.memory, result.nodes, result.seconds, result.writing) == ({}, {2: 3}, [], 1.5, 0.5)
+    assert list(result.state) == ["h"]
+    np.testing.assert_array_equal(result.state["h"], np.arange(3.0))
 
 
 # --- what is refused ------------------------------------------------------------------------------------------
@@ -383,12 +383,12 @@ def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path
     chance = random.Random(5)
 
     def has_started(after: int) -> bool:
-        found = list(runs.glob("*/config.yaml"))
-        return bool(found) and len(yaml.safe_load(found[0].read_text()).get("resumed", ())) == after
+        values = list(runs.glob("*/config.yaml"))
+        return bool(values) and len(yaml.safe_load(values[0].read_text()).get("resumed", ())) == after
 
     def rounds_done() -> int:
-        found = list(runs.glob("*/metrics.jsonl"))
-        return found[0].read_bytes().count(b"\n") if found else 0
+        values = list(runs.glob("*/metrics.jsonl"))
+        return values[0].read_bytes().count(b"\n") if values else 0
 
     for kill in range(KILLS):
         mark = f"{tmp_path}-{kill}"

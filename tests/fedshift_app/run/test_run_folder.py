@@ -71,22 +71,22 @@ def test_summary_by_hand() -> None:
         {"a": 60.0, "b": 38.0, "c": 90.0},
         {"a": 70.0, "b": 30.0, "c": 65.0},
     ]
-    found = summary(history(*rounds))
-    assert found["rounds"] == 7
-    assert found["averaged_rounds"] == LAST_ROUNDS == 5
-    assert found["domains"] == pytest.approx({"a": 50.0, "b": 34.0, "c": 85.0})
-    assert found["avg"] == pytest.approx(56.3333, abs=1e-3)
-    assert found["std"] == pytest.approx(26.0832, abs=1e-3)
-    assert found["std"] == pytest.approx(np.std([50.0, 34.0, 85.0], ddof=1))
-    assert (found["worst_domain"], found["worst"]) == ("b", pytest.approx(34.0))
-    assert found["final"] == rounds[-1]
-    assert found["best_test"]["round"] == 6
-    assert found["best_test"]["domains"] == rounds[5]
-    assert found["best_test"]["avg"] == pytest.approx(188 / 3)
-    assert "test" in found["best_test"]["chosen_on"]
-    assert found["missing"] == []
-    assert found["bytes_up"] == 10 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
-    assert found["bytes_down"] == 1 + 2 + 3 + 4 + 5 + 6 + 7
+    result = summary(history(*rounds))
+    assert result["rounds"] == 7
+    assert result["averaged_rounds"] == LAST_ROUNDS == 5
+    assert result["domains"] == pytest.approx({"a": 50.0, "b": 34.0, "c": 85.0})
+    assert result["avg"] == pytest.approx(56.3333, abs=1e-3)
+    assert result["std"] == pytest.approx(26.0832, abs=1e-3)
+    assert result["std"] == pytest.approx(np.std([50.0, 34.0, 85.0], ddof=1))
+    assert (result["worst_domain"], result["worst"]) == ("b", pytest.approx(34.0))
+    assert result["final"] == rounds[-1]
+    assert result["best_test"]["round"] == 6
+    assert result["best_test"]["domains"] == rounds[5]
+    assert result["best_test"]["avg"] == pytest.approx(188 / 3)
+    assert "test" in result["best_test"]["chosen_on"]
+    assert result["missing"] == []
+    assert result["bytes_up"] == 10 * (1 + 2 + 3 + 4 + 5 + 6 + 7)
+    assert result["bytes_down"] == 1 + 2 + 3 + 4 + 5 + 6 + 7
 
 
 accuracies = st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=1, max_size=9)
@@ -95,53 +95,53 @@ accuracies = st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_s
 @settings(deadline=None)
 @given(rounds=accuracies)
 def test_summary_agrees_with_numpy(rounds: list[list[float]]) -> None:
-    found = summary(history(*[dict(zip("abc", values, strict=True)) for values in rounds]))
+    result = summary(history(*[dict(zip("abc", values, strict=True)) for values in rounds]))
     table = np.array(rounds)[-5:]  # T x 3
-    assert list(found["domains"].values()) == pytest.approx(list(table.mean(0)))
-    assert found["avg"] == pytest.approx(table.mean(0).mean())
-    assert found["std"] == pytest.approx(table.mean(0).std(ddof=1), abs=1e-9)
-    assert found["worst"] == pytest.approx(table.mean(0).min())
-    assert found["best_test"]["avg"] == pytest.approx(np.array(rounds).mean(1).max())
-    assert found["averaged_rounds"] == len(table)
+    assert list(result["domains"].values()) == pytest.approx(list(table.mean(0)))
+    assert result["avg"] == pytest.approx(table.mean(0).mean())
+    assert result["std"] == pytest.approx(table.mean(0).std(ddof=1), abs=1e-9)
+    assert result["worst"] == pytest.approx(table.mean(0).min())
+    assert result["best_test"]["avg"] == pytest.approx(np.array(rounds).mean(1).max())
+    assert result["averaged_rounds"] == len(table)
 
 
 def test_one_domain_has_no_spread() -> None:
-    found = summary(history({"a": 40.0}, {"a": 60.0}))
-    assert (found["avg"], found["std"], found["worst"]) == (50.0, 0.0, 50.0)
+    result = summary(history({"a": 40.0}, {"a": 60.0}))
+    assert (result["avg"], result["std"], result["worst"]) == (50.0, 0.0, 50.0)
 
 
 def test_missing_domain_is_not_zero() -> None:
-    found = summary(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
-    assert found["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was scored
-    assert found["missing"] == ["b"]
-    assert found["avg"] == 72.5
-    assert found["std"] == pytest.approx(np.std([85.0, 60.0], ddof=1))
-    assert (found["worst_domain"], found["worst"]) == ("c", 60.0)
-    assert found["final"] == {"a": 90.0, "b": None, "c": None}
+    result = summary(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
+    assert result["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was scored
+    assert result["missing"] == ["b"]
+    assert result["avg"] == 72.5
+    assert result["std"] == pytest.approx(np.std([85.0, 60.0], ddof=1))
+    assert (result["worst_domain"], result["worst"]) == ("c", 60.0)
+    assert result["final"] == {"a": 90.0, "b": None, "c": None}
 
 
 def test_nothing_was_told() -> None:
-    found = summary(history({"a": None, "b": None}))
-    assert found["domains"] == {"a": None, "b": None}
-    assert found["missing"] == ["a", "b"]
+    result = summary(history({"a": None, "b": None}))
+    assert result["domains"] == {"a": None, "b": None}
+    assert result["missing"] == ["a", "b"]
     for key in ("avg", "worst", "worst_domain"):
-        assert found[key] is None
-    assert found["best_test"]["avg"] is None
+        assert result[key] is None
+    assert result["best_test"]["avg"] is None
 
 
 def test_zero_percent_is_an_accuracy() -> None:
-    found = summary(history({"a": 0.0, "b": 50.0}))
-    assert (found["worst_domain"], found["worst"], found["avg"]) == ("a", 0.0, 25.0)
+    result = summary(history({"a": 0.0, "b": 50.0}))
+    assert (result["worst_domain"], result["worst"], result["avg"]) == ("a", 0.0, 25.0)
 
 
 def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
     """Of nine rounds, 2 and 5 to 9 are scored: the last five of those are the last five of all."""
     values = [{}, {"a": 99.0}, {}, {}, {"a": 10.0}, {"a": 20.0}, {"a": 30.0}, {"a": 40.0}, {"a": None}]
-    found = summary(history(*values))
-    assert (found["rounds"], found["averaged_rounds"], found["bytes_up"]) == (9, 5, 450)
-    assert found["domains"] == {"a": 25.0}
-    assert found["final"] == {"a": None}
-    assert found["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
+    result = summary(history(*values))
+    assert (result["rounds"], result["averaged_rounds"], result["bytes_up"]) == (9, 5, 450)
+    assert result["domains"] == {"a": 25.0}
+    assert result["final"] == {"a": None}
+    assert result["best_test"] == {"round": 2, "chosen_on": "test images", "domains": {"a": 99.0}, "avg": 99.0}
     assert summary(history({}, {"a": None}))["best_test"]["round"] == 2
 
 
@@ -151,11 +151,11 @@ def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
     validated = {0: {"a": 50.0, "b": 60.0}, 1: {"a": 80.0, "b": 40.0}, 3: {"a": 70.0, "b": 50.0}}  # means 55, 60, 60
     for index, accuracy in validated.items():
         rounds[index].validation = dict(accuracy)
-    found = summary(rounds)
-    assert found["best_validation"] == {
+    result = summary(rounds)
+    assert result["best_validation"] == {
         "round": 2, "chosen_on": "validation images", "domains": {"a": 20.0, "b": 40.0}, "avg": 30.0,
     }  # fmt: skip
-    assert found["best_test"]["round"] == 4
+    assert result["best_test"]["round"] == 4
 
 
 def test_a_round_of_zero_percent_is_better_than_a_round_without_answer() -> None:
@@ -335,7 +335,7 @@ def test_writing_replaces_a_file_as_a_whole(tmp_path: Path) -> None:
     for text in ("one", "zwei äöü"):
         write_atomically(path, text)
         assert path.read_text(encoding="utf-8") == text
-    assert [found.name for found in tmp_path.iterdir()] == ["file.json"]
+    assert [result.name for result in tmp_path.iterdir()] == ["file.json"]
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------

@@ -97,20 +97,20 @@ def test_against_loops() -> None:
 @given(seed=st.integers(0, 10**6), domain_of=st.lists(st.sampled_from("abcd"), min_size=2, max_size=8))
 def test_identities(seed: int, domain_of: list[str]) -> None:
     a, names = matrix(seed, len(domain_of)), tuple(domain_of)
-    found = fast(a, names)
+    result = fast(a, names)
     if len(set(names)) == 1:
-        assert math.isnan(found["gata"]) and math.isnan(found["cprr"])
-        assert found["gasa"] == pytest.approx(a.mean())
+        assert math.isnan(result["gata"]) and math.isnan(result["cprr"])
+        assert result["gasa"] == pytest.approx(a.mean())
         return
-    assert found["gata"] == pytest.approx(np.mean(list(found["ata"].values())))  # unweighted over domains
-    assert found["cprr"] == pytest.approx(100 * found["gata"] / found["gasa"])
+    assert result["gata"] == pytest.approx(np.mean(list(result["ata"].values())))  # unweighted over domains
+    assert result["cprr"] == pytest.approx(100 * result["gata"] / result["gasa"])
     order = np.random.default_rng(seed).permutation(len(names))
-    assert alike(fast(a[np.ix_(order, order)], tuple(names[i] for i in order)), found)
+    assert alike(fast(a[np.ix_(order, order)], tuple(names[i] for i in order)), result)
 
 
 def test_equal_models_lose_nothing() -> None:
-    found = fast(np.full((6, 6), 42.0), DOMAINS)
-    assert alike(found, {"lta": 42, "ata": dict.fromkeys(DOMAINS, 42.0), "gata": 42, "gasa": 42, "cprr": 100})
+    result = fast(np.full((6, 6), 42.0), DOMAINS)
+    assert alike(result, {"lta": 42, "ata": dict.fromkeys(DOMAINS, 42.0), "gata": 42, "gasa": 42, "cprr": 100})
 
 
 def test_domains_weigh_the_same_in_gata_whatever_their_number_of_clients() -> None:
@@ -129,17 +129,17 @@ def test_a_client_that_did_not_train_is_left_out_as_a_source_and_stays_a_target(
 def test_a_domain_without_a_trained_client_makes_gata_unknown() -> None:
     a = matrix(1)
     a[4] = NAN
-    found = fast(a, DOMAINS)
-    assert math.isnan(found["ata"]["art"]) and not math.isnan(found["ata"]["photo"])
-    assert math.isnan(found["gata"]) and math.isnan(found["cprr"])
-    assert not math.isnan(found["lta"]) and not math.isnan(found["gasa"])
+    result = fast(a, DOMAINS)
+    assert math.isnan(result["ata"]["art"]) and not math.isnan(result["ata"]["photo"])
+    assert math.isnan(result["gata"]) and math.isnan(result["cprr"])
+    assert not math.isnan(result["lta"]) and not math.isnan(result["gasa"])
 
 
 def test_where_only_own_test_images_are_known_only_lta_is() -> None:
     a = np.diag([90.0, 80, 70]) + np.where(np.eye(3), 0, NAN)
-    found = fast(a, ("a", "a", "b"))
-    assert found.pop("lta") == 80
-    assert all(math.isnan(value) for value in (*found.pop("ata").values(), *found.values()))
+    result = fast(a, ("a", "a", "b"))
+    assert result.pop("lta") == 80
+    assert all(math.isnan(value) for value in (*result.pop("ata").values(), *result.values()))
     assert gasa(a, ("a", "b", "c")) == 80  # one client a domain: its own test set is all there is
 
 
@@ -174,11 +174,13 @@ def test_a_real_nodes_test_images_are_its_own() -> None:
 
 
 def test_held_out_domains_stand_in_the_matrix_and_in_no_score() -> None:
-    found = client_models(ClientScores(nodes("a", "b"), {0: {"a": 90, "b": 40, "z": 1}, 1: {"a": 30, "b": 80, "z": 2}}))
-    assert found["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
-    assert found["ata"] == {"a": 40, "b": 30}
-    assert (found["lta"], found["gata"], found["gasa"]) == (85, 35, 85)
-    assert found["cprr"] == pytest.approx(3500 / 85)
+    result = client_models(
+        ClientScores(nodes("a", "b"), {0: {"a": 90, "b": 40, "z": 1}, 1: {"a": 30, "b": 80, "z": 2}})
+    )
+    assert result["matrix"] == {"0": {"a": 90, "b": 40, "z": 1}, "1": {"a": 30, "b": 80, "z": 2}}
+    assert result["ata"] == {"a": 40, "b": 30}
+    assert (result["lta"], result["gata"], result["gasa"]) == (85, 35, 85)
+    assert result["cprr"] == pytest.approx(3500 / 85)
 
 
 def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
@@ -195,8 +197,8 @@ def two(own: float, foreign: float) -> ClientScores:
 
 
 def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages() -> None:
-    found = mean_client_models([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
-    assert found == {
+    result = mean_client_models([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
+    assert result == {
         "averaged_rounds": 5,
         "matrix": {"0": {"a": 60, "b": 40}, "1": {"a": 40, "b": 60}}, "by_domain": {"a": 50, "b": 50},
         "lta": 60, "ata": {"a": 40, "b": 40}, "gata": 40, "gasa": 60, "cprr": pytest.approx(4000 / 60),
@@ -206,22 +208,22 @@ def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages
 def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
     both = nodes("a", "b")
     first, second = ClientScores(both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
-    found = mean_client_models([first, second])
-    assert found["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
-    assert found["ata"] == {"a": 25, "b": 30}
-    assert found["gata"] == 30  # of the one round in which both domains trained
-    assert "why_missing" not in found
+    result = mean_client_models([first, second])
+    assert result["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
+    assert result["ata"] == {"a": 25, "b": 30}
+    assert result["gata"] == 30  # of the one round in which both domains trained
+    assert "why_missing" not in result
     alone = mean_client_models([first])
     assert (alone["lta"], alone["ata"], alone["gata"], alone["cprr"]) == (10, {"a": 20, "b": None}, None, None)
     assert alone["why_missing"] == "no node of some domain trained and scored its model"
 
 
 def test_why_a_deployment_cannot_know() -> None:
-    found = mean_client_models([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
-    assert found["matrix"] == {"0": {"a": 90}, "1": {"a": 70}}
-    assert found["lta"] == 80
-    assert [found[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
-    assert found["why_missing"] == (
+    result = mean_client_models([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
+    assert result["matrix"] == {"0": {"a": 90}, "1": {"a": 70}}
+    assert result["lta"] == 80
+    assert [result[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
+    assert result["why_missing"] == (
         "nodes have test images of their own only, so no model was scored on another node's; all nodes hold one domain"
     )
     none = mean_client_models([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])

@@ -31,18 +31,18 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[dict[str, Any]]:
     """Collect what `fedshift status` would say whenever nodes have been asked; node 1 breaks off in round 2."""
-    found: list[dict[str, Any]] = []
+    collected: list[dict[str, Any]] = []
 
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            result = asked.content.config_records["config"]
-            if asked.metadata.message_type != MessageType.QUERY:
-                found.append(status.read(next(tmp_path.glob("runs/*"))))
-            train = asked.metadata.message_type == MessageType.TRAIN
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            result = message.content.config_records["config"]
+            if message.metadata.message_type != MessageType.QUERY:
+                collected.append(status.read(next(tmp_path.glob("runs/*"))))
+            train = message.metadata.message_type == MessageType.TRAIN
             return None if train and result["server-round"] == 2 and result["node-index"] == 1 else reply
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
-    return found
+    return collected
 
 
 def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str, Any]]) -> None:
@@ -73,9 +73,9 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
 
 def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path: Path) -> None:
     class Grid(ListeningGrid):
-        def pass_on(self, asked: Message, reply: Message) -> Message | None:
-            result = asked.content.config_records["config"]
-            late = result.get("server-round") == 2 and asked.metadata.message_type == MessageType.TRAIN
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            result = message.content.config_records["config"]
+            late = result.get("server-round") == 2 and message.metadata.message_type == MessageType.TRAIN
             return None if late else reply
 
     with pytest.MonkeyPatch.context() as patch:

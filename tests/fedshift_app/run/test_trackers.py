@@ -82,9 +82,9 @@ def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatc
     look = MlflowClient.get_experiment_by_name
 
     def slowly(self: MlflowClient, name: str) -> Any:
-        found = look(self, name)
+        outcome = look(self, name)
         time.sleep(0.05)  # what others do between looking and making shows
-        return found
+        return outcome
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", slowly)
     with ThreadPoolExecutor(4) as pool:
@@ -137,13 +137,13 @@ def records(file: Path) -> list[Any]:
     """Return what a small file of W&B holds: 7 bytes that name its format, then checksum, length, kind and message."""
     from wandb.proto.wandb_internal_pb2 import Record
 
-    found, data = [], file.read_bytes()[7:]
+    outcome, data = [], file.read_bytes()[7:]
     while data:
         _, length, kind = struct.unpack("<IHB", data[:7])
         assert kind == 1  # a whole one: the file is smaller than a block
-        found.append(Record.FromString(data[7 : 7 + length]))
+        outcome.append(Record.FromString(data[7 : 7 + length]))
         data = data[7 + length :]
-    return found
+    return outcome
 
 
 def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

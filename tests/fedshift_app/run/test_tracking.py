@@ -28,24 +28,24 @@ GROUPS = {"accuracy": "accuracy", "test_loss": "test_loss", "losses": "loss"}
 def drawn(run_folder: Path) -> dict[int, dict[str, float]]:
     """Return what TensorBoard shows of each round."""
     events = EventAccumulator(str(run_folder / tracking.FOLDER), size_guidance={"scalars": 0}).Reload()
-    found: dict[int, dict[str, float]] = {}
+    content: dict[int, dict[str, float]] = {}
     for tag in events.Tags()["scalars"]:
         steps = [event.step for event in events.Scalars(tag)]
         assert len(steps) == len(set(steps)), tag
         for event in events.Scalars(tag):
-            found.setdefault(event.step, {})[tag] = event.value
-    return found
+            content.setdefault(event.step, {})[tag] = event.value
+    return content
 
 
 def written(run: Run) -> dict[int, dict[str, Any]]:
     """Return the same of ``metrics.jsonl``, as float32."""
-    found = {}
+    content = {}
     for line in run.rounds:
         values = {tag: line[key] for key, tag in TAGS.items()}
         for key, group in GROUPS.items():
             values |= {f"{group}/{name}": value for name, value in line[key].items()}
-        found[line["round"]] = {tag: pytest.approx(value, rel=1e-6) for tag, value in values.items()}
-    return found
+        content[line["round"]] = {tag: pytest.approx(value, rel=1e-6) for tag, value in values.items()}
+    return content
 
 
 def without_seconds(shown: dict[int, dict[str, float]]) -> dict[int, dict[str, float]]:

@@ -47,13 +47,13 @@ def read(message: Message, most: int = 1000, max_value: float = 1e6) -> tuple[Ar
 def test_merged_statistics_are_those_of_all_images_together(sizes: list[int]) -> None:
     held = [maps(seed, size) for seed, size in enumerate(sizes)]
     means = [({name: a / size for name, a in sums_of(x).items()}, size) for x, size in zip(held, sizes, strict=True)]
-    found = statistics.merge(means, list(LAYERS))
-    assert list(found) == [f"{name}.{key}" for name in LAYERS for key in ("running_mean", "running_var")]
+    result = statistics.merge(means, list(LAYERS))
+    assert list(result) == [f"{name}.{key}" for name in LAYERS for key in ("running_mean", "running_var")]
     for name in LAYERS:
         every = np.concatenate([x[name] for x in held])
-        np.testing.assert_allclose(found[f"{name}.running_mean"], every.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(found[f"{name}.running_var"], every.var((0, 2, 3)), rtol=1e-4, atol=1e-6)
-        assert found[f"{name}.running_var"].dtype == np.float32
+        np.testing.assert_allclose(result[f"{name}.running_mean"], every.mean((0, 2, 3)), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(result[f"{name}.running_var"], every.var((0, 2, 3)), rtol=1e-4, atol=1e-6)
+        assert result[f"{name}.running_var"].dtype == np.float32
 
 
 def test_what_a_node_tells_is_read_as_means() -> None:

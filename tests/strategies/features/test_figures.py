@@ -38,11 +38,11 @@ def right(counts: Counts) -> int:
 def test_whole_counts_are_taken(classes: int) -> None:
     result = honest(classes)
     content = RecordDict({"counts": encode(result.arrays("a"))})
-    found = counting.read(content, {"a": (N, right(result)), "b": (3, 1)}, classes)
-    assert found.keys() == {"a"}  # of b it tells nothing: a method of one's own may not count
-    for mine, its in zip(vars(found["a"]).values(), vars(result).values(), strict=True):
+    outcome = counting.read(content, {"a": (N, right(result)), "b": (3, 1)}, classes)
+    assert outcome.keys() == {"a"}  # of b it tells nothing: a method of one's own may not count
+    for mine, its in zip(vars(outcome["a"]).values(), vars(result).values(), strict=True):
         assert (mine is None and its is None) or np.array_equal(mine, its)
-    assert (found["a"].confusion is None) == (classes > MOST_CLASSES)
+    assert (outcome["a"].confusion is None) == (classes > MOST_CLASSES)
     assert counting.read(RecordDict(), {"a": (N, 1)}, classes) == {}
 
 
@@ -131,10 +131,10 @@ def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> N
         evaluation = Evaluation(("scan",), [first, second], personal=False, extras=[feature])
         evaluation.first()
         assert evaluation.read([answer(honest(), first), answer(others, second)]) == []
-        found = counts(feature, evaluation)["scan"]
-        assert (found is not None) == whole
-        if found is not None:
-            assert found.images == 2 * N and np.array_equal(found.classes, (honest() + honest(seed=1)).classes)
+        result = counts(feature, evaluation)["scan"]
+        assert (result is not None) == whole
+        if result is not None:
+            assert result.images == 2 * N and np.array_equal(result.classes, (honest() + honest(seed=1)).classes)
 
 
 def test_counts_that_nobody_asked_for_are_refused() -> None:

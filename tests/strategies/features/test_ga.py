@@ -36,19 +36,19 @@ def run(
     monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(nodes)]))
     config = AggregationConfig(weights="ga", **rule)
     made = DomainStrategy(federation(aggregation=config, rounds=rounds), Params(), lambda *numbers: None)
-    found = []
+    collected = []
     for server_round, by_node in enumerate(numbers, start=1):
         made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
-        found.append(made.node_weights([update(i, told_of) for i, told_of in by_node.items()]))
+        collected.append(made.node_weights([update(i, told_of) for i, told_of in by_node.items()]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}
         assert {*made.moments} == {ga.NODES, ga.WEIGHTS, ga.LAST, ga.OWN}
-    return found
+    return collected
 
 
 def slow(nodes: int, numbers: list[Told], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
     """The rounds once more, with plain lists: refine after a round when the next one tells how the average did."""
     a = [1 / nodes] * nodes
-    found = []
+    collected = []
     for t, by_node in enumerate(numbers, start=1):
         gaps = {}
         for i in by_node:
@@ -62,8 +62,8 @@ def slow(nodes: int, numbers: list[Told], rounds: int, step: float, centred: boo
         total = sum(a)
         a = [x / total for x in a]
         here = [a[i] for i in by_node]
-        found.append([x / sum(here) for x in here] if sum(here) > 0 else [1 / len(here)] * len(here))
-    return found
+        collected.append([x / sum(here) for x in here] if sum(here) > 0 else [1 / len(here)] * len(here))
+    return collected
 
 
 losses = st.floats(0, 5, allow_nan=False, width=32)
@@ -77,9 +77,9 @@ rounds_told = st.lists(
 @settings(deadline=None, max_examples=60)
 def test_rounds_against_the_slow_version(numbers: list[Told], step: float, centred: bool, gap: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        found = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)
+        result = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)
     wanted = slow(5, numbers, 6, step, centred, 1 if gap == "loss" else -1)
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(result, wanted, strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-12)
 
 
@@ -111,8 +111,8 @@ def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.M
     rule = AggregationConfig(weights="ga")
     _, kept = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1)], [0, 1], {}, 1, 9)
     kept[ga.WEIGHTS] = np.array([0.7, 0.3])
-    found, _ = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1, 2)], [0, 1, 2], kept, 2, 9)
-    assert found == pytest.approx([0.7 / 1.5, 0.3 / 1.5, 0.5 / 1.5])
+    result, _ = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1, 2)], [0, 1, 2], kept, 2, 9)
+    assert result == pytest.approx([0.7 / 1.5, 0.3 / 1.5, 0.5 / 1.5])
     assert ga.among([0.0, 0.0]) == [0.5, 0.5]
 
 

@@ -44,9 +44,9 @@ def merged(rule: str, models: Sequence[Arrays], sent: Arrays | None = None, **mo
     strategy = DomainStrategy(federation(aggregation=config), Params(), lambda *result: None)
     strategy._training = Training(1, (), len(models), encode(model(99) if sent is None else sent))
     given = updates(*models)
-    found = decode(strategy.merge(given, shares([update.num_examples for update in given])))
+    arrays = decode(strategy.merge(given, shares([update.num_examples for update in given])))
     assert given == [] or rule == "none"
-    return found
+    return arrays
 
 
 def check_same(found: Arrays, wanted: Arrays, *, exact: bool = True) -> None:
@@ -183,8 +183,8 @@ def test_two_updates_or_one_of_many_nodes_have_no_robust_average(rule: str, valu
 def test_a_stated_length_needs_no_median() -> None:
     given = updates({"w": np.full((2, 2), 100.0, np.float32)})
     config = AggregationConfig(robust="clip", clip_norm=2.0)
-    found = decode(robust.merge(config, given, [1.0], {"w": np.zeros((2, 2), np.float32)}, 5))
-    assert found["w"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    arrays = decode(robust.merge(config, given, [1.0], {"w": np.zeros((2, 2), np.float32)}, 5))
+    assert arrays["w"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
 @pytest.mark.parametrize(

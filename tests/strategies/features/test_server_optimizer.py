@@ -84,12 +84,12 @@ def test_what_is_no_parameter_is_averaged(optimizer: Any) -> None:
     sent = weights(0) | {"bn.running_var": np.ones(2, np.float32), "count": np.array(7)}
     merged = weights(1) | {"bn.running_var": np.full(2, 0.2, np.float32), "count": np.array(9)}
     stepped, moments = server_optimizer.step(result, encode(merged), encode(sent), {}, 1)
-    found = decode(stepped)
+    arrays = decode(stepped)
     for name in ("bn.running_var", "count"):
-        assert np.array_equal(found[name], merged[name])
-        assert found[name].dtype == merged[name].dtype
+        assert np.array_equal(arrays[name], merged[name])
+        assert arrays[name].dtype == merged[name].dtype
     assert {name.removeprefix("m/").removeprefix("v/") for name in moments} == {"a", "b"}
-    assert not np.array_equal(found["a"], merged["a"])
+    assert not np.array_equal(arrays["a"], merged["a"])
 
 
 def test_without_an_optimiser_the_average_is_handed_on() -> None:

@@ -37,8 +37,8 @@ def answered(records: list[ArrayRecord], start: ArrayRecord) -> tuple[DomainStra
     grid = InlineGrid(app, len(records))
     strategy = DomainStrategy(FEDERATION, Params(), lambda *fields: None)
     strategy.gather(grid)
-    asked = list(strategy.configure_train(1, start, ConfigRecord(), grid))
-    return strategy, asked, list(grid.send_and_receive(asked))
+    requests = list(strategy.configure_train(1, start, ConfigRecord(), grid))
+    return strategy, requests, list(grid.send_and_receive(requests))
 
 
 def model(value: float) -> Arrays:
@@ -49,8 +49,8 @@ def model(value: float) -> Arrays:
 
 def test_all_nodes_are_sent_one_and_the_same_record() -> None:
     start = encode(model(1))
-    _, asked, _ = answered([encode(model(0))] * 3, start)
-    assert all(message.content["arrays"] is start for message in asked)
+    _, requested, _ = answered([encode(model(0))] * 3, start)
+    assert all(message.content["arrays"] is start for message in requested)
 
 
 def test_memory_holds_one_model_more_than_the_replies() -> None:

@@ -49,12 +49,12 @@ def test_images_counts_and_rows_are_scaled_down_alike() -> None:
         node(0, 900, 100, 0), counts=np.array([900, 1, 0]), prototypes=np.ones((3, 2)), labels=np.arange(1000),
         features=np.arange(2000).reshape(1000, 2), scores=np.ones((6, 3)),
     )  # fmt: skip
-    found = weighed(given, 10, DECLARED)
-    assert (found.num_examples, found.node.class_counts, found.node.index) == (10, (9, 1, 0), 0)
-    assert found.knowledge["counts"].tolist() == [9, 1, 0]
-    assert found.knowledge["labels"].tolist() == [0, 111, 222, 333, 444, 555, 666, 777, 888, 999]
-    assert (found.knowledge["features"][:, 0] // 2 == found.knowledge["labels"]).all()
-    assert (found.knowledge["prototypes"].shape, found.knowledge["scores"].shape) == ((3, 2), (6, 3))
+    result = weighed(given, 10, DECLARED)
+    assert (result.num_examples, result.node.class_counts, result.node.index) == (10, (9, 1, 0), 0)
+    assert result.knowledge["counts"].tolist() == [9, 1, 0]
+    assert result.knowledge["labels"].tolist() == [0, 111, 222, 333, 444, 555, 666, 777, 888, 999]
+    assert (result.knowledge["features"][:, 0] // 2 == result.knowledge["labels"]).all()
+    assert (result.knowledge["prototypes"].shape, result.knowledge["scores"].shape) == ((3, 2), (6, 3))
     assert given.knowledge["counts"].tolist() == [900, 1, 0]
 
 
@@ -91,8 +91,8 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
 
 def reply(of: Node, numbers: dict[str, float]) -> Message:
     identify_process()
-    asked = Message(RecordDict(), of.node_id, "evaluate")
-    return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=asked)
+    requested = Message(RecordDict(), of.node_id, "evaluate")
+    return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=requested)
 
 
 def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> None:

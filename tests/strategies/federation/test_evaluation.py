@@ -51,13 +51,13 @@ def test_in_simulation_one_node_scores_a_small_test_set() -> None:
 
 
 def test_in_a_deployment_every_node_answers_for_its_own_part() -> None:
-    found = asked(Evaluation(DOMAINS, nodes("scan", "texture", "scan", shared=False), personal=False))
-    assert found == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
+    result = asked(Evaluation(DOMAINS, nodes("scan", "texture", "scan", shared=False), personal=False))
+    assert result == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
 
 
 def test_personal_models_are_all_asked() -> None:
-    found = asked(Evaluation(DOMAINS, nodes("scan", "texture", "scan"), personal=True))
-    assert found == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
+    result = asked(Evaluation(DOMAINS, nodes("scan", "texture", "scan"), personal=True))
+    assert result == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
 
 
 def test_silent_nodes_are_asked_nothing_and_their_domain_is_nobody_elses() -> None:
@@ -88,16 +88,16 @@ def test_a_node_that_lost_its_own_parts_is_scored_only_if_that_counts(trained_on
 
 
 def test_nodes_with_test_sets_of_their_own_are_all_asked() -> None:
-    found = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False, own_tests=True))
-    assert found == {0: ["scan", "texture"], 1: ["scan", "texture"]}
+    result = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False, own_tests=True))
+    assert result == {0: ["scan", "texture"], 1: ["scan", "texture"]}
     both = Evaluation(DOMAINS, nodes("scan", "texture", "scan"), personal=False, own_tests=True)
     assert asked(both) == {0: ["scan"], 1: ["texture"], 2: ["scan"]}
 
 
 def test_a_held_out_domain_goes_to_one_node_or_with_personal_models_to_all() -> None:
     assert asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=False)) == {0: ["scan"], 1: ["texture"]}
-    found = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=True))
-    assert found == {0: ["scan", "texture"], 1: ["scan", "texture"]}
+    result = asked(Evaluation(DOMAINS, nodes("scan", "scan"), personal=True))
+    assert result == {0: ["scan", "texture"], 1: ["scan", "texture"]}
 
 
 def test_a_real_node_is_never_asked_for_a_foreign_domain_nor_without_test_images() -> None:
@@ -322,9 +322,9 @@ def test_a_whole_answer_is_taken() -> None:
 )
 def test_anything_else_is_refused_whole(lie: dict[str, Any], reason: str) -> None:
     identify_process()
-    found = answered(lie)
-    assert found.startswith(reason)
-    assert found.isprintable() and len(found) < 200
+    result = answered(lie)
+    assert result.startswith(reason)
+    assert result.isprintable() and len(result) < 200
 
 
 def test_a_validation_part_is_as_large_as_was_announced() -> None:

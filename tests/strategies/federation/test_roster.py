@@ -27,21 +27,21 @@ class FakeGrid:
         return list(self.nodes)
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-        asked = list(messages)
-        self.questions += len(asked)
-        return [self._reply(message) for message in reversed(asked)]
+        requests = list(messages)
+        self.questions += len(requests)
+        return [self._reply(message) for message in reversed(requests)]
 
-    def _reply(self, asked: Message) -> Message:
-        result = self.nodes[asked.metadata.dst_node_id]
+    def _reply(self, message: Message) -> Message:
+        result = self.nodes[message.metadata.dst_node_id]
         if isinstance(result, str):
-            return Message(Error(code=2, reason=result), reply_to=asked)
+            return Message(Error(code=2, reason=result), reply_to=message)
         domain, partition_id, *changes = result
         numbers = {
             "class-counts": [3, 4], "num-test": 5, "shared-test": 0,
             "partition-id": partition_id, "num-partitions": -1,
         } | dict(*changes)  # fmt: skip
         return Message(
-            RecordDict({"config": ConfigRecord({"domain": domain}), "metrics": MetricRecord(numbers)}), reply_to=asked
+            RecordDict({"config": ConfigRecord({"domain": domain}), "metrics": MetricRecord(numbers)}), reply_to=message
         )
 
 
@@ -132,9 +132,9 @@ def test_a_round_waits_for_nodes_with_a_message_and_not_for_ever(caplog: pytest.
 
 def test_a_killed_node_for_which_superlink_answers_is_not_there() -> None:
     class Grid(FakeGrid):
-        def _reply(self, asked: Message) -> Message:
-            reply = super()._reply(asked)
-            if asked.metadata.dst_node_id == 9:
+        def _reply(self, message: Message) -> Message:
+            reply = super()._reply(message)
+            if message.metadata.dst_node_id == 9:
                 vars(reply.metadata)["_src_node_id"] = 1  # of SuperLink itself
             return reply
 
@@ -258,8 +258,8 @@ def test_an_unknown_domain_is_refused() -> None:
 
 def test_domains_that_no_node_holds_come_with_their_number_of_test_images() -> None:
     class Grid(FakeGrid):
-        def _reply(self, asked: Message) -> Message:
-            reply = super()._reply(asked)
+        def _reply(self, message: Message) -> Message:
+            reply = super()._reply(message)
             reply.content.metric_records["metrics"]["unheld-test/street"] = 12
             return reply
 

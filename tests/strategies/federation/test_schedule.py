@@ -29,9 +29,9 @@ def test_each_so_many_rounds_and_the_last_five() -> None:
 
 @given(rounds=st.integers(1, 60), every=st.integers(1, 80))
 def test_what_the_papers_average_is_always_there(rounds: int, every: int) -> None:
-    found = scored(rounds, every=every)
-    assert found[-LAST_ROUNDS:] == list(range(max(1, rounds - 4), rounds + 1))
-    assert all(number % every == 0 for number in found[:-LAST_ROUNDS])
+    result = scored(rounds, every=every)
+    assert result[-LAST_ROUNDS:] == list(range(max(1, rounds - 4), rounds + 1))
+    assert all(number % every == 0 for number in result[:-LAST_ROUNDS])
 
 
 @given(rounds=st.integers(1, 60), fraction=st.floats(0.01, 1))
@@ -43,9 +43,9 @@ def test_the_last_five_rounds_are_scored_on_all_images(rounds: int, fraction: fl
 
 @given(rounds=st.integers(1, 60), every=st.integers(1, 80), last=st.integers(1, LAST_ROUNDS))
 def test_of_the_last_rounds_fewer_are_scored_when_asked_for(rounds: int, every: int, last: int) -> None:
-    found = scored(rounds, every=every, last=last)
+    result = scored(rounds, every=every, last=last)
     late = [number for number in range(1, rounds + 1) if number > rounds - last]
-    assert found == sorted({*range(every, rounds + 1, every), *late})
+    assert result == sorted({*range(every, rounds + 1, every), *late})
     schedule = EvaluateConfig(fraction=0.5, last=last, client_models="last")
     assert [number for number in range(1, rounds + 1) if schedule.share(number, rounds) == 1] == late
     assert [number for number in range(1, rounds + 1) if schedule.scores_clients(number, rounds)] == late
@@ -60,8 +60,8 @@ def test_client_models_are_scored_when_asked_for() -> None:
 
 def test_as_a_section_of_the_configuration() -> None:
     assert resolve({}).evaluate == EvaluateConfig(every=1, client_models="off")
-    found = resolve({"set": "evaluate.every=5 evaluate.client_models=off"}).evaluate
-    assert (found.every, found.client_models) == (5, "off")
+    result = resolve({"set": "evaluate.every=5 evaluate.client_models=off"}).evaluate
+    assert (result.every, result.client_models) == (5, "off")
     assert resolve({"evaluate-every": 3, "evaluate-fraction": 0.25}).evaluate == EvaluateConfig(every=3, fraction=0.25)
     assert resolve({"evaluate-every": 3, "set": "evaluate.every=2"}).evaluate.every == 2
     assert resolve({"set": "evaluate.client_models=last"}).evaluate.client_models == "last"

@@ -30,10 +30,10 @@ def test_answers_to_what_was_sent_count() -> None:
 
 
 def test_an_id_that_flower_gives_when_it_sends_is_known() -> None:
-    asked = message(5, "")
-    sent = Sent([asked])
-    vars(asked.metadata)["_message_id"] = "a"
-    replies = [answer(asked)]
+    requested = message(5, "")
+    sent = Sent([requested])
+    vars(requested.metadata)["_message_id"] = "a"
+    replies = [answer(requested)]
     assert sent.answers(replies) == (replies, [])
 
 

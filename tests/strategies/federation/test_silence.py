@@ -41,11 +41,11 @@ class QueueGrid:
         return list(self.ids)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        asked = list(messages)
-        ids = self.push_messages(asked)
+        requests = list(messages)
+        ids = self.push_messages(requests)
         replies = self.pull_messages(ids)
-        if len(replies) < len(asked):
-            self.waited.append((asked[0].metadata.message_type, timeout))
+        if len(replies) < len(requests):
+            self.waited.append((requests[0].metadata.message_type, timeout))
         for message_id in ids:
             self._queue.pop(message_id, None)
         return replies
@@ -129,11 +129,11 @@ class Server:
         self.clock.now += seconds
         self.rounds += 1
         grid, config = self.grid, ConfigRecord()
-        asked = self.strategy.configure_train(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
-        self.strategy.aggregate_train(self.rounds, grid.send_and_receive(asked, timeout=3600))
+        requested = self.strategy.configure_train(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
+        self.strategy.aggregate_train(self.rounds, grid.send_and_receive(requested, timeout=3600))
         self.clock.now += seconds
-        asked = self.strategy.configure_evaluate(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
-        self.strategy.aggregate_evaluate(self.rounds, grid.send_and_receive(asked, timeout=3600))
+        requested = self.strategy.configure_evaluate(self.rounds, self.weights, config, grid)  # type: ignore[arg-type]
+        self.strategy.aggregate_evaluate(self.rounds, grid.send_and_receive(requested, timeout=3600))
         return list(self.results[-1].nodes)
 
 

@@ -38,8 +38,8 @@ def test_each_node_gets_it_until_it_has_answered() -> None:
     first, other = asked(start, 7), asked(start, 8)
     assert first.config_records[CONFIG][START_DIGEST] == digest(FROZEN)
     assert first[START] is other[START]  # written once
-    found = decode(first.array_records[START])
-    assert all(np.array_equal(found[name], array) for name, array in FROZEN.items())
+    arrays = decode(first.array_records[START])
+    assert all(np.array_equal(arrays[name], array) for name, array in FROZEN.items())
     start.record_answers([answer(7)])
     assert START not in asked(start, 7)
     assert START in asked(start, 8)
