@@ -98,7 +98,7 @@ class FedALAClient(DomainClient[FedALAParams]):
         return dict(named[-self.params.layers :])
 
     def _mix(self) -> None:
-        """Learn W from where it was, on a sample of the node's images, and leave the mixture in the model."""
+        """Learn W further on a sample of the node's images, and leave the mixture in the model."""
         times, device = self._times(), self.setup.device
         local = {name: view(self.memory[OWN + name]).to(device) for name in self._top}
         self._weights = {name: view(self.memory[WEIGHTS + name]).to(device, copy=True) for name in self._top}
@@ -126,7 +126,7 @@ class FedALAClient(DomainClient[FedALAParams]):
             parameter.requires_grad_(learns)
 
     def _sample(self, times: int) -> ImageSet:
-        """Return the images on which W is learned, at least one; a node that trained as often draws the same."""
+        """Return the images on which W is learned, at least one. A node that trained as often draws the same."""
         held = self.train_set
         order = torch.randperm(len(held), generator=self.torch_rng("ala-images", times)).numpy()
         return held.select(order[: max(1, int(self.params.share * len(held)))])

@@ -179,7 +179,7 @@ class _StyleOf(torch.autograd.Function):
 def _affine(
     mean: Tensor, variance: Tensor, squeeze: Tensor, squeeze_bias: Tensor, excite: Tensor, excite_bias: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return scale w (1 - k) and shift w k mu, (B, C) each; the squeeze of F_style, its mean, is mu."""
+    """Return scale w (1 - k) and shift w k mu, (B, C) each. The squeeze of F_style, its mean, is mu."""
     with torch.autocast(mean.device.type, enabled=False):
         k = (variance + SAIN_EPS).rsqrt()  # 1 / sigma
         w = F.linear(torch.relu(F.linear(mean, squeeze, squeeze_bias)), excite, excite_bias).sigmoid()

@@ -102,7 +102,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
         return aligned | self._statistics
 
     def _look(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return means (C, D), mean squared norms (C,) and numbers (C,) of the features of each class, in one pass."""
+        """Return means (C, D), mean squared norms (C,) and numbers (C,) of each class's features."""
 
         def encode(x: Tensor) -> Tensor:
             z = self.forward(x)[0]

@@ -196,7 +196,7 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
         return equations.interpolation(by_global, by_personal, to_global, to_personal, steps=p.steps, lr=rate)
 
     def _look_ahead(self) -> None:
-        """Train the personal head on the body at hand as the node's next round will; once for all test sets."""
+        """Train the personal head on this body as the node's next round will, once for all test sets."""
         state = self.model.state_dict()
         self._kept_head = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
         if self._ahead is None:

@@ -164,7 +164,7 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         )
 
     def _of_class_set(self) -> tuple[Tensor, Tensor] | None:
-        """Mix all of the node's images once, as training sees them; return sums (C, D) and counts (C,) of h~ (Eq. 8).
+        """Mix all of the node's images once, as training sees them. Return sums (C, D) and counts (C,) of h~ (Eq. 8).
 
         Weights and BatchNorm's statistics are afterwards as they were.
         """

@@ -68,7 +68,7 @@ def query(msg: Message, context: Context) -> Message:
 
 
 def _answer(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
-    """Reply with what ``work`` returns, or with its error in one line; refuse what the run does not ask for.
+    """Reply with what ``work`` returns, or with its error in one line. Refuse what the run does not ask for.
 
     Flower would send a traceback; the server should be able to show the reason.
     """

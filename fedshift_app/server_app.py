@@ -96,7 +96,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def _tell_plainly(grid: Grid, status: dict[str, Any]) -> None:
-    """Say how a run of plain ``flwr run`` has ended, also one that was refused, and what it has left running."""
+    """Say how a run of plain ``flwr run`` has ended or was refused, and what it left running."""
     if status["run_folder"]:
         if status["state"] == DEGRADED:
             console.log.warning("the run is degraded: %s", status["error"])
@@ -234,7 +234,7 @@ def _stopped_by(stop: BaseException, engine: str) -> str:
 
 
 def _look_for_room(output_dir: Path, past: Past | None, needed: disk_space.Needed) -> None:
-    """Compare what the run needs with what is free; a run that goes on has a part of it already.
+    """Compare what the run needs with what is free. A run that goes on has a part of it already.
 
     Raises:
         ConfigError: If too little is free.

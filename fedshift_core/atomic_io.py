@@ -1,4 +1,4 @@
-"""Writes files completely or not at all, even after a kill or a power cut; packs named arrays; locks folders."""
+"""Writes files completely or not at all, even after a kill or a power cut. Packs named arrays; locks folders."""
 
 import contextlib
 import errno

@@ -196,7 +196,7 @@ def problems() -> list[str]:
 
 @functools.cache
 def _offers(group: str) -> tuple[Offer, ...]:
-    """Return the entry points of a group in the order of packages; a package twice on the path counts once."""
+    """Return the entry points of a group in the order of packages. A package twice on the path counts once."""
     offers: dict[tuple[str, str], Offer] = {}
     for point in importlib.metadata.entry_points(group=group):
         dist = point.dist

@@ -54,7 +54,7 @@ def plain(text: str | None, most: int = MOST_TEXT) -> str:
 
 
 def shown(name: object, most: int = MOST_PATH) -> str:
-    """Return the name of a local file or folder, or a text from a file, in a form that is safe to print and log.
+    """Return a name of a file or folder, or a file's text, in a form that is safe to print.
 
     Anyone can name a file: a character that does not print (ESC, a line end, a direction mark) becomes its escape, and
     so does a byte that is not UTF-8. A long text is shortened in the middle.
@@ -128,7 +128,7 @@ def shortened(text: str, most: int = MOST_FOUND) -> str:
 
 
 def largest(array: "NDArray[Any]") -> float:
-    """Return the largest absolute value without a copy of the array; NaN if there is one, 0 for an empty array."""
+    """Return the largest absolute value without a copy of the array. NaN if there is one, 0 for an empty array."""
     import numpy as np  # imported here, as the command line starts without it
 
     flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)

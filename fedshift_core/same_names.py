@@ -71,7 +71,7 @@ def twice(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def number(name: str) -> str | None:
-    """Return the number that a name writes, in one form for ``1``, ``01`` and ``1.0``; None if it is no number."""
+    """Return the number that a name writes, in one form for ``1``, ``01`` and ``1.0``. None if it is no number."""
     written = _NUMBER.fullmatch(cleaned(name))
     if written is None:
         return None

@@ -215,7 +215,7 @@ class DomainStrategy(MethodHooks[P]):
         self._result, self._grid, self._global = result, grid, self.start_values.moving(arrays)
 
     def _go_back(self, blame: Blame) -> tuple[ArrayRecord, MetricRecord]:
-        """Leave the node that moved the average out of the rest of the run, and go back to the weights before it."""
+        """Leave out the node that moved the average, and go back to the weights before it."""
         point = blame.point
         self._global, self.knowledge, self.state = point.weights, point.knowledge, point.state
         self.moments = point.moments

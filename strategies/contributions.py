@@ -74,7 +74,7 @@ def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, 
 
 
 def _check_rows(labels: NDArray[Any], class_counts: Sequence[int]) -> None:
-    """Check that no class has more rows than the node announced images of it, and none where it holds none."""
+    """Check that no class has more rows than the node announced images of it."""
     rows = np.bincount(labels.reshape(-1), minlength=len(class_counts))
     for label, (number, announced) in enumerate(zip(rows.tolist(), class_counts, strict=True)):
         if number > announced:

@@ -166,7 +166,7 @@ class FedPallStrategy(DomainStrategy[FedPallServerParams]):
         self.state = self.state | {MOMENTUM + prefix + name: array for name, array in momenta.items()}
 
     def _seat(self, nodes: Sequence[int]) -> dict[int, int]:
-        """Give the amplifier an output for each of these nodes that has none; return the place of each by its index."""
+        """Give the amplifier an output for each of these nodes that has none. Return the place of each by its index."""
         last = AMPLIFIER + "linear3"
         rows, h = self.knowledge[last], self.params.hidden
         seated = self.state.get(SEATED, np.zeros(0, np.int64)).tolist()

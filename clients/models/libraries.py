@@ -116,7 +116,7 @@ class Library:
 
 @contextmanager
 def refusing(name: str, size: int, *through: type[Exception]) -> Iterator[None]:
-    """Turn what a library raises of images of a size, but for ``through``, into an error with the library's reason.
+    """Turn what a library raises, except ``through``, into an error with the library's reason.
 
     Raises:
         ConfigError: With the network, as a configuration asks for it.

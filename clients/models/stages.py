@@ -47,7 +47,7 @@ def stages_of(blocks: Sequence[nn.Module], rest: Callable[[Tensor], Tensor]) -> 
 
 
 def _width(block: nn.Module) -> int:
-    """Return the channels of the last layer that says how many it has; one made of others speaks for them."""
+    """Return the channels of the last layer that says how many it has. One made of others speaks for them."""
     inside: set[nn.Module] = set()
     width = 0
     for layer in block.modules():

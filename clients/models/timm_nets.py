@@ -53,7 +53,7 @@ class TimmEncoder(LibraryEncoder):
             return without_weights(lambda: _made(self.name.removeprefix(PREFIX), size))
 
     def feature_stages(self) -> Stages | None:
-        """Return one stage, up to the last map, where that is (B, C, H, W); where maps shrink on the way timm hides."""
+        """Return one stage, up to the last map, if that is (B, C, H, W). Timm hides where maps shrink on the way."""
         name = self.name.removeprefix(PREFIX)
         body: Any = self.body
         shape = _last_map(name)

@@ -84,7 +84,7 @@ _IN_A_ROW = (
 
 
 def _row(body: Any) -> Sequence[nn.Module] | None:
-    """Return what a network does one after another up to its last map; None where it is not a row of maps."""
+    """Return a network's steps up to its last map. None if they are not a row of maps."""
     if isinstance(body, models.ResNet):
         stem = nn.Sequential(body.conv1, body.bn1, body.relu, body.maxpool)
         return [stem, body.layer1, body.layer2, body.layer3, body.layer4]
@@ -101,7 +101,7 @@ def _row(body: Any) -> Sequence[nn.Module] | None:
 
 @functools.cache
 def _ends(name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return where the stages of a row end, and how wide their maps are, by what becomes of a common image."""
+    """Return where the stages of a row end and the width of their maps, tried on a common image."""
     row = _row(_outline(name, COMMON_SIZE))
     assert row is not None
     sides: list[int] = []

@@ -99,7 +99,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
 
     @property
     def inputs(self) -> RoundInputs:
-        """What the client works with now, of what comes with a message."""
+        """The inputs of a message that the client works with now."""
         return RoundInputs(self.knowledge, self.scalars, self.memory, self.statistics)
 
     @property

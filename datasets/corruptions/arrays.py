@@ -60,7 +60,7 @@ def pixels(values: Floats) -> Pixels:
 
 
 def blurred(x: Floats, sigma: float, border: str = "nearest") -> Floats:
-    """Blur batches (N, H, W, C) by a Gaussian of ``sigma`` pixels along H and W; ``border`` is a mode of SciPy's."""
+    """Blur batches (N, H, W, C) by a Gaussian of ``sigma`` pixels. ``border`` is a mode of SciPy's."""
     from scipy import ndimage  # here: it takes a second to import
 
     soft: Floats = ndimage.gaussian_filter(x, sigma, mode=border, axes=(1, 2))
@@ -106,7 +106,7 @@ def trailed(x: Floats, radius: float, sigma: float, degrees: Floats) -> Floats:
 
 
 def zoomed(x: Floats, factor: float) -> Floats:
-    """Enlarge the middle of square images (N, H, H, C) by ``factor`` of at least 1, bilinearly, to the same size."""
+    """Enlarge the middle of square images (N, H, H, C) by ``factor`` >= 1, bilinearly, to the same size."""
     size = x.shape[1]
     middle = (size - 1) / 2
     at = (np.arange(size) - middle) / factor + middle

@@ -1,4 +1,4 @@
-"""Finds images that cannot be read by decoding all once per machine, so that a run can continue without them.
+"""Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
 The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
 (:mod:`datasets.io.integrity`): a replaced file is checked again, whatever its time of writing.

@@ -151,7 +151,7 @@ def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | N
 def _windowed(
     stored: NDArray[np.int64], data: "Dataset", window: tuple[float, float] | None, ends: tuple[int, int], where: str
 ) -> NDArray[np.uint8]:
-    """Return stored values of any shape as 8 bits; ``ends`` are the least and the largest that can be stored."""
+    """Return stored values of any shape as 8 bits. ``ends`` are the smallest and largest possible ones."""
     from pydicom.pixels import apply_modality_lut
 
     values = apply_modality_lut(stored, data)

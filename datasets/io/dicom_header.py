@@ -141,7 +141,7 @@ def settle_window(data: "Dataset", where: str) -> None:
 
 
 def _settle(data: "Dataset", kind: _Kind, where: str, remedy: str = "") -> tuple[Any, ...] | None:
-    """Copy a pair to the top level; return its numbers and their word, or None if there is no pair."""
+    """Copy a pair to the top level. Return its numbers and their word, or None if there is no pair."""
     pairs = [
         (place_name, item, values)
         for place_name, item in _places(data, kind)

@@ -22,7 +22,7 @@ _MARKS = (b"exif", b"orientation", b"xmp")
 
 
 def orientation(content: bytes, image: Image.Image) -> int:
-    """Return the orientation that a file states, 1 to 8; 1 (upright) if it states none or an unknown one.
+    """Return the orientation that a file states, 1 to 8; 1 (upright) without a known one.
 
     Args:
         content: The file.

@@ -15,7 +15,7 @@ _CRC = slice(29, 33)
 
 
 def as_bytes(content: bytes) -> bytes | None:
-    """Return a PNG whose four channels are the bytes of grey and alpha, high before low; None for other kinds.
+    """Return a PNG whose four channels are the bytes of grey and alpha, high before low. None for other kinds.
 
     Both kinds have four bytes a pixel, and a PNG's filters and interlacing work on bytes and pixels.
 

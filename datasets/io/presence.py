@@ -50,7 +50,7 @@ def check(path: Path) -> None:
 
 
 def is_stray(path: Path) -> bool:
-    """Return whether a name is irrelevant in a folder of images, such as a README or a file manager's file."""
+    """Return whether a name in a folder of images is irrelevant, such as a README."""
     return not pictures.is_image_name(path.name) and not pictures.not_taken([path.name])
 
 

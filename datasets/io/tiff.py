@@ -112,7 +112,7 @@ def _check_readable(where: str, order: str, bits: int, kind: int, compression: i
 
 
 def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int, bytes], int]:
-    """Return the kept tags, each with its 12 bytes in the list, and the start of the next page's list."""
+    """Return the kept tags, each with its 12 bytes, and the start of the next page's list."""
     (number,) = struct.unpack_from(f"{order}H", content, at)
     if not 0 < number <= _MOST_TAGS:
         raise DataError(f"{where}: damaged (a TIFF of {number} tags, allowed are 1 to {_MOST_TAGS})")

@@ -83,7 +83,7 @@ def first_file(root: Path, levels: Sequence[Sequence[str]], names: Sequence[str]
 def find_plain(
     data_dir: Path, domain: str, split: Split, classes: tuple[str, ...], *, stated: bool = True
 ) -> ImageFiles:
-    """Find one domain and split in the layouts that any data set may have, and a real node's folder has.
+    """Find one domain and split in the layouts of any data set and of a real node's folder.
 
     Args:
         data_dir: Holds ``<domain>_<split>.npz``, or ``<domain>/<split>/<class>/*``.

@@ -163,7 +163,7 @@ def _holdings(
 
 
 def _check_left(allocation: Allocation, domain: str, nodes: int, share: float, public: float) -> None:
-    """Refuse nodes that ask for more than a public set leaves; a last node that takes the rest takes what is there."""
+    """Refuse nodes that ask for more than a public set leaves. A last node that takes the rest takes what is there."""
     times = 1 if allocation.with_replacement or allocation.share_per == "domain" else nodes
     if not allocation.last_takes_rest and share * times + public > 1 + 1e-9:
         raise DataError(

@@ -108,7 +108,7 @@ def _place(domain: str, split: Split, source: Source) -> Path | Arrays:
 
 
 def _find(root: Path, domain: str, split: Split) -> Path | Arrays | None:
-    """Return the image folder or the files of the first layout of a domain that is there, None if none is."""
+    """Return the image folder or files of a domain's first layout that exists, or None."""
     with files.reading(root.absolute()):
         path = layout.find_domain(root, domain, split)
         if path is None and domain in ("mnistm", "syn"):

@@ -59,7 +59,7 @@ class Survey:
 
 
 def check_domain(name: str) -> None:
-    """Refuse a site's name that could not stand in a file's name, on a command line, or in the name of a number.
+    """Refuse a site's name that does not fit into file names, command lines and names of numbers.
 
     Raises:
         ValueError: With what is allowed.

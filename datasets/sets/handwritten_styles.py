@@ -59,7 +59,7 @@ SKETCH_FLAT = 0.03
 
 
 def upsample(ink: Floats) -> Floats:
-    """Enlarge ink maps of shape (N, 8, 8) in 0..1 smoothly to (N, 32, 32) in 0..1, with a margin."""
+    """Enlarge ink maps (N, 8, 8) smoothly to (N, 32, 32) with a margin; both in 0..1."""
     from scipy import ndimage  # here: it takes a second to import
 
     side = ink.shape[-1] + 2 * SOURCE_MARGIN
@@ -231,7 +231,7 @@ def _look_at(strip: Floats, rng: np.random.Generator) -> Floats:
 
 
 def _colour(brightness: Floats, hue: Floats, chroma: Floats) -> Floats:
-    """Return colours (N, 1, 1, 3) of a mean ``brightness``, with ``hue`` in turns; all inputs (N, 1, 1, 1)."""
+    """Return colours (N, 1, 1, 3) of a mean ``brightness``, with ``hue`` in turns. All inputs are (N, 1, 1, 1)."""
     channel = np.arange(3, dtype=np.float32) / 3
     return brightness + chroma * np.cos(2 * np.pi * (hue - channel))
 

@@ -62,7 +62,7 @@ def kind(model: type[BaseModel], name: str) -> str:
 
 
 def bounds(model: type[BaseModel], name: str) -> str:
-    """Return which values of its type a field may have, such as ``above 0, at most 1``; ``-`` where all."""
+    """Return the range of a field, such as ``above 0, at most 1``; ``-`` if all values are allowed."""
     schema = _schema(model)
     return _bounds(schema["properties"][name], schema.get("$defs", {})) or "-"
 

@@ -52,7 +52,7 @@ def page(numbers: Numbers, where: Path | None = None) -> str:
 
 
 def words(text: str) -> list[list[tuple[str, bool]]]:
-    """Return the words of a cell, each as its parts; a line may break between parts and before the spread.
+    """Return the words of a cell, each as its parts. A line may break between parts and before the spread.
 
     Returns:
         For each word its parts, and whether the page keeps a part on one line.

@@ -217,7 +217,7 @@ def parameters(model: nn.Module, sent: Collection[str]) -> Parameters:
 
 
 def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step, ...]]:
-    """Count the FLOPs of a training step of each phase, on the first batch of the node's coming local round.
+    """Count the FLOPs of a step of each phase, on the first batch of the coming local round.
 
     The batch is trained on twice in each phase: the first step may follow preparations, the second is counted.
 

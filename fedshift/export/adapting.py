@@ -50,7 +50,7 @@ def summary(adapt: str, number: int, *, clean: bool) -> str:
 def program(
     model: SavedModel, file: Path, adapt: str, number: int, clean: Iterable[Tensor] | None = None
 ) -> Callable[[Tensor], Tensor]:
-    """Return a function from images (B, 3, H, W), 0 to 1, to scores (B, C), which adapts with each batch.
+    """Return a function from images (B, 3, H, W), 0 to 1, to scores (B, C). It adapts with each batch.
 
     Args:
         model: The saved model.

@@ -1,4 +1,4 @@
-"""Opens a saved model of any form as a function from images (B, 3, H, W), 0 to 1, to scores (B, C)."""
+"""Opens a saved model as a function from images (B, 3, H, W), 0 to 1, to scores (B, C)."""
 
 from pathlib import Path
 

@@ -78,7 +78,7 @@ class Scorer(nn.Module):
         return self._client.predict(self._normalised(images))
 
     def passed(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features (B, D) and the classifier's logits (B, C) of images (B, 3, H, W), float32, 0 to 1."""
+        """Return features (B, D) and logits (B, C) of images (B, 3, H, W), float32, 0 to 1."""
         return self._client.forward(self._normalised(images))
 
     def _normalised(self, images: Tensor) -> Tensor:

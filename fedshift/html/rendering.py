@@ -10,7 +10,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 
 def widths(count: int) -> list[str]:
-    """Return the width of each figure of a section as a CSS class, so that no row has a gap.
+    """Return the width of each figure as a CSS class, so that no row has a gap.
 
     Rows have three figures. The last rows have two where three would leave a single one. The text of a single figure is
     next to it.

@@ -160,7 +160,7 @@ def harmless(runs: Sequence[Run], repetitions: Sequence[Run] = ()) -> list[str]:
 
 
 def _other_surroundings(runs: Sequence[Run], repetitions: Sequence[Run]) -> dict[str, list[str]]:
-    """Return by key the value of each run and repetition, for surroundings that are not the same in all runs."""
+    """Return the value of each run and repetition by key, for surroundings that differ between runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
     by_key = {key: [run.surroundings.get(key, "not recorded") for run in runs] for key in keys}
     return {

@@ -109,7 +109,7 @@ def start(
 
 
 def end_leftovers(mark: str, what: str) -> str:
-    """End what a killed process left running in a folder; return a line that says so, or an empty one.
+    """End what a killed process left running in a folder. Return a line that says so, or an empty one.
 
     What this process itself started may be about to end: a worker's helper outlives it by a moment, and is no leftover.
 

@@ -62,7 +62,7 @@ class Plan:
         return registry.label(self.method)
 
     def trial(self, values: Mapping[str, Any]) -> Point:
-        """Return the run that tries some values; it differs from the method only in these and reads no test image."""
+        """Return the run that tries some values. It differs from the method only in these and reads no test image."""
         tried = {key: written(value) for key, value in values.items()}
         return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **tried})
 
@@ -181,7 +181,7 @@ def _place(key: str, text: str) -> Range | None:
 
 
 def _numbers(value: Any) -> Any:
-    """Return a list with numbers in place of words such as ``1e-3``, which YAML 1.1 does not read as numbers."""
+    """Return a list with numbers in place of words such as ``1e-3``. YAML 1.1 reads these as text."""
     if not isinstance(value, list):
         return value
     numbers = []

@@ -14,7 +14,7 @@ COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "mod
 
 
 def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return all values by dotted key; of a list of modules or features names, and parameters by name and key."""
+    """Return all values by dotted key. A list of modules or features becomes names, and parameters by name and key."""
     values: dict[str, Any] = {}
     for key, value in section.items():
         if isinstance(value, Mapping):

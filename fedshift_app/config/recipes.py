@@ -55,7 +55,7 @@ def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def targets_of(method: Method, key: str) -> tuple[Any, ...]:
-    """Return the dotted keys that a parameter stands for, or mappings of a key with the meaning of each value."""
+    """Return the dotted keys that a parameter stands for, or mappings of key and meaning of each value."""
     stands_for = method.parameters.get(key, f"method.{key}")
     return stands_for if isinstance(stands_for, tuple) else (stands_for,)
 

@@ -13,7 +13,7 @@ from fedshift_core.errors import ConfigError, DataError
 
 
 def requested_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Return the settings that a run's method requests of other sections in a user's experiment or for a user's images.
+    """Return settings of other sections that a method requests in a user's experiment or for a user's images.
 
     For an experiment of conf/experiments on known images they can be found later (``fedshift.results.loading``).
 

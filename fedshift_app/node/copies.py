@@ -35,7 +35,7 @@ def of_run(config: RunConfig, nodes: int) -> list[str]:
 
 
 def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
-    """Return what the nodes of a domain train on, and what it is tested on; a held-out domain is a test alone."""
+    """Return what the nodes of a domain train on, and what it is tested on. A held-out domain is a test alone."""
     cfg, allocation = config.dataset, config.allocation
     source = cfg.source()
 

@@ -291,7 +291,7 @@ def _dealt(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, see
 def _domain_parts(
     allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
 ) -> dict[int, Parts]:
-    """Return what each node of the simulation that holds a domain holds of its pool, by index of the node."""
+    """Return the part of a domain's pool that each simulated node holds, by index of the node."""
     labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)

@@ -210,7 +210,7 @@ def _domains(request: NodeRequest, value: Any) -> str:
 
 
 def _drawn(request: NodeRequest, value: Any) -> str:
-    """Allow a real node's share of its test images as configured; what a simulated node shares out is the server's."""
+    """Allow a real node's share of its test images as configured. What a simulated node shares out is the server's."""
     if not _fit_domains(request, value):
         return "it is one count for each domain"
     if request.where.shared:

@@ -140,7 +140,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
 
 @functools.lru_cache(maxsize=4)
 def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Workbench:
-    """Return the model of all nodes that this process plays in a run, as far as they have the same network."""
+    """Return the model of all nodes with the same network that this process plays in a run."""
     _, layout = precision.parts(precision.arithmetic(config.train, device))
     model = initial_model(config, network).to(device).to(memory_format=layout)
     return Workbench(model, device, config.train, config.images, layout)

@@ -224,7 +224,7 @@ def _own_folder(where: Place, run_id: str) -> Path:
 
 
 def _remove_old(node: Path) -> None:
-    """Remove a node's memory of runs that nothing was written to for a long time, but for the last few."""
+    """Remove a node's memory of runs without a recent write, except the last few."""
     runs = sorted(node.glob("run-*/"), key=lambda path: path.stat().st_mtime)
     oldest = time.time() - KEEP_DAYS * 86_400
     for run in runs[:-KEEP_RUNS]:

@@ -14,7 +14,7 @@ _MOST_NAMED = 3
 
 
 def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line that names where the results contradict the rounds; empty if they agree or there are no rounds.
+    """Return one line that names where the results contradict the rounds. Empty if they agree or there are no rounds.
 
     Args:
         results: The content of ``results.json``.

@@ -91,7 +91,7 @@ def prepare(
 
 
 def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:
-    """Return a line that says what is frozen, what is sent once and what travels each round; empty if nothing is."""
+    """Return a line that says what is frozen, what is sent once and what travels each round. Empty if nothing is."""
     start, frozen = federation.model.start, federation.model.frozen
     if not start:
         return ""

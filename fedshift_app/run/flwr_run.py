@@ -1,4 +1,4 @@
-"""Checks the number of nodes of a simulation that plain ``flwr run`` started, and gives the command to correct it.
+"""Checks the number of nodes that plain ``flwr run`` simulates, and gives the command to correct it.
 
 ``fedshift run`` sets the number itself. Flower gives two nodes to a run that names no number.
 """

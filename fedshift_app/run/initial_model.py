@@ -34,7 +34,7 @@ class InitialModel:
 
 
 def plain(config: RunConfig) -> InitialModel:
-    """Return the initial model by the seed alone, which is enough for a run that continues or is only inspected.
+    """Return the initial model by the seed alone. That suffices for runs that continue or are only inspected.
 
     Raises:
         ConfigError: If method, network and modules do not go together.

@@ -21,7 +21,7 @@ EARLY = 3  # rounds in a row after which a warning appears during the run
 
 
 def predicted(counts: Mapping[str, Counts | None], classes: Sequence[str]) -> str:
-    """Return the one class that the models of a round predict; empty if they predict several or no node counted.
+    """Return the one class that the models of a round predict. Empty if they predict several or no node counted.
 
     Args:
         counts: The nodes' counts of test images by domain. A domain with images of one class is ignored: to predict
@@ -54,7 +54,7 @@ class Watch:
 
 
 def in_all_rounds(metrics: Path) -> dict[str, Any] | None:
-    """Return the class and the number of rounds if every scored round of a run predicted one class; otherwise None.
+    """Return class and number of rounds if every scored round of a run predicted one class, else None.
 
     Args:
         metrics: The run's ``metrics.jsonl``; a truncated line is skipped.

@@ -89,7 +89,7 @@ def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
 
 
 def _optional_fields(history: list[RoundResult]) -> dict[str, Any]:
-    """Return the fields that only some runs have, such as the best round by validation or scores of client models."""
+    """Return fields that only some runs have, such as the best validation round or scores of client models."""
     fields: dict[str, Any] = {}
     if (best := model_selection.best(history)) and best.accuracy:  # rounds that another run trained have no accuracy
         fields["best_validation"] = model_selection.chosen(best, "validation images")
@@ -109,7 +109,7 @@ def _optional_fields(history: list[RoundResult]) -> dict[str, Any]:
 
 
 def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return the nodes that were left out through no fault of their own, by round; rounds without any are omitted."""
+    """Return the nodes that were left out through no fault of their own, by round. Rounds without any are omitted."""
     return {str(result.server_round): result.lost for result in history if result.lost}
 
 

@@ -68,7 +68,7 @@ class Guarded(Tracker):
 
 
 def scalars(result: RoundResult) -> dict[str, float]:
-    """Return the numbers of a round by tag; accuracy on a part of the test images has its own tags."""
+    """Return the numbers of a round by tag. Accuracy on a part of the test images has its own tags."""
     accuracy = "accuracy" if result.evaluated_share == 1 else "accuracy_on_part"
     values: dict[str, float | None] = {f"{accuracy}/{domain}": value for domain, value in result.accuracy.items()}
     values[f"{accuracy}/avg"] = mean(result.accuracy.values())

@@ -117,7 +117,7 @@ def _one_at_a_time(place: str) -> Iterator[None]:
 
 
 def _named(tag: str) -> str:
-    """Return a tag in MLflow's form; its local store has one file per tag, so no tag may be the folder of another."""
+    """Return a tag in MLflow's form. Its local store has one file per tag, so no tag may be the folder of another."""
     group, _, name = tag.partition("/")
     return NOT_TAKEN.sub("_", f"{group}/{name.replace('/', '.')}" if name else group)
 

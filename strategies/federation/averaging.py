@@ -49,7 +49,7 @@ class RunningAverage:
         return ArrayRecord(record)
 
     def _add(self, total: NDArray[Any], array: NDArray[Any], weight: float) -> None:
-        """Add ``weight * array`` to ``total``, both of one shape, by block; each term is rounded before it is added."""
+        """Add ``weight * array`` to ``total``, both of one shape, by block. Each term is rounded before it is added."""
         if array.shape != total.shape:
             raise ValueError(f"an array of shape {array.shape} cannot be added to sums of shape {total.shape}")
         terms = self._scratch.view(total.dtype)

@@ -322,7 +322,7 @@ class Evaluation:
         return number
 
     def _tests(self, node: Node, domain: str) -> int:
-        """Return how many test images of a domain a node can score; whoever sees all sees as many as their own node."""
+        """Return how many test images of a domain a node can score. Whoever sees all sees as many as their own node."""
         return node.tests_of(domain) or max(other.tests_of(domain) for other in self.nodes if other.shared_test)
 
     def _candidates(self, place: int, domain: str) -> list[Node]:
@@ -337,7 +337,7 @@ class Evaluation:
         return elsewhere[turn:] + elsewhere[:turn]
 
     def _ask(self, tasks_of: dict[Node, list[_Task]]) -> Questions:
-        """Give each open part to a node; a node gets one part of a domain at a time, as its answer has one place."""
+        """Give each open part to a node. A node gets one part of a domain at a time, as its answer has one place."""
         lost = {task.part.domain for task in self._tasks if task.divided and not task.answer and not task.untried}
         busy: set[tuple[Node, str]] = set()
         for task in self._tasks:

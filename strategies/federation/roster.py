@@ -136,7 +136,7 @@ class Roster:
         return [node for node in self._nodes.values() if self._agreement.copy_of(node) == copy]
 
     def _disagreements(self) -> list[str]:
-        """Return what is wrong with the nodes that have not the public set of most; one text if there is no such."""
+        """Return what is wrong with nodes without the public set of most. One text if no set is that of most."""
         copy = self._agreement.of_most(self._nodes.values())
         if copy is None:
             return [self._agreement.no_majority(self._nodes.values())] if self._nodes else []
@@ -144,7 +144,7 @@ class Roster:
         return sorted(self._agreement.another(node, copy) for node in others)
 
     def _settle_copy(self) -> dict[str, int]:
-        """Take the public set of most nodes for the run's, and refuse the others; return why, each with its number."""
+        """Take the public set of most nodes for the run's, and refuse the others. Return why, each with its number."""
         self._copy = self._agreement.of_most(self._nodes.values())
         problems: dict[str, int] = {}
         for node in list(self._nodes.values()):
@@ -253,7 +253,7 @@ class Roster:
             time.sleep(POLL_SECONDS)
 
     def _ask_strangers(self, grid: Grid, timeout: float) -> dict[str, int]:
-        """Ask every node that was not asked yet what it is; return the problems, each with its number of nodes.
+        """Ask every node that was not asked yet what it is. Return the problems, each with its number of nodes.
 
         Who does not answer in time is asked again in the background. Answers to such questions are taken in first.
         """
@@ -282,7 +282,7 @@ class Roster:
         return Message(content, node_id, MessageType.QUERY)
 
     def _meet(self, replies: Iterable[Message], problems: dict[str, int]) -> None:
-        """Take in what nodes say of themselves, and count what is wrong; a known node only shows that it lives."""
+        """Take in what nodes say of themselves, and count what is wrong. A known node only shows that it lives."""
         for reply in replies:
             node_id = reply.metadata.src_node_id
             if node_id in self._nodes or node_id in self._refused:

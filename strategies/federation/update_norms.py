@@ -133,7 +133,7 @@ def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict
 
 
 def _of_a_row(array: NDArray[Any]) -> float:
-    """Return the root mean square of the norms of an array's rows that are not zero; of a vector its norm."""
+    """Return the root mean square of the norms of an array's rows that are not zero. A vector gives its norm."""
     rows = np.count_nonzero(array.any(axis=tuple(range(1, array.ndim)))) if array.ndim > 1 else 1
     return norm({"": array}) / math.sqrt(max(rows, 1))
 
@@ -150,7 +150,7 @@ def change(got: Given, sent: Given) -> float:
 
 
 def _squares(array: NDArray[Any], less: NDArray[Any] | None = None) -> float:
-    """Return the sum of the squares of an array, or of what it is more than another; by block, without a copy."""
+    """Return the sum of squares of an array, or of its difference to another, by block, without a copy."""
     flat, other = array.reshape(-1), None if less is None else less.reshape(-1)
     total, scratch = 0.0, np.empty(min(BLOCK // 8, flat.size))
     for start in range(0, flat.size, max(scratch.size, 1)):
