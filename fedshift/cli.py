@@ -143,7 +143,7 @@ def sweep(
     slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
 ) -> None:
-    """Run a grid, side by side on all cores, and compare; the same command again goes on where it was interrupted.
+    """Run a grid on all cores, and compare. The same command again continues an interrupted one.
 
     Keys may hold several values, with commas: method=fedavg,i2pfl seed=0,1,2 method.tau=0.02,0.07. Further keys:
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
@@ -207,7 +207,7 @@ def status(
         str, typer.Option(help="Ask this SuperLink of ~/.flwr/config.toml for its SuperNodes and runs instead.")
     ] = "",
 ) -> None:
-    """Tell how a run stands, by default the newest of output-dir; exits with 3 if it failed or was interrupted."""
+    """Show how a run stands, by default the newest of output-dir. Exits with 3 if it failed or was interrupted."""
     from fedshift.launch import watching
 
     raise SystemExit(watching.show(arguments or [], as_json=as_json, watch=watch, site=site))
@@ -221,7 +221,7 @@ def doctor(
         bool, typer.Option("--publish", help="Look instead whether the app's folder is what Flower Hub takes.")
     ] = False,
 ) -> None:
-    """Tell what this machine is, what trains fastest on it, and what is wrong with it, which makes the exit code 1."""
+    """Show this machine, what trains fastest on it, and its problems, which make the exit code 1."""
     from fedshift.doctor import doctor as machine
 
     if publish:

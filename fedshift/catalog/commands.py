@@ -25,7 +25,7 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table of the README.")] = False,
     privacy: Annotated[bool, typer.Option("--privacy", help="Print the table of docs/deploy/security.md.")] = False,
 ) -> None:
-    """List the methods in groups, one line each, with the package that they come from; or tell all of one."""
+    """List the methods in groups, one line each, with their package, or show all of one."""
     if name is not None and (markdown or privacy):
         raise ConfigError(f"methods: {name!r} is one method, but --markdown and --privacy print tables of all")
     from fedshift_app.config import registry
@@ -132,7 +132,7 @@ def papers() -> None:
 
 
 def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
-    """Print a line for each entry of a registry, with its package if it is not ours; unusable ones to stderr."""
+    """Print a line for each entry of a registry, with its package if it is not ours. Unusable ones go to stderr."""
     from fedshift_core.extensions import OURS
 
     width = max(map(len, kind))

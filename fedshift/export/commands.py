@@ -104,7 +104,7 @@ def predict(
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Tell class and probability of each image, by a saved model; of a folder of class folders also the metrics.
+    """Show class and probability of each image, by a saved model. A folder of class folders also gives metrics.
 
     Exits with 1 if an image cannot be read; the others are predicted. TorchScript and exported models are programs:
     use those of people you trust.
