@@ -152,10 +152,10 @@ def test_counters_are_merged_like_the_rest_and_rounded() -> None:
 
 
 def test_a_lost_reply_leaves_a_trimmed_mean_trimmed() -> None:
-    # One of five asked is lost: still one is cut off at each end.
+    # One of five replies is lost: still one is cut off at each end.
     config = AggregationConfig(robust="trimmed_mean")
     given = updates(*({"w": np.array([x])} for x in (0.0, 1.0, 2.0, 1e5)))
-    assert decode(robust.merge(config, given, [0.25] * 4, {}, asked=5))["w"].tolist() == [1.5]
+    assert decode(robust.merge(config, given, [0.25] * 4, {}, nodes=5))["w"].tolist() == [1.5]
     result = refusal_of(FederationError, robust.merge, config, updates(*[model(0)] * 2), [0.5] * 2, {}, 5)
     assert result == (
         "aggregation.robust=trimmed_mean with aggregation.trim=0.2 cuts 1 of 5 nodes off at each end; 2 delivered a "
