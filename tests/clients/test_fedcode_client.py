@@ -568,7 +568,7 @@ def test_evaluation_reports_the_global_score() -> None:
     assert metrics["other-correct/global/a"] == made.score_test(image_set()).others["global"]
 
 
-def test_the_global_score_stands_beside_that_before_an_adaptation() -> None:
+def test_the_global_score_stands_next_to_that_before_an_adaptation() -> None:
     made = client({"global_model": "average_heads"}, heads(), adaptation=Finetune(FinetuneParams(epochs=1)))
     scores = made.score_test(image_set())
     plain = client({"global_model": "average_heads"}, heads()).score_test(image_set())

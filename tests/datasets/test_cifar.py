@@ -241,7 +241,7 @@ def test_other_operations_of_a_pickle_are_refused(tmp_path: Path, does: bytes, r
     assert not hasattr(cifar._latin1, "a") and not hasattr(cifar._Dtype, "a")
 
 
-def test_arrays_in_fortran_order_and_other_arrays_beside_them(tmp_path: Path) -> None:
+def test_arrays_in_fortran_order_and_other_arrays_next_to_them(tmp_path: Path) -> None:
     data, labels = values("test_batch")
     content = {"data": np.asfortranarray(data), "labels": labels, "more": np.zeros((2, 2)), "kinds": np.array([None])}
     (tmp_path / "test_batch").write_bytes(pickle.dumps(content, 2))

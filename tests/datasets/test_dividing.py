@@ -212,7 +212,7 @@ def test_another_seed_skews_otherwise() -> None:
     assert [len(parts.train) for parts in first.parts] != [len(parts.train) for parts in second.parts]
 
 
-def test_skew_of_too_few_images_is_told() -> None:
+def test_skew_of_too_few_images_is_reported() -> None:
     with pytest.raises(DataError, match="gets no image: domain 'a' has 2 for 3 nodes"):
         deal([2], 3, 0, label_skew=1.0)
 
@@ -278,7 +278,7 @@ def test_cut_by_hand() -> None:
 
 
 @pytest.mark.parametrize("part", ["test", "validation"])
-def test_nothing_to_set_aside_is_told(part: str) -> None:
+def test_nothing_to_set_aside_is_reported(part: str) -> None:
     with pytest.raises(DataError) as caught:
         deal([1, 1], 1, 0, **{f"{part}_fraction": 0.5})
     for result in (f"allocation.{part}_fraction", "node 0 holds 2 images", "no class twice"):

@@ -63,7 +63,7 @@ def test_each_is_compared_with_each_as_one_by_one(images: Images, monkeypatch: p
     assert slow
 
 
-def test_images_of_one_colour_are_the_same_and_too_many_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     flat = np.repeat(np.array([0, 5, 200], np.uint8), 3)[:, None, None, None] * np.ones((1, 16, 16, 3), np.uint8)
     black, white = set(range(6)), {6, 7, 8}  # 0 and 5 levels are hardly different
     assert found(flat) == {(i, j) for i in range(9) for j in range(i + 1, 9) if {i, j} <= black or {i, j} <= white}

@@ -102,7 +102,7 @@ def test_folders_that_are_no_sites(root: Path, mess: Callable[[Path], None], rea
     assert reason in refusal_of(DataError, folders.names, Source(root))
 
 
-def test_what_is_missing_or_unknown_is_told_in_a_line(root: Path, tmp_path: Path) -> None:
+def test_what_is_missing_or_unknown_is_reported_in_a_line(root: Path, tmp_path: Path) -> None:
     assert "Folders there: Aachen, Bonn" in refusal_of(DataError, folders.names, Source(root), ("Cologne",))
     assert "needs the key data-dir" in refusal_of(DataError, folders.find, "Aachen", "train", Source())
     result = refusal_of(DataError, folders.find, "Aachen", "train", source(root, ("benign", "normal")))
@@ -256,7 +256,7 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
     assert [path.name for path in survey.others] == ["docs", "notes.txt"]
 
 
-def test_what_no_split_can_do_is_told(root: Path) -> None:
+def test_what_no_split_can_do_is_reported(root: Path) -> None:
     fill(root / "Aachen", {"rare": 1})
     (note,) = folders.survey(Source(root)).sites[0].notes
     assert "Aachen: all 1 images of class rare are in train, none is in test" in note

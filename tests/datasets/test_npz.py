@@ -44,7 +44,7 @@ def labels(root: Path, classes: tuple[str, ...], site: str = "s2", **more: Any) 
 # --- nobody stated the classes -----------------------------------------------------------------------
 
 
-def test_integers_beside_class_folders_that_are_numbers_are_refused(tmp_path: Path) -> None:
+def test_integers_next_to_class_folders_that_are_numbers_are_refused(tmp_path: Path) -> None:
     """Read by alphabet, label 2 would be class 10."""
     fill(tmp_path / "s1", dict.fromkeys(NUMBERS, 2))
     save(tmp_path, number=11)

@@ -24,7 +24,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
 
 
 @pytest.fixture(autouse=True)
-def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pictures, "_warned", set())
 
 
@@ -101,7 +101,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def test_files_that_are_not_taken_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_are_not_taken_are_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     place(tmp_path / "dog", "1.png", "2.HEIC", "3.npy")
     place(tmp_path / "cat", "1.png", "2.heic")
     for _ in range(20):  # as many nodes
@@ -131,7 +131,7 @@ def test_what_lies_in_any_folder_is_no_reason_to_speak(tmp_path: Path, caplog: p
     assert warnings(caplog) == []
 
 
-def test_members_of_a_tar_that_are_not_taken_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_members_of_a_tar_that_are_not_taken_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     taken = [f"art/{name}/1.jpg" for name in CLASSES]
     write_tar(tmp_path / "art.tar", [*taken, "art/dog/2.gif", "art/dog/._2.gif", "art/list.txt"])
     for _ in range(2):

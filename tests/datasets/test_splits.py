@@ -189,7 +189,7 @@ def test_rounding(share: float, num_examples: int, nearest: int, down: int, repl
         assert [len(part) for part in parts] == [size] * 2
 
 
-def test_too_few_images_are_told_with_the_numbers() -> None:
+def test_too_few_images_are_reported_with_the_numbers() -> None:
     allocation = Allocation(share=0.5)  # any number of nodes: only the deal shows that a domain is asked for 150 %
     dealt = allocation.deal(("a", "b"), 6, 0)
     with pytest.raises(DataError) as caught:
@@ -201,7 +201,7 @@ def test_too_few_images_are_told_with_the_numbers() -> None:
 
 
 @pytest.mark.parametrize(("share", "num_examples"), [("equal", 2), (0.01, 20)])
-def test_a_node_without_an_image_is_told(share: str | float, num_examples: int) -> None:
+def test_a_node_without_an_image_is_reported(share: str | float, num_examples: int) -> None:
     allocation = Allocation(counts={"a": 3}, share=share)
     with pytest.raises(DataError) as caught:
         node_share(allocation, ("a", "a", "a"), 2, num_examples, 0)
@@ -272,7 +272,7 @@ def test_random_counts_differ_by_seed_and_reach_every_domain() -> None:
         assert abs(np.mean([dealt.count(domain) for dealt in drawn]) - 4) < 0.5
 
 
-def test_random_counts_are_told_where_nodes_do_not_fit() -> None:
+def test_random_counts_are_reported_where_nodes_do_not_fit() -> None:
     with pytest.raises(ConfigError, match="needs 9 nodes") as caught:
         Allocation(counts={"random": 9}).deal(DOMAINS, 4, 0)
     assert "has 4" in str(caught.value)

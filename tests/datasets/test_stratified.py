@@ -65,7 +65,7 @@ def test_groups_stay_together_and_shares_are_near(seed: int) -> None:
     assert uncovered(kinds.tolist(), test) == []
 
 
-def test_a_class_in_two_groups_is_on_both_sides_and_one_in_a_single_group_is_told() -> None:
+def test_a_class_in_two_groups_is_on_both_sides_and_one_in_a_single_group_is_reported() -> None:
     labels = [0] * 20 + [1, 1, 1, 2, 2]
     units = [f"/p{i // 2}" for i in range(20)] + ["/q", "/q", "/r", "/s", "/s"]
     test = split(labels, units, 0.2, 0)

@@ -167,7 +167,7 @@ def test_the_source_archive_makes_the_same_wheel(wheel: Path, tmp_path: Path) ->
 def test_installed_it_runs_in_any_folder_with_the_same_numbers(
     wheel: Path, run_inline: InlineRun, tmp_path: Path
 ) -> None:
-    """Beside another ``datasets``, with a package from outside, by both engines; nothing is written where it lies."""
+    """With another ``datasets``, with a package from outside, by both engines; nothing is written where it lies."""
     environment = tmp_path / "venv"
     venv.create(environment, with_pip=False)
     (inner,) = environment.glob("lib/python*/site-packages")

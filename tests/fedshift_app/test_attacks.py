@@ -220,7 +220,7 @@ def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: Inli
         ("robust=median federation.participation=0.5", 4, "needs 3 nodes or more in each round, found 2"),
     ],
 )  # fmt: skip
-def test_too_few_nodes_are_told_before_the_first_round(
+def test_too_few_nodes_are_reported_before_the_first_round(
     settings: str, nodes: int, reason: str, run_inline: InlineRun, tmp_path: Path
 ) -> None:
     said = refusal_of(FederationError, run_inline, nodes=nodes, rounds=1, set=f"{SHORT} aggregation.{settings}")

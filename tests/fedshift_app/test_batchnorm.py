@@ -37,7 +37,7 @@ def kept(run: Run) -> checkpoints.Checkpoint:
     return checkpoints.load(folder, checkpoints.rounds(folder)[0])
 
 
-def test_further_ways_are_told_beside_the_first_and_change_nothing(finished_run: InlineRun) -> None:
+def test_further_statistics_are_reported_after_the_first_and_change_nothing(finished_run: InlineRun) -> None:
     plain = finished_run(rounds=2, set=QUICK)
     run = finished_run(rounds=2, set=f"{QUICK} {ALL}")
     assert run.results["weights_sha256"] == plain.results["weights_sha256"]
@@ -160,7 +160,7 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
         ("model.bn=group model.groups=3", "model.groups=3: 32 channels of a layer cannot be divided into so many"),
     ],
 )
-def test_what_makes_no_sense_is_told(given: str, message: str) -> None:
+def test_what_makes_no_sense_is_reported(given: str, message: str) -> None:
     def begin() -> None:
         fields = {"experiment": "handwritten", "set": f"model.name=cnn_bn {given}"}
         run_build.prepare(configuration.resolve(fields), "inline")

@@ -111,7 +111,7 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_told_before_anything_starts(
+def test_what_makes_no_sense_is_reported_before_anything_starts(
     given: str, error: str, python: Path, tmp_path: Path
 ) -> None:
     ran = ask(

@@ -280,7 +280,7 @@ def test_another_file_than_the_runs_is_refused(weights: Path, tmp_path: Path) ->
     assert "No such file" in refusal_of(ConfigError, run_build.prepare, gone, "inline")
 
 
-def test_a_relative_file_is_beside_the_experiment(weights: Path, tmp_path: Path) -> None:
+def test_a_relative_file_is_next_to_the_experiment(weights: Path, tmp_path: Path) -> None:
     shutil.copy(weights, tmp_path / "w.safetensors")
     experiment = tmp_path / "mine.yaml"
     result = resolve({"set": SHORT}).model_dump(mode="json")
@@ -290,7 +290,9 @@ def test_a_relative_file_is_beside_the_experiment(weights: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize("error", [OSError("no route to host"), RuntimeError("invalid hash value")])
-def test_weights_that_cannot_be_fetched_are_told_in_a_line(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_fetched_are_reported_in_a_line(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(name: str) -> None:
         raise error
 

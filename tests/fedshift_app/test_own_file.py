@@ -188,7 +188,7 @@ def test_a_deployment_refuses_files(experiment: Path) -> None:
         ("[own.yaml]", "own.yaml is not a Python file"),
     ],
 )
-def test_a_wrong_list_is_told_in_a_line(plugins: str, reason: str, experiment: Path) -> None:
+def test_a_wrong_list_is_reported_in_a_line(plugins: str, reason: str, experiment: Path) -> None:
     experiment.write_text(EXPERIMENT.replace("[my_method.py]", plugins))
     with pytest.raises(ConfigError, match=reason) as caught:
         resolve({"experiment": str(experiment)})

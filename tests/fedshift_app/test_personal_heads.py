@@ -25,7 +25,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
     return killing(monkeypatch)
 
 
-def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None:
+def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:
     runs = {method: run_inline(nodes=NODES, method=method, rounds=2, set=SHORT) for method in ("fedavg", *BESIDE)}
     plain = runs["fedavg"].rounds[1]
     for method, (up, down) in BESIDE.items():

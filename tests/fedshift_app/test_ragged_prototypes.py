@@ -19,7 +19,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
     return killing(monkeypatch)
 
 
-def test_what_travels_beside_the_weights_in_bytes(run_inline: InlineRun) -> None:
+def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:
     """Of FedPLVM each node's own number of prototypes, and the clusters of them; of FedMLP one of each class."""
     numbers: list[int] = []
 

@@ -54,7 +54,7 @@ def test_nodes_with_different_networks(method: str, run_inline: InlineRun) -> No
     assert None not in run.results["final"].values()
 
 
-def test_what_cannot_run_is_told_before_training() -> None:
+def test_what_cannot_run_is_reported_before_training() -> None:
     def refused(method: str, more: str) -> str:
         return refusal_of(ConfigError, resolving.resolve, {"method": method, "set": more})
 

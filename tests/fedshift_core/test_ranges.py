@@ -18,7 +18,7 @@ from fedshift_core.registry import Method
         ({"values": ["none", "mlp", 1, True]}, ["mlp", 1, True], ["x", 1.0, False]),
     ],
 )
-def test_a_range_holds_what_is_in_it_and_is_told_as_it_was_read(reason: Any, inside: Any, outside: Any) -> None:
+def test_a_range_holds_what_is_in_it_and_is_reported_as_it_was_read(reason: Any, inside: Any, outside: Any) -> None:
     content = read(reason, "mu")
     assert all(content.holds(one) for one in (*inside, *content.ends()))
     assert not any(content.holds(one) for one in outside)

@@ -48,5 +48,5 @@ def test_words_that_are_like_it_are_offered(word: object, expected: str) -> None
     assert meant(word, METHODS) == expected
 
 
-def test_the_word_of_the_list_is_told_as_it_is_written_there() -> None:
+def test_the_word_of_the_list_is_reported_as_it_is_written_there() -> None:
     assert near("pacs", ("PACS", "VLCS")) == ["PACS"]

@@ -180,7 +180,7 @@ def label_of(server: FedCodeStrategy, index: int) -> int:
     return result["pseudo-label"]
 
 
-def test_each_node_is_told_its_own_cluster_and_nothing_of_the_others() -> None:
+def test_each_node_gets_its_own_cluster_and_nothing_of_the_others() -> None:
     server = strategy()
     server.merge_knowledge(bundle(0, 1, 2, 3, 4, 5))
     assert {label_of(server, i) for i in (0, 2, 4)} == {label_of(server, 0)}

@@ -73,7 +73,7 @@ def test_switched_off_it_is_fedavgs_average_to_the_bit() -> None:
     assert made.state == {}
 
 
-def test_alpha_by_images_is_told_to_nodes_that_train() -> None:
+def test_alpha_by_images_is_sent_to_nodes_that_train() -> None:
     made = server(alpha_by_images=True)
     # 2, 3, 4 and 5 images, 3.5 in the mean
     assert [made.tell(n, ask())["alpha"] for n in NODES] == pytest.approx([ALPHA * 3.5 / size for size in (2, 3, 4, 5)])

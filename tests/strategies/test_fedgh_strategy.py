@@ -89,7 +89,7 @@ def test_it_goes_on_from_what_was_saved_and_learns_the_classes() -> None:
     assert logits.argmax(axis=1).tolist() == [0, 1, 2]
 
 
-def test_numbers_that_run_away_are_told_in_one_line() -> None:
+def test_numbers_that_run_away_are_reported_in_one_line() -> None:
     result = refusal_of(FederationError, strategy(server_lr=1e300).merge_knowledge, nodes())
     assert result.startswith(
         "round 0: what the server trains has come to numbers that are not finite: method.server_lr="

@@ -166,7 +166,7 @@ def test_buffers_may_be_averaged_without_masks() -> None:
     assert not any(name in key for key in server.state for name in BUFFERS)
 
 
-def test_a_count_takes_the_bytes_that_it_needs_and_the_disk_is_told_before() -> None:
+def test_a_count_takes_the_bytes_that_it_needs_and_the_disk_is_reported_before() -> None:
     server = strategy(rounds=300)
     sent = arrays(0)
     number = sum(array.size for array in sent.values())

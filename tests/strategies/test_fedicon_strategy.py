@@ -37,7 +37,7 @@ def test_last_rounds_train_the_classifier(training: str, rounds: int, last: int)
 @pytest.mark.parametrize(
     "params", [{"classifier_training": "local"}, {"lie": False}, {"lie": False, "classifier_rounds": 99}]
 )
-def test_without_classifier_rounds_every_round_is_scored_and_nothing_is_told(params: dict[str, Any]) -> None:
+def test_without_classifier_rounds_every_round_is_scored_and_nothing_is_sent(params: dict[str, Any]) -> None:
     server = strategy(3, **params)
     for server_round in (1, 2, 3):
         assert server.tell(NODE, ask(server_round)) == server.knowledge_for(NODE, ask(server_round)) == {}

@@ -55,7 +55,7 @@ def test_scores_are_averaged_plainly_and_kept_with_their_window() -> None:
     assert server.knowledge["window"].tolist() == [start, stop]
 
 
-def test_who_trains_is_sent_the_scores_and_told_the_next_window_and_who_is_tested_nothing() -> None:
+def test_who_trains_is_sent_the_scores_and_the_next_window_and_who_is_tested_nothing() -> None:
     server = in_round(1, public_images=3)
     server.merge_knowledge([sent_by(NODES[0], np.ones((3, 3)))])
     assert set(server.knowledge_for(NODES[1], ask(2))) == {"scores", "window"}

@@ -158,7 +158,7 @@ def test_a_node_that_comes_later_adds_an_output() -> None:
     assert made.state["nodes"].tolist() == [0, 1, 100_000]
 
 
-def test_nodes_are_told_apart_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_are_distinguished_whatever_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A real node's index is its partition-id: with 7 and 1 there are two outputs, in the order of the numbers."""
     others = [node(i, counts=(6, 6, 0)) for i in (7, 4)]
     monkeypatch.setattr(Roster, "nodes", property(lambda self: others))
@@ -171,7 +171,7 @@ def test_nodes_are_told_apart_whatever_their_numbers(monkeypatch: pytest.MonkeyP
     assert (told_apart(made, x).argmax(axis=1) == np.repeat([1, 0], 12)).all()
 
 
-def test_numbers_that_run_away_are_told_in_one_line() -> None:
+def test_numbers_that_run_away_are_reported_in_one_line() -> None:
     made = server(server_lr=1e30)
     made._result.server_round = 4
     values = refusal_of(FederationError, made.merge_knowledge, [sent(n) for n in NODES])

@@ -25,7 +25,7 @@ def test_alpha_falls_from_one_to_one_over_the_rounds(rounds: int, shares: list[f
     assert [contrast_share(t, rounds) for t in range(1, rounds + 1)] == pytest.approx(shares)
 
 
-def test_nodes_are_told_the_alpha_of_the_round() -> None:
+def test_nodes_get_the_alpha_of_the_round() -> None:
     server = strategy(rounds=4)
     node = update([[0, 0]] * C, [1] * C).node
     assert server.knowledge_for(node, ask(1)) == server.tell(node, ask(1)) == {}  # round 1: no prototypes

@@ -167,7 +167,7 @@ def test_a_round_in_which_nobody_holds_anything_changes_nothing() -> None:
     assert server.knowledge == server.state == {}
 
 
-def test_numbers_that_run_away_are_told_in_one_line() -> None:
+def test_numbers_that_run_away_are_reported_in_one_line() -> None:
     result = refusal_of(FederationError, strategy(server_lr=1e200).merge_knowledge, nodes())
     assert result == (
         "round 0: what the server trains has come to numbers that are not finite: method.server_lr=1e+200 is too large"

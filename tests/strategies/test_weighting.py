@@ -245,7 +245,7 @@ def test_a_method_keeps_its_own_rule_unless_the_run_has_another() -> None:
         ([math.inf, 0.5, 0.5], ": found inf"),
     ],
 )
-def test_weights_that_make_no_average_are_told_with_the_methods_name(found: list[float], reason: str) -> None:
+def test_weights_that_make_no_average_are_reported_with_the_methods_name(found: list[float], reason: str) -> None:
     class Wrong(DomainStrategy):
         def weights(self, updates: list[Update]) -> list[float]:
             return found

@@ -92,7 +92,7 @@ def test_scores_are_those_of_the_node_s_next_local_round(model: str, bn: str, ep
         assert metrics[LOSS_SUM + domain] == trained.score(test_set(domain))[1]  # to the last bit
 
 
-def test_the_global_model_is_scored_beside_it() -> None:
+def test_the_global_model_is_scored_next_to_it() -> None:
     made, untuned = client(train={"epochs": 30, "lr": 0.01}), plain()
     given = received(made)
     _, _, metrics = made.evaluate(given, asked("a", "bb"))

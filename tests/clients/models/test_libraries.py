@@ -133,7 +133,7 @@ def test_the_size_of_images_goes_to_the_networks_that_take_it() -> None:
         ("keras:resnet18", "unknown model 'keras:resnet18'; there are cnn, .*, torchvision:NAME, timm:NAME"),
     ],
 )
-def test_what_is_no_network_is_told_in_a_line(name: str, reason: str) -> None:
+def test_what_is_no_network_is_reported_in_a_line(name: str, reason: str) -> None:
     if name.startswith("timm:"):
         pytest.importorskip("timm")
     with pytest.raises(ConfigError, match=reason) as raised:
@@ -149,7 +149,7 @@ def test_what_is_no_network_is_told_in_a_line(name: str, reason: str) -> None:
         ("vit_b_32", 40, "takes no images of 40x40 pixels.*divisible"),
     ],
 )
-def test_images_that_a_network_cannot_take_are_told_in_a_line(name: str, size: int, reason: str) -> None:
+def test_images_that_a_network_cannot_take_are_reported_in_a_line(name: str, size: int, reason: str) -> None:
     def checked() -> None:
         encoder = outline(f"torchvision:{name}", size).encoder
         assert isinstance(encoder, LibraryEncoder)

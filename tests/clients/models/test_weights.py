@@ -60,7 +60,7 @@ def test_our_own_names_are_taken_as_they_are() -> None:
     assert weights.fitted(networks.build("cnn", 4, 0), small, "cnn", "/w").values.keys() == small.keys()
 
 
-def test_a_head_of_another_size_is_left_out_and_told() -> None:
+def test_a_head_of_another_size_is_left_out_and_reported() -> None:
     result = weights.fitted(model(), by_library(1000), OURS, "/w.pth")
     assert result.left_out == ("the head (1000 classes, the run has 4): the run's begins at random",)
     assert not [name for name in result.values if name.startswith("classifier")]
@@ -89,7 +89,7 @@ def test_old_names_of_densenet_are_known() -> None:
     assert len(weights.fitted(dense, old, "torchvision:densenet121", "/w").values) == len(state)
 
 
-def test_auxiliary_outputs_are_set_aside_and_told() -> None:
+def test_auxiliary_outputs_are_set_aside_and_reported() -> None:
     given = by_library() | {"aux1.fc1.weight": torch.zeros(3), "AuxLogits.fc.bias": torch.zeros(3)}
     assert weights.fitted(model(), given, OURS, "/w").left_out == (
         "auxiliary outputs (aux1.fc1.weight, AuxLogits.fc.bias)",

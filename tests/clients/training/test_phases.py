@@ -247,7 +247,7 @@ class Received(DomainClient):
         self.came = [*getattr(self, "came", []), self.model.classifier.bias.detach().clone()]
 
 
-def test_the_method_is_told_of_weights_before_training_and_before_scoring() -> None:
+def test_the_method_sees_weights_before_training_and_before_scoring() -> None:
     client = new_client(Received)
     given = [array + 1 if array.ndim == 1 else array for array in shared(client)]
     fit(client, 1, given)

@@ -164,7 +164,7 @@ def test_one_seed_has_no_spread_and_two_no_test(make_run: MakeRun) -> None:
     assert spread([]).mean is None
 
 
-def test_unequal_seeds_are_paired_on_the_common_ones_and_told(three_seeds: list[Path], make_run: MakeRun) -> None:
+def test_unequal_seeds_are_paired_on_the_common_ones_and_reported(three_seeds: list[Path], make_run: MakeRun) -> None:
     extra = make_run("fedavg", 7, two(10, 10), flat={"set": SCAN_STREET})
     table = compare([*three_seeds[:2], extra, *three_seeds[3:]])
     result = table.numbers.rows[1].difference
@@ -204,7 +204,7 @@ def test_the_number_of_nodes_counts_as_a_setting(make_run: MakeRun) -> None:
 
 
 @pytest.mark.parametrize("flat", [{}, {"rounds": 30}, {"set": "train.lr=0.5"}])
-def test_what_a_method_asks_for_itself_is_told_and_not_refused(make_run: MakeRun, flat: dict[str, Any]) -> None:
+def test_what_a_method_asks_for_itself_is_reported_and_not_refused(make_run: MakeRun, flat: dict[str, Any]) -> None:
     runs = [make_run(method, 0, two(1, 2), flat=flat) for method in ("fedavg", "fedbn", "fedicon")]
     notes = compare(runs).numbers.notes
     assert "fedbn, as the method or its experiment asks: model.bn=local, model.name=cnn_bn" in notes
@@ -268,7 +268,7 @@ def test_a_missing_domain_takes_the_average_with_it(make_run: MakeRun) -> None:
     assert "missing" in table.text()
 
 
-def test_what_no_row_names_because_all_runs_have_it_is_told_where_the_experiment_has_another_value(
+def test_what_no_row_names_because_all_runs_have_it_is_reported_where_the_experiment_has_another_value(
     make_run: MakeRun,
 ) -> None:
     sharp = {"set": "method.tau=0.02"}
@@ -317,12 +317,12 @@ def test_a_row_of_one_task_is_called_as_among_all(make_run: MakeRun) -> None:
     assert "left out, not scored global: fedproto share_weights=false" in numbers.notes
 
 
-def test_a_wrong_task_is_told_with_those_there_are(make_run: MakeRun) -> None:
+def test_a_wrong_task_is_reported_with_those_there_are(make_run: MakeRun) -> None:
     with pytest.raises(ConfigError, match="--scored is 'globl'; allowed are global, personal; did you mean global\\?"):
         compare([make_run("fedavg", 0, FOUR)], scored="globl")
 
 
-def test_another_state_of_the_source_that_changes_no_weight_is_told_without_a_warning(make_run: MakeRun) -> None:
+def test_another_state_of_the_source_that_changes_no_weight_is_reported_without_a_warning(make_run: MakeRun) -> None:
     old, new = {"git": "abc"}, {"git": "def"}
     runs = [
         make_run("fedavg", 0, two(1, 2), name="a", recorded=old, weights_sha256="same"),
@@ -358,7 +358,7 @@ def test_warnings_name_what_differs_and_equal_weights(make_run: MakeRun) -> None
     assert not any("local" in w and "weights" in w for w in warnings)
 
 
-def test_another_split_of_the_same_seed_is_told(make_run: MakeRun) -> None:
+def test_another_split_of_the_same_seed_is_reported(make_run: MakeRun) -> None:
     nodes = [{"domain": "scan", "class_counts": [9, 9]}, {"domain": "street", "class_counts": [1, 2]}]
     table = compare([make_run("fedavg", 0, two(1, 2)), make_run("i2pfl", 0, two(1, 2), nodes=nodes)])
     assert table.numbers.warnings == ("seed 0: the nodes hold other images in fedavg-0-0, i2pfl-0-1",)
@@ -444,7 +444,7 @@ def test_results_of_another_run_are_refused(make_run: MakeRun) -> None:
 DIGITS = {"mnist": 96.04, "usps": 90.0, "svhn": 88.0, "syn": 52.0}
 
 
-def test_a_papers_row_stands_beside_ours(make_run: MakeRun) -> None:
+def test_a_papers_row_stands_next_to_ours(make_run: MakeRun) -> None:
     run = make_run("fedavg", 0, DIGITS, experiment="f2dc-digits")
     table = compare([run, make_run("fedbn", 0, DIGITS, experiment="f2dc-digits")], paper="F2DC.Table 2")
     row, fedbn = table.numbers.rows
@@ -524,7 +524,7 @@ def test_each_value_that_is_not_the_papers_is_named(
     assert sum(note.partition(", but for ")[0] == start for note in table.numbers.notes) == 1
 
 
-def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_otherwise(make_run: MakeRun) -> None:
+def test_the_released_code_stands_next_to_the_papers_row_with_all_that_it_has_otherwise(make_run: MakeRun) -> None:
     run = make_run("f2dc-code", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))
     (row,) = compare([run], paper="f2dc.table2").numbers.rows
     assert row.paper is not None and row.paper.label == "F2DC"
@@ -538,7 +538,7 @@ def test_the_released_code_stands_beside_the_papers_row_with_all_that_it_has_oth
     ]  # fmt: skip
 
 
-def test_test_batches_are_told_where_they_decide(make_run: MakeRun) -> None:
+def test_test_batches_are_reported_where_they_decide(make_run: MakeRun) -> None:
     others = {"others": {"bn=batch": two(3, 4), "bn=own": two(5, 6)}}
     runs = [make_run("fedavg", seed, two(1, 2), flat={"set": BY_BATCH}, **others) for seed in (0, 1)]
     result = "batches of 32 test images, which decide bn=batch"
@@ -569,7 +569,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     assert "  less paper  " in as_printed.text() and "less paper," not in as_printed.text()
 
 
-def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
+def test_values_that_all_rows_alter_are_reported_once(make_run: MakeRun) -> None:
     domains = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
     runs = [make_run(m, 0, domains, experiment="digits-small", nodes=as_many(6)) for m in ("fedavg", "fedprox", "f2dc")]
     notes = compare(runs, paper="f2dc.table2").numbers.notes
@@ -591,7 +591,7 @@ def test_values_that_all_rows_alter_are_told_once(make_run: MakeRun) -> None:
     assert f"{OPEN}: fedprox: mu=0.01 (0.0001)" in notes
 
 
-def test_a_lost_label_is_told_as_a_reading(make_run: MakeRun) -> None:
+def test_a_lost_label_is_reported_as_a_reading(make_run: MakeRun) -> None:
     flat = {"set": "method.use_apa=false"}
     run = make_run("i2pfl", 0, DIGITS, experiment="i2pfl-digits", flat=flat, nodes=as_many(20))
     table = compare([run], paper="i2pfl.tableivdigits")
@@ -611,7 +611,7 @@ def test_a_line_of_altered_values_is_bounded_and_counts_the_rest(number: int, va
     assert result.endswith(f" and {number - MOST_NAMED} more, which --json names") == (number > MOST_NAMED)
 
 
-def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run: MakeRun) -> None:
+def test_domains_that_only_one_side_has_are_reported_and_averages_left_out(make_run: MakeRun) -> None:
     three = {"mnist": 96.0, "usps": 90.0, "mnistm": 50.0}
     table = compare([make_run("fedavg", 0, three, experiment="digits-small")], paper="f2dc.table2")
     paper = table.numbers.rows[0].paper
@@ -619,14 +619,14 @@ def test_domains_that_only_one_side_has_are_told_and_averages_left_out(make_run:
     assert {"in the paper only: svhn, syn", "in the runs only: mnistm"} <= set(table.numbers.notes)
 
 
-def test_an_unseen_domain_stands_beside_its_column_only(make_run: MakeRun) -> None:
+def test_an_unseen_domain_stands_next_to_its_column_only(make_run: MakeRun) -> None:
     run = make_run("fedavg", 0, DIGITS, experiment="i2pfl-out-digits")
     paper = compare([run], paper="i2pfl.Table III Digits").numbers.rows[0].paper
     assert paper is not None
     assert {column: value for column, value in paper.values.items() if value is not None} == {"mnist": 72.02}
 
 
-def test_measures_of_client_models_stand_beside_fedcodes(make_run: MakeRun) -> None:
+def test_measures_of_client_models_stand_next_to_fedcodes(make_run: MakeRun) -> None:
     five = dict(DIGITS) | {"mnistm": 50.0}
     clients = {"lta": 90, "ata": five, "gata": 91.0, "gasa": 93.0, "cprr": 97.8, "by_domain": five}
     run = make_run("fedcode", 0, five, experiment="fedcode-digit5", client_models=clients)
@@ -878,7 +878,7 @@ def test_runs_of_an_experiment_that_refuses_fedavg_compare(make_run: MakeRun) ->
     assert [row.label for row in compare(runs).numbers.rows] == ["fedseproto", "fedproto", "local"]
 
 
-def test_rows_that_a_search_chose_stand_beside_those_as_they_are(make_run: MakeRun) -> None:
+def test_rows_that_a_search_chose_stand_next_to_those_as_they_are(make_run: MakeRun) -> None:
     """One group though the learning rate differs; each kind is compared with FedAvg of its kind."""
 
     def tuned(method: str, text: str, was: str) -> dict[str, str]:
@@ -959,7 +959,7 @@ def test_a_kept_file_says_that_its_model_is_another_runs(make_run: MakeRun, tmp_
         assert any("scored again (fedshift rescore)" in note for note in compare(places).numbers.notes)
 
 
-def test_what_a_method_asks_in_an_experiment_of_ones_own_is_told_by_the_run(make_run: MakeRun) -> None:
+def test_what_a_method_asks_in_an_experiment_of_ones_own_is_reported_by_the_run(make_run: MakeRun) -> None:
     """Nothing but the run knows it: ``asked`` of its config.yaml."""
     bn = {"set": f"{SCAN_STREET} model.name=cnn_bn model.bn=local"}
     requested = {"asked": {"model.bn": ["local", "average"], "model.name": ["cnn_bn", "cnn"]}}
@@ -989,7 +989,7 @@ def test_no_row_is_no_table(make_run: MakeRun) -> None:
         compare([make_run("fedprox", 0, two(1, 2))], scored="personal")
 
 
-def test_files_beside_the_runs_that_are_no_json_are_passed_over(make_run: MakeRun, tmp_path: Path) -> None:
+def test_files_next_to_the_runs_that_are_no_json_are_passed_over(make_run: MakeRun, tmp_path: Path) -> None:
     make_run("fedavg", 0, two(1, 2))
     (tmp_path / "runs" / "sweep.json").write_text('{"points": [')
     assert len(compare([tmp_path / "runs"]).numbers.rows) == 1
@@ -1047,7 +1047,7 @@ def test_a_title_says_over_how_many_rounds_is_averaged(make_run: MakeRun, rounds
         assert called in text and ("last five" in text) is (called == "mean of the last five rounds")
 
 
-def test_distinct_test_images_are_told(make_run: MakeRun) -> None:
+def test_distinct_test_images_are_reported(make_run: MakeRun) -> None:
     def described(images: int | None) -> dict[str, Any]:
         content = figures_of(60, 40, 180)
         for one in content["domains"].values():

@@ -120,7 +120,7 @@ def test_a_row_is_chosen_by_its_settings() -> None:
     assert carried is not None and carried.method == "FedAvg+DFD+DFC"
 
 
-def test_a_method_with_a_part_switched_off_stands_beside_no_row_of_the_whole() -> None:
+def test_a_method_with_a_part_switched_off_stands_next_to_no_row_of_the_whole() -> None:
     table = printed_module.get("fedicon.table1")
     whole = {"modules": "none", "adapt.name": "none", **one_reading(table, table.printed.rows[-1])}
     row = row_of(table, whole)
@@ -187,7 +187,7 @@ def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_feda
         assert row_of(table, config) is None
 
 
-def test_a_table_of_no_experiment_is_told() -> None:
+def test_a_table_of_no_experiment_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"conf/papers: f2dc.table5 lacks the key experiment"):
         printed_module.get("f2dc.table5").experiment(ColumnMap(dataset=("pacs",), columns={}))
 
@@ -202,7 +202,7 @@ def test_no_row_that_names_a_method_of_ours_stands_for_nothing() -> None:
 
 
 @pytest.mark.parametrize("part", ["digits", "office10", "pacs"])
-def test_the_rows_of_one_loss_stand_beside_i2pfl_with_the_other_switched_off(part: str) -> None:
+def test_the_rows_of_one_loss_stand_next_to_i2pfl_with_the_other_switched_off(part: str) -> None:
     table = printed_module.get(f"i2pfl.tableiv{part}")
     assert [row.method for row in table.printed.rows if not row.label_certain] == ["w/o APA", "w/o GPCL"]
     config = resolved("i2pfl-digits", {"method.name": "i2pfl"})
@@ -227,7 +227,7 @@ def test_the_rows_of_f2dcs_ablation(part: str, dfd: bool, dfc: bool, aggregation
 
 
 @pytest.mark.parametrize(("dp", "average"), [("add", 87.15), ("shrink_add", 87.15), ("off", 87.33)])
-def test_noise_on_prototypes_stands_beside_the_row_with_dp(dp: str, average: float) -> None:
+def test_noise_on_prototypes_stands_next_to_the_row_with_dp(dp: str, average: float) -> None:
     row = row_of(
         printed_module.get("i2pfl.tablevidigits"), resolved("i2pfl-digits", {"method.name": "i2pfl", "method.dp": dp})
     )

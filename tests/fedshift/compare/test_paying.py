@@ -78,7 +78,7 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
     assert "against MB" not in compare([RUNS]).html()
 
 
-def test_what_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+def test_what_is_not_in_the_file_is_reported(tmp_path: Path) -> None:
     table = compare([RUNS], costs=written(tmp_path, cost("local", 0, 2.0, 1.0)))
     assert "no costs of fedseproto, fedproto" in table.numbers.notes
     table = compare([RUNS], costs=written(tmp_path, cost("fedgh", 0, 2.0, 1.0)))

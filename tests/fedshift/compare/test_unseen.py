@@ -100,7 +100,7 @@ def test_other_settings_stay_rows_and_groups_of_their_own(keep: Keep) -> None:
     assert {row.group for row in groups.rows} == {"train.lr=0.01", "train.lr=0.5"}
 
 
-def test_personal_models_are_told_to_be_scored_where_nobody_trained(keep: Keep) -> None:
+def test_personal_models_are_reported_as_scored_where_nobody_trained(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0}) + in_turn(keep, "fdse", {0: 1}, models="personal models")
     notes = compare(runs, held_out=True).numbers.notes
     assert "scored personal: each node's own model, on the domain that no node held; mean over the nodes" in notes

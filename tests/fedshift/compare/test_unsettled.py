@@ -154,7 +154,7 @@ def test_a_note_says_what_the_paper_prints_otherwise_than_the_experiment(keep: K
         ("fedavg", "", "FedAvg", []),
     ],
 )
-def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
+def test_a_model_adapted_when_it_is_scored_again_stands_next_to_the_papers_row(
     method: str, settings: str, label: str, altered: list[str], keep: Keep
 ) -> None:
     (row,) = compare([keep("fedicon-digit5-covariate", method, settings)], paper="fedicon.table1").numbers.rows
@@ -162,7 +162,7 @@ def test_a_model_adapted_when_it_is_scored_again_stands_beside_the_papers_row(
     assert [deviation.text for deviation in row.paper.altered] == altered
 
 
-def test_what_all_rows_have_otherwise_is_told_once(keep: Keep) -> None:
+def test_what_all_rows_have_otherwise_is_reported_once(keep: Keep) -> None:
     runs = [keep("f2dc-office", method, "images.flip=false") for method in ("fedavg", "moon")]
     notes = [note for note in compare(runs, paper="f2dc.table1a").numbers.notes if note.startswith(OPEN)]
     assert notes == [f"{OPEN}: in every row with a printed one: images.flip=false (true)"]

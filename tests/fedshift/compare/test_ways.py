@@ -85,7 +85,7 @@ def test_what_has_no_batchnorm_or_lets_none_out_is_left_out(keep: Keep) -> None:
 
 
 @pytest.mark.parametrize("way", ["retaken", "own", "batch"])
-def test_a_run_that_was_merely_not_scored_so_is_refused_and_told_what_to_do(keep: Keep, way: str) -> None:
+def test_a_run_that_was_not_scored_so_is_refused_with_the_remedy(keep: Keep, way: str) -> None:
     runs = [keep("fedavg", **{way: scored(80, 70)}), keep("fedprox"), keep("local")]
     requested = rf"'evaluate.bn=\[averaged,{way}\]'"
     words = rf"--score bn={way}: fedprox-1 was not scored so, but can be, by a new run .*; --score bn shows.*"

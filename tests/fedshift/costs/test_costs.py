@@ -59,7 +59,7 @@ def test_two_views_are_two_forward_passes() -> None:
     assert classifier.step_flops == 2 * 16 * (forwards + 2 * FORWARDS["head"])
 
 
-def test_the_phases_of_a_local_round_are_told_apart() -> None:
+def test_the_phases_of_a_local_round_are_distinguished() -> None:
     (result,) = costs_of("fedseproto", "train.epochs=3", "method.phase1_epochs=1")
     first, second = result.steps
     assert (first.epochs, second.epochs) == (1, 2)
@@ -161,14 +161,14 @@ def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fail
     assert "[1/2] fedprox\n" in err and "[2/2] fedavg\n" in err and "node 0" in err
 
 
-def test_answers_that_were_not_used_are_told() -> None:
+def test_unused_answers_are_reported() -> None:
     """The two nodes' weights change by 0.0041 and 0.0046 of their norm in the first round."""
     table = command.run(["fedavg", "nodes=2", "rounds=1", "federation.max_update=0.0044", *QUICK])
     assert [result.refused for result in table.costs] == [1]
     assert "fedavg: answers of nodes that were not used (see the log lines above): 1" in table.markdown()
 
 
-def test_another_network_is_told() -> None:
+def test_another_network_is_reported() -> None:
     result = command.run(["fedavg", "fedbn", "nodes=2", "rounds=2", *QUICK])
     assert "fedbn: parameters and FLOPs are those of the network cnn_bn" in " ".join(result.text().split())
 
@@ -187,7 +187,7 @@ def table(costs: list[Costs], paper: str = "f2dc.table4") -> Table:
     return Table(resolve({"experiment": "f2dc-pacs"}), 10, costs, "a machine", [], paper_costs.table_of(paper))
 
 
-def test_a_papers_costs_stand_beside_ours_in_its_units_with_multiples_of_fedavgs() -> None:
+def test_a_papers_costs_stand_next_to_ours_in_its_units_with_multiples_of_fedavgs() -> None:
     """Ten nodes that send 5 million parameters: 5.00e7; 200 MB; 3e11 FLOPs, 30e10. Printed: 16.46 / 16.31 = 1.01."""
     costs = [
         cost("fedavg", {}, 5_000_000, 200_000_000, 300_000_000_000, 8.0),

@@ -1,4 +1,4 @@
-"""A node's owner puts its personal parts on: from the shelf as the node keeps it, onto what the server gave."""
+"""A node's owner puts its personal parts on: from its state store, onto what the server gave."""
 
 from pathlib import Path
 from typing import Any
@@ -128,7 +128,7 @@ def test_what_cannot_be_put_together(fedbn: tuple[RunConfig, Arrays, list[str]],
     assert "exists already" in message_of(node="node-1")
 
 
-def test_a_damaged_shelf_is_told(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
+def test_a_damaged_store_is_named(fedbn: tuple[RunConfig, Arrays, list[str]], state: Path, tmp_path: Path) -> None:
     config, shared, own = fedbn
     model = shared_model(config, shared, tmp_path / "shared", origin())
     remember({MODEL_PART + name: array for name, array in weights(config, own, 2).items()}, 3)

@@ -159,7 +159,7 @@ def test_a_file_that_is_no_image_does_not_stop_the_others(model: Path, pictures:
     assert line.startswith(f"error: {pictures / '3' / 'broken.png'}: cannot be read")
 
 
-def test_mistakes_are_told_in_a_line(model: Path, pictures: Path, tmp_path: Path, fedshift: Command) -> None:
+def test_mistakes_are_reported_in_a_line(model: Path, pictures: Path, tmp_path: Path, fedshift: Command) -> None:
     (tmp_path / "empty").mkdir()
     broken = tmp_path / "broken.png"
     broken.write_text("no image")

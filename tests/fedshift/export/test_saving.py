@@ -130,8 +130,8 @@ def test_a_program_gives_what_the_network_gives(form: Form, fedavg: Run, tmp_pat
 def test_a_node_is_classified_by_its_own_batchnorm(fedbn: Run, tmp_path: Path) -> None:
     folder, result = saving.save(Wanted(fedbn.folder, "safetensors", node=2, output=tmp_path / "model"))
     shared = load_file(fedbn.folder / "checkpoint" / "weights-00001.safetensors")
-    (shelf,) = (fedbn.folder / "checkpoint" / "nodes" / "node-2").iterdir()
-    own = {name.removeprefix("model/"): array for name, array in load_file(shelf).items()}
+    (store,) = (fedbn.folder / "checkpoint" / "nodes" / "node-2").iterdir()
+    own = {name.removeprefix("model/"): array for name, array in load_file(store).items()}
     kept = load_file(folder / "model.safetensors")
     assert kept.keys() == shared.keys() | own.keys()
     assert all(np.array_equal(array, (shared | own)[name]) for name, array in kept.items())
@@ -169,7 +169,7 @@ def test_onnx_gives_what_torch_gives(fedproto: Run, tmp_path: Path) -> None:
         assert torch.allclose(one(images), other(images), rtol=1e-4, atol=1e-4)
 
 
-def test_onnx_without_its_packages_is_told(fedavg: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx_without_its_packages_is_reported(fedavg: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(programs, "ONNX_NEEDS", ("onnx", "no_such_package"))
     result = refusal_of(FedShiftError, saving.save, Wanted(fedavg.folder, "onnx", output=tmp_path / "model"))
     assert result == "onnx needs no_such_package: pip install 'fedshift[onnx]'"
@@ -228,7 +228,7 @@ def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) ->
         ("fedavg", "adapt.name=finetune", "adapt.name=finetune"),
     ],
 )
-def test_what_is_made_anew_for_each_score_is_told(method: str, options: str, reason: str) -> None:
+def test_what_is_made_anew_for_each_score_is_reported(method: str, options: str, reason: str) -> None:
     config = resolve({"method": method, "set": options})
     assert reason in refusal_of(ConfigError, saving._before_a_score, config, False)
     assert saving._before_a_score(config, True) == reason
@@ -364,7 +364,7 @@ def test_a_run_folder_that_was_damaged(fedavg: Run, tmp_path: Path) -> None:
     assert "cannot be read" in refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
 
 
-def test_personal_parts_that_are_gone_are_told(fedbn: Run, tmp_path: Path) -> None:
+def test_personal_parts_that_are_gone_are_reported(fedbn: Run, tmp_path: Path) -> None:
     copy = shutil.copytree(fedbn.folder, tmp_path / "copy")
     shutil.rmtree(copy / "checkpoint" / "nodes" / "node-1")
     result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors", node=1))
@@ -453,7 +453,7 @@ def test_every_form_has_a_file() -> None:
     assert set(forms.FILES) == set(get_args(Form)) == set(forms.FORMS)
 
 
-def test_what_lies_beside_a_saved_model_is_left_alone(fedavg: Run, tmp_path: Path) -> None:
+def test_what_lies_next_to_a_saved_model_is_left_alone(fedavg: Run, tmp_path: Path) -> None:
     """A folder of that name may be anybody's, another save to the same place among them."""
     existing = tmp_path / "results.part"
     existing.mkdir()

@@ -26,7 +26,7 @@ def advice_for(nodes: int, images: float, more: str = "") -> str:
     return advice.faster_inline(resolve({"experiment": "handwritten", "set": f"{MANY} {more}"}), nodes, images)
 
 
-def test_many_clients_with_a_small_network_and_few_images_are_told_of_it() -> None:
+def test_many_clients_with_a_small_network_and_few_images_get_a_hint() -> None:
     line = advice_for(1000, 35.6)
     assert line.startswith("hint: 50 clients a round, each with a small network and 36 images to pass, wait for")
     assert "engine=inline would be much faster" in line

@@ -184,7 +184,7 @@ def test_a_nodes_name_stays_in_the_folder(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_superlink_is_told_all_three_files_and_to_ask_for_keys(made: Credentials) -> None:
+def test_the_superlink_gets_all_three_files_and_asks_for_keys(made: Credentials) -> None:
     options = made.superlink_options()
     assert options[-1] == "--enable-supernode-auth"
     assert "--insecure" not in options
@@ -250,7 +250,7 @@ def test_a_superlink_is_secure_or_says_that_it_is_not(
     ]
 
 
-def test_the_demo_is_secure_unless_told_otherwise(
+def test_the_demo_is_secure_unless_asked_otherwise(
     refusal_for: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     requests: list[bool] = []

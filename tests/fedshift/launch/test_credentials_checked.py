@@ -147,7 +147,7 @@ def test_a_key_of_another_user(made: Credentials, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(("days", "warns"), [(29, True), (31, False)])
-def test_a_certificate_that_expires_soon_is_told(
+def test_a_certificate_that_expires_soon_is_reported(
     made: Credentials, days: int, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

@@ -36,7 +36,7 @@ def report(capsys: pytest.CaptureFixture[str], name: str, *arguments: str, code:
     return result
 
 
-def test_everything_that_is_there_is_told(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_everything_that_is_there_is_reported(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(images / "west" / "test" / "bar")
     (images / "empty").mkdir()
     page = report(capsys, "folders", f"data-dir={images}", code=1)
@@ -104,7 +104,7 @@ def test_images_that_state_a_turn_are_counted(images: Path, capsys: pytest.Captu
     assert line.replace("ignored; dataset.exif=apply applies it", "followed") in capsys.readouterr().out
 
 
-def test_links_that_lead_nowhere_are_told_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_links_that_lead_nowhere_are_reported_with_the_remedy(images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path in (images / "south" / "bar").glob("*.jpg"):
         path.unlink()
         path.symlink_to("../../.git/annex/objects/ab/cd/MD5E-s1--0.jpg/MD5E-s1--0.jpg")

@@ -56,7 +56,7 @@ def test_it_shows_and_renews_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> No
     assert content["machine"]["cores"] >= 1 and content["versions"]["flwr"].startswith("1.4")
 
 
-def test_a_problem_is_told_with_what_to_do_and_makes_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_problem_is_reported_with_what_to_do_and_makes_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnostics, "problems", lambda: [Problem("it is broken", "mend it")])
     monkeypatch.setenv(node_precision.ASKED, "hardware")
     shown = CliRunner().invoke(cli.app, ["doctor"])

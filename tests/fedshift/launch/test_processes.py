@@ -113,7 +113,7 @@ def test_a_later_process_with_the_number_of_one_that_ended_is_another() -> None:
     assert not processes.is_running("")
 
 
-def test_the_local_superlink_of_plain_flwr_run_is_told(tmp_path: Path) -> None:
+def test_the_local_superlink_of_plain_flwr_run_is_reported(tmp_path: Path) -> None:
     link = tmp_path / "flower-superlink"
     link.write_text("import time; time.sleep(1000)")
     process = subprocess.Popen([sys.executable, str(link), "--simulation"])

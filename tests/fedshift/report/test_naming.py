@@ -52,7 +52,7 @@ def test_a_name_keeps_off_points_and_lines_and_stays_in_the_figure() -> None:
         assert figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1
 
 
-def test_the_nearest_place_is_beside_the_point() -> None:
+def test_the_nearest_place_is_next_to_the_point() -> None:
     axes, _ = shown([(1.0, 90.0, "alone")], [(2.0, 80.0)], [])
     (name,) = axes.texts
     assert isinstance(name, Annotation) and name.xyann == (5.0, 0.0) and name.arrowprops is None

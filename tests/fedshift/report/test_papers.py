@@ -393,7 +393,7 @@ def test_many_classes_and_rounds() -> None:
         assert ">class 344<" not in panels.variance_by_class(np.linspace(0, 1, 345), classes).svg
 
 
-def test_features_that_are_not_finite_are_told(i2pfl: Run) -> None:
+def test_features_that_are_not_finite_are_reported(i2pfl: Run) -> None:
     seen = Seen(np.full((9, 2), np.nan), np.zeros(9, np.int64), np.zeros(9, np.int64))
     record = reading.read(i2pfl.folder)
     look = papers._Look(record, predictions.Sight(), record.config, record.nodes[0], False, {})

@@ -259,7 +259,7 @@ def test_the_same_run_gives_the_same_page(copied: Run) -> None:
 
 
 @pytest.mark.long
-def test_a_sample_of_the_test_images_is_told(copied: Run) -> None:
+def test_a_sample_of_the_test_images_is_reported(copied: Run) -> None:
     page = report(copied.folder, "images=30")
     assert "scan: on 30 of 90 test images" in page.text
     assert numbers(copied.folder)["domains"]["scan"]["scored"] == 30
@@ -627,7 +627,7 @@ def test_folders_that_are_none(copied: Run, tmp_path: Path) -> None:
         command.run(copied.folder, [])
 
 
-def test_an_error_is_told_in_a_line(copied: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_is_reported_in_a_line(copied: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("of ours")
 
@@ -651,7 +651,7 @@ def test_a_report_never_fails_a_run(
         assert f"fedshift report {finished.folder}" in said
 
 
-def test_a_run_ends_with_its_report_unless_it_is_told_not_to(
+def test_a_run_ends_with_its_report_unless_it_is_switched_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = []

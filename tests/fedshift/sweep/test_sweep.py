@@ -248,7 +248,7 @@ def test_a_sweep_file_with_other_content_is_damaged(
     assert played.states() == ["finished"]
 
 
-def test_results_without_their_time_are_told(played: Played) -> None:
+def test_results_without_their_time_are_reported(played: Played) -> None:
     played.sweep("seed=0")
     (file,) = played.folder.glob("*/results.json")
     file.write_text('{"avg": 1.0}')
@@ -297,7 +297,9 @@ def test_only_what_the_grid_varies_may_differ_in_the_table(
     assert compared.calls[-1][-1] is different
 
 
-def test_a_failed_run_is_tried_again_at_the_end_and_told(played: Played, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_run_is_tried_again_at_the_end_and_reported(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
     played.fate(0, "fail")
     played.sweep("seed=0,1")
     assert played.started == ["0 new", "1 new", "0 resumed"]
@@ -339,7 +341,7 @@ def test_a_run_that_is_killed_is_continued(played: Played) -> None:
     assert len(list(played.folder.glob("run-*"))) == 1
 
 
-def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_told(
+def test_a_run_that_cannot_be_continued_is_begun_anew_and_that_is_reported(
     played: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
     played.fate(0, "fail", "refuse")

@@ -104,7 +104,7 @@ def test_a_failed_trial_counts_and_is_never_the_best(tmp_path: Path) -> None:
     assert made.next() == 1
 
 
-def test_a_store_that_is_damaged_is_told(tmp_path: Path) -> None:
+def test_a_store_that_is_damaged_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").write_bytes(b"\x00\x01 nonsense\n{}\n")
     with pytest.raises(ConfigError, match=r"store is damaged: .*; remove it"):
         Store(tmp_path / "store")

@@ -349,7 +349,7 @@ def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: 
     assert "fedavg: none of its 1 trials was better on validation images than its own values" in capsys.readouterr().out
 
 
-def test_trials_on_other_images_than_others_are_named_beside_the_table(
+def test_trials_on_other_images_than_others_are_named_next_to_the_table(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     content = json.loads((searches.home / "config.json").read_text())

@@ -651,7 +651,7 @@ def test_unknown_method_under_methods(tmp_path: Path) -> None:
     assert "i2pfl" in message
 
 
-def test_a_section_that_lacks_much_is_still_told_in_two_lines(tmp_path: Path) -> None:
+def test_a_section_that_lacks_much_is_still_reported_in_two_lines(tmp_path: Path) -> None:
     assert "train" in refusal({"experiment": written(tmp_path, train={})})
 
 

@@ -191,7 +191,7 @@ def shown_for(error: FedShiftError) -> str:
     return err.getvalue()
 
 
-def check_told(message: str) -> None:
+def check_message(message: str) -> None:
     """Check that a message is a few lines that fit on a screen and do nothing to it."""
     lines = message.rstrip("\n").split("\n")
     assert message.startswith("error: "), message[:MOST_LINE]
@@ -200,7 +200,9 @@ def check_told(message: str) -> None:
 
 
 @pytest.mark.parametrize("part", [pytest.param(i, marks=[] if i % 4 == 0 else pytest.mark.long) for i in range(PARTS)])
-def test_whatever_is_written_resolves_or_is_told(part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatever_is_written_resolves_or_is_reported(
+    part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     rng, keys = random.Random(part), words()
     refused = 0
@@ -209,7 +211,7 @@ def test_whatever_is_written_resolves_or_is_told(part: int, tmp_path: Path, monk
         try:
             message = tried(given)
             if message:
-                check_told(message)
+                check_message(message)
         except BaseException as error:
             requested = shlex.join(given.arguments)[:3000]
             pytest.fail(
@@ -230,7 +232,7 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
 def refusal(*arguments: str, **flat: Any) -> str:
     """Return with which line `fedshift run` refuses its arguments."""
     message = tried(Case("", list(arguments), flat))
-    check_told(message)
+    check_message(message)
     return message
 
 
@@ -365,7 +367,7 @@ def test_a_configuration_from_elsewhere(layers: Any) -> None:
     given = complete | layers if isinstance(layers, dict) and layers else layers
     with pytest.raises(ConfigError) as caught:
         validating.validate(given)
-    check_told(shown_for(caught.value))
+    check_message(shown_for(caught.value))
 
 
 @pytest.mark.parametrize(
@@ -472,5 +474,5 @@ def test_no_command_answers_a_mistake_with_a_traceback(
     assert stopped.value.code == 1
     out, err = capsys.readouterr()
     assert out == ""
-    check_told(err)
+    check_message(err)
     assert list(tmp_path.iterdir()) == []

@@ -92,7 +92,7 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
         ({"set": STATED + " dataset.labels=/etc/passwd"}, "dataset.labels: '/etc/passwd'; allowed"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(hospital: str, flat: dict[str, Any], reason: str) -> None:
+def test_what_is_wrong_is_reported_in_a_line(hospital: str, flat: dict[str, Any], reason: str) -> None:
     message = refusal(**{"experiment": hospital} | flat)
     assert reason in message and "\n" not in message, message
 
@@ -113,7 +113,7 @@ def test_a_server_cannot_make_a_node_read_another_file(hospital: str) -> None:
     refusal_of(ConfigError, from_json, sent.model_dump_json())
 
 
-def test_a_data_dir_that_is_not_there_is_told(hospital: str, data: Path) -> None:
+def test_a_data_dir_that_is_not_there_is_reported(hospital: str, data: Path) -> None:
     result = refusal_of(DataError, resolve, {"experiment": hospital, "data-dir": str(data / "no")})
     assert "does not exist" in result
 

@@ -53,7 +53,7 @@ def test_with_next_to_no_noise_each_update_is_the_clipped_one(run_inline: Inline
             assert cut[name].dtype == np.float32
 
 
-def test_the_noise_has_the_deviation_that_is_told_and_differs_between_nodes(run_inline: InlineRun) -> None:
+def test_the_noise_has_the_deviation_that_is_reported_and_differs_between_nodes(run_inline: InlineRun) -> None:
     heard: list[Any] = []
     cfg = PrivacyConfig(name="local-dp", clipping_norm=0.5, epsilon=2.0)
     run = run_inline(rounds=1, set=f"{PRIVATE} privacy.epsilon=2", grid=spy(heard))
@@ -65,7 +65,7 @@ def test_the_noise_has_the_deviation_that_is_told_and_differs_between_nodes(run_
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
-def test_neither_losses_nor_knowledge_travel_beside_the_noise(run_inline: InlineRun, capsys: Any) -> None:
+def test_neither_losses_nor_knowledge_travel_next_to_the_noise(run_inline: InlineRun, capsys: Any) -> None:
     heard: list[Any] = []
     run = run_inline(rounds=1, set=f"{PRIVATE} privacy.epsilon=100", grid=spy(heard))
     for _, _, reply in heard:

@@ -88,7 +88,7 @@ def test_what_an_experiment_says_of_a_recipe_reaches_its_sections() -> None:
     assert over.modules[0]["lambda1"] == 0.3
 
 
-def test_unknown_parameters_are_told_with_those_there_are() -> None:
+def test_unknown_parameters_are_reported_with_those_there_are() -> None:
     with pytest.raises(ConfigError, match=r"unknown key method\.gamma for method 'f2dc'; there are aggregation, alpha"):
         resolve({"method": "f2dc", "set": "method.gamma=1"})
     with pytest.raises(ConfigError, match=r"modules\.f2dc\.sigma: Input should be greater than 0"):

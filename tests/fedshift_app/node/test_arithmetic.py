@@ -131,7 +131,7 @@ def test_nothing_is_measured_where_the_run_says_how_nodes_compute(said: str, mea
     assert measured.works == []
 
 
-def test_a_machine_may_be_told_what_to_take(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_may_be_configured(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
     config = resolve({})
     for requested, expected in (("hardware", setup.precision.by_hardware(CPU)), ("bf16/nchw", "bf16/nchw")):
         monkeypatch.setenv(node_precision.ASKED, requested)

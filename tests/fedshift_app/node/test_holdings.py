@@ -151,7 +151,7 @@ def test_a_run_that_is_tested_on_whole_domains_trains_as_any_other(run_inline: I
     assert domain["final"] != split["final"]
 
 
-def test_whole_domains_of_a_held_out_domain_are_read_and_told(pacs: Path) -> None:
+def test_whole_domains_of_a_held_out_domain_are_read_and_reported(pacs: Path) -> None:
     text = "allocation.counts=any allocation.held_out=[sketch] dataset.size=32"
     for test_on, splits in (("split", {"test"}), ("domain", {"train", "test"})):
         cfg = config(f"{text} allocation.test_on={test_on}", experiment="f2dc-pacs", **{"data-dir": str(pacs)})
@@ -305,7 +305,7 @@ def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monk
     assert sorted(calls) == ["scan", "sketch", "street", "texture"]
 
 
-def test_a_held_out_domain_is_told_with_its_number_of_test_images() -> None:
+def test_a_held_out_domain_is_reported_with_its_number_of_test_images() -> None:
     cfg = config("allocation.held_out=[street]")
     assert node_data.unheld_tests(cfg, place(cfg, 0)) == {"street": 90}
     assert node_data.unheld_tests(config(""), place(config(""), 0)) == {}

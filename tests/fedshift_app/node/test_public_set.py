@@ -117,7 +117,7 @@ def test_a_real_nodes_copy_is_what_simulated_nodes_have(tmp_path: Path) -> None:
     assert public_set(cfg, real("scan", folders[0].path)).sha256 != wanted.sha256
 
 
-def test_a_real_node_without_a_copy_is_told_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_real_node_without_a_copy_is_reported_where_it_was_looked_for(tmp_path: Path) -> None:
     cfg = config("dataset.public=0.1")
     result = refusal_of(DataError, public_set, cfg, real("scan", tmp_path))
     assert "neither public_train.npz nor public/train/<class>/" in result

@@ -131,7 +131,7 @@ def test_training_tells_what_is_configured_as_it_is(given: str, more: Any, why: 
 
 @pytest.mark.parametrize("images", [1, 2, 999, 1001, 10**6, True, "1000", None])
 @pytest.mark.parametrize("given", ["", DP, "evaluate.bn=[averaged,retaken]", "evaluate.bn=[averaged,own]"])
-def test_statistics_are_told_of_as_many_images_as_configured(images: Any, given: str, real: Any) -> None:
+def test_statistics_are_reported_of_as_many_images_as_configured(images: Any, given: str, real: Any) -> None:
     bn = "model.bn=local" if given == DP else ""
     node = real(f"{BN} {bn} {given}")
     why = node.refused("evaluate", take_statistics=True, bn_images=images)

@@ -143,7 +143,7 @@ def test_a_run_of_an_earlier_version_goes_on_by_hardware(
     assert resolve({"experiment": str(before.folder / "config.yaml")}).train.arithmetic == "hardware"
 
 
-def test_what_is_asked_beside_a_kept_run(machine: Any, run_inline: InlineRun, tmp_path: Path) -> None:
+def test_what_is_asked_next_to_a_kept_run(machine: Any, run_inline: InlineRun, tmp_path: Path) -> None:
     machine(NCHW)
     run = run_inline(nodes=2, rounds=1, set=SHORT)
     file = str(run.folder / "config.yaml")

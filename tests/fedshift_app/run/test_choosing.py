@@ -223,12 +223,12 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
 
 def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted([3, 1, 1, 1, 2], monkeypatch)
-    told_to = f"{PARTS} allocation.share=0.05 model.name=cnn_bn server.optimizer=fedavgm"
-    run = start(tmp_path / "run", method="fedbn", rounds=5, set=told_to)
+    settings = f"{PARTS} allocation.share=0.05 model.name=cnn_bn server.optimizer=fedavgm"
+    run = start(tmp_path / "run", method="fedbn", rounds=5, set=settings)
     assert run.results["chosen_round"]["round"] == 1
     assert "stopped_early" not in run.results
     assert checkpoints.rounds(run.folder / "checkpoint") == [5, 4, 2, 1]
-    first = start(tmp_path / "first", method="fedbn", rounds=1, set=told_to)
+    first = start(tmp_path / "first", method="fedbn", rounds=1, set=settings)
     for index in range(NODES):
         (of_run, of_first) = (one.folder / f"checkpoint/nodes/node-{index}" for one in (run, first))
         assert StateStore(of_run, (1,)).recall()[0] == 1
@@ -236,7 +236,7 @@ def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypa
         assert len(list(of_run.iterdir())) == 2
 
 
-def test_a_chosen_round_that_is_damaged_is_told(
+def test_a_chosen_round_that_is_damaged_is_reported(
     tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripted([3, 1], monkeypatch)

@@ -115,7 +115,7 @@ def with_figures(**changes: Any) -> dict[str, Any]:
     return results(figures=fields | {"overall": {"n": 2090, **short}}, **changes)
 
 
-def test_table_has_figures_beside_the_accuracies_and_how_many_images_there_are() -> None:
+def test_table_has_figures_next_to_the_accuracies_and_how_many_images_there_are() -> None:
     text = table(with_figures())
     assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0", "81.0", "80.0", "2000"]
     assert row(text, "usps")[-3:] == ["missing"] * 3 and row(text, "AVG")[-2:] == ["81.0", "80.0"]

@@ -56,7 +56,7 @@ def test_figures_are_those_of_scikit_learn(classes: int, scale: float) -> None:
 
 @pytest.mark.parametrize("classes", [2, 10])
 @pytest.mark.parametrize("scale", [0.01, 1.0, 5.0])
-def test_auc_is_the_exact_one_within_the_bound_that_is_told(classes: int, scale: float) -> None:
+def test_auc_is_the_exact_one_within_the_bound_that_is_reported(classes: int, scale: float) -> None:
     logits, y = drawn(classes, 3000, scale)
     log_p = logits.double().log_softmax(dim=1)
     odds = (log_p - (-log_p.expm1()).log()).numpy()

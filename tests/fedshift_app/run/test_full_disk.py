@@ -168,7 +168,7 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
 
 
 @pytest.mark.long
-def test_a_report_that_cannot_be_written_is_told_and_the_run_is_finished(
+def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
     tmp_path: Path, failing: Failing, few_figures: None, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     arguments = [word for word in ARGUMENTS if word != "report=false"]
@@ -274,7 +274,7 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
     assert not (tmp_path / "runs").exists()
 
 
-def test_little_room_is_told_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
     needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000)
@@ -343,7 +343,7 @@ def test_a_kill_while_the_report_is_written(
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("file", ["status.json", "results.json"])
-def test_a_kill_beside_the_checkpoints(file: str, stage: str, tmp_path: Path, kill_at: KillAt) -> None:
+def test_a_kill_next_to_the_checkpoints(file: str, stage: str, tmp_path: Path, kill_at: KillAt) -> None:
     """A run is finished if and only if ``results.json`` is there, and what is said of it agrees."""
     with kill_at(file, stage):
         start(tmp_path, rounds=1, set=SHORT)

@@ -50,7 +50,7 @@ def test_a_node_has_its_memory_of_each_round_that_is_kept(
     trained: set[int], last: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whichever rounds it trained in: what it would have remembered, had the run ended there."""
-    folder = tmp_path_factory.mktemp("shelf") / "node-0"
+    folder = tmp_path_factory.mktemp("store") / "node-0"
     for number in sorted(trained):
         if number <= last:
             StateStore(folder).remember(number, {"round": np.array(number)})
@@ -152,7 +152,7 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
 
 
-def test_a_finished_run_is_told_with_the_file_by_which_it_counts_as_finished(whole_fedcode: Run) -> None:
+def test_a_finished_run_is_reported_with_the_file_by_which_it_counts_as_finished(whole_fedcode: Run) -> None:
     message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_fedcode.folder), "round": 4}, 4)
     results = whole_fedcode.folder / "results.json"
     assert message.splitlines() == [

@@ -66,7 +66,7 @@ def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep:
 def test_a_node_has_its_private_parts_of_each(
     trained: set[int], rounds: set[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = tmp_path_factory.mktemp("shelf") / "node-0"
+    folder = tmp_path_factory.mktemp("store") / "node-0"
     for number in sorted(trained):
         done = tuple(r for r in rounds if r < number)  # as sent with the round's message
         StateStore(folder, chosen=done).remember(number, {"round": np.array(number)})

@@ -82,7 +82,7 @@ def test_any_text_becomes_one_bounded_line(text: str) -> None:
     assert all(letter.isprintable() or letter == "\n" for letter in message)
 
 
-def test_an_exception_is_told_without_its_traceback() -> None:
+def test_an_exception_is_reported_without_its_traceback() -> None:
     try:
         raise RuntimeError("a\x1b[2Jb" * 1000)
     except RuntimeError:
@@ -103,7 +103,7 @@ def test_of_flower_only_warnings_are_kept(tmp_path: Path) -> None:
     ]
 
 
-def test_a_disk_that_fails_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_disk_that_fails_is_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = logging.getLogger("fedshift")
     with logs.written_to(tmp_path / "gone"):
         log.warning("first")

@@ -112,7 +112,7 @@ def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_
 
 
 @pytest.mark.long
-def test_all_a_run_can_tell_is_told_after_it_was_resumed(tmp_path: Path, kill_at: KillAt) -> None:
+def test_all_of_a_run_is_reported_after_it_was_resumed(tmp_path: Path, kill_at: KillAt) -> None:
     """Client models, validation parts, sampled test images, other ways to score, nodes that are left out."""
     settings = (
         f"{SHORT} allocation.validation_fraction=0.2 evaluate.fraction=0.5 images.eval_batch=4 "
@@ -323,7 +323,7 @@ def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
     assert "node 1 (texture) has other images than before: now 36, before 37" in refusal(interrupted)
 
 
-def test_other_versions_are_told(interrupted: Path, capsys: Any) -> None:
+def test_other_versions_are_reported(interrupted: Path, capsys: Any) -> None:
     file = only(interrupted) / "config.yaml"
     file.write_text(file.read_text().replace(f"flwr: {version('flwr')}", "flwr: 1.40.0"))
     resume(interrupted)

@@ -120,7 +120,7 @@ def test_missing_domain_is_not_zero() -> None:
     assert result["final"] == {"a": 90.0, "b": None, "c": None}
 
 
-def test_nothing_was_told() -> None:
+def test_nothing_was_reported() -> None:
     result = summary(history({"a": None, "b": None}))
     assert result["domains"] == {"a": None, "b": None}
     assert result["missing"] == ["a", "b"]

@@ -95,7 +95,7 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
     assert status.read(folder)["full_rounds"] == 3
 
 
-def test_waiting_for_nodes_is_told_with_who_is_there(tmp_path: Path) -> None:
+def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None:
     nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i, shared_test=False) for i in range(3)]
     folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], seconds=1.0)
     lock = Lock(tmp_path / LOCK_FILE)
@@ -157,7 +157,7 @@ def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
     Lock(path).release()
 
 
-def test_a_full_disk_is_told_once_and_ends_no_run(
+def test_a_full_disk_is_reported_once_and_ends_no_run(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write = atomic_io.write_atomically
@@ -192,7 +192,7 @@ def test_what_nodes_said_moves_no_cursor_and_fills_no_screen() -> None:
     ("content", "problem"),
     [(None, "has no status.json"), ("{", "cannot read"), ("[]", "is not what a run writes"), ("{}", "it lacks state")],
 )
-def test_what_cannot_be_told_is_told(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_what_cannot_be_said_is_reported(tmp_path: Path, content: str | None, problem: str) -> None:
     if content is not None:
         (tmp_path / status.FILE).write_text(content)
     with pytest.raises(ConfigError, match=problem):
@@ -264,7 +264,7 @@ def test_a_site_is_asked_by_flowers_own_commands(
     ("text", "problem"),
     [('{"success": false, "error-message": "no\\nconnection"}', "list clinic: no connection"), ("Usage", "Usage")],
 )
-def test_an_error_of_flwr_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
+def test_an_error_of_flwr_is_reported_in_a_line(monkeypatch: pytest.MonkeyPatch, text: str, problem: str) -> None:
     answer(monkeypatch, text)
     with pytest.raises(FederationError, match=problem):
         site_status.read("clinic")

@@ -62,7 +62,7 @@ def test_the_event_file_says_what_metrics_jsonl_says(run_inline: InlineRun) -> N
     assert len(list((run.folder / tracking.FOLDER).iterdir())) == 1
 
 
-def test_hyperparameters_are_told(run_inline: InlineRun) -> None:
+def test_hyperparameters_are_reported(run_inline: InlineRun) -> None:
     run = run_inline(rounds=1, seed=3, tracking="tensorboard", set=f"{SHORT} train.lr=0.02")
     events = EventAccumulator(str(run.folder / tracking.FOLDER)).Reload()
     content = events.SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
@@ -112,7 +112,7 @@ def test_what_is_unknown_or_not_finite_is_not_drawn() -> None:
     assert shown.keys() == {"bytes/up", "bytes/down", "seconds"}
 
 
-def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_reported_once_and_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result: list[str] = []
     monkeypatch.setattr(tracker_base.log, "warning", lambda text, *values: result.append(text % values))
     (tmp_path / tracking.FOLDER).write_text("in the way")
@@ -123,7 +123,7 @@ def test_a_failure_is_told_once_and_costs_no_run(tmp_path: Path, monkeypatch: py
     assert result[0].startswith("tracking: TensorBoard gets no more rounds: FileExistsError: ")
 
 
-def test_not_installed_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_installed_is_reported_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'tracking=tensorboard.*pip install "fedshift\[tracking\]"'):
         resolve({"tracking": "tensorboard"})

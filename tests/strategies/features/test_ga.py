@@ -39,7 +39,7 @@ def run(
     collected = []
     for server_round, by_node in enumerate(numbers, start=1):
         made._training = Training(server_round, made.roster.nodes, len(by_node), ArrayRecord())
-        collected.append(made.node_weights([update(i, told_of) for i, told_of in by_node.items()]))
+        collected.append(made.node_weights([update(i, gaps) for i, gaps in by_node.items()]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}
         assert {*made.moments} == {ga.NODES, ga.WEIGHTS, ga.LAST, ga.OWN}
     return collected

@@ -99,7 +99,7 @@ def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old
     assert grid.questions == 3
 
 
-def test_another_node_that_asks_for_a_taken_place_waits_and_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
     roster = gathered(grid)
     grid.nodes[7] = ("street", 0)
@@ -229,7 +229,7 @@ def test_too_few_nodes_end_in_an_error_with_the_numbers() -> None:
         gathered(FakeGrid(n5=("scan", 0), n6=("texture", 1)), at_least=3)
 
 
-def test_problems_before_the_first_round_are_told_each_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_problems_before_the_first_round_are_reported_each_once(caplog: pytest.LogCaptureFixture) -> None:
     nodes: dict[str, Any] = {"n5": "no images", "n6": "no images", "n7": ("scan", 0), "n8": "bad labels"}
     with pytest.raises(FederationError) as caught:
         gathered(FakeGrid(**nodes), engine="simulation")

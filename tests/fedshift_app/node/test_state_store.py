@@ -41,13 +41,13 @@ def place(partition_id: int = 2, data_dir: str = "/data/a") -> Place:
 MEMORY = {"model/head.weight": np.arange(6, dtype=np.float32).reshape(2, 3), "model/batches": np.asarray(7)}
 
 
-def shelf(where: Place | None = None, run: str = RUN, **more: Any) -> StateStore:
+def store(where: Place | None = None, run: str = RUN, **more: Any) -> StateStore:
     return state_store.store_for(RunHeader("deployment", "{}", run_id=run, **more), where or place())
 
 
 def test_what_is_remembered_comes_back_with_its_types() -> None:
-    shelf().remember(3, MEMORY)
-    server_round, result = shelf().recall()
+    store().remember(3, MEMORY)
+    server_round, result = store().recall()
     assert server_round == 3
     assert result.keys() == MEMORY.keys()
     for name, array in MEMORY.items():
@@ -57,25 +57,25 @@ def test_what_is_remembered_comes_back_with_its_types() -> None:
 
 def test_a_node_that_trains_again_does_so_from_what_it_had_before_that_round() -> None:
     for server_round in (1, 3):
-        shelf().remember(server_round, MEMORY | {"of": np.asarray(server_round)})
-    assert [shelf().recall(before)[0] for before in (1, 2, 3, 4, None)] == [0, 1, 1, 3, 3]
-    assert int(shelf().recall(3)[1]["of"]) == 1
+        store().remember(server_round, MEMORY | {"of": np.asarray(server_round)})
+    assert [store().recall(before)[0] for before in (1, 2, 3, 4, None)] == [0, 1, 1, 3, 3]
+    assert int(store().recall(3)[1]["of"]) == 1
 
 
 def test_other_nodes_and_other_runs_have_nothing() -> None:
-    shelf().remember(1, MEMORY)
-    assert shelf(run="b" * 32).recall() == (0, {})
-    assert shelf(place(partition_id=3)).recall() == (0, {})
+    store().remember(1, MEMORY)
+    assert store(run="b" * 32).recall() == (0, {})
+    assert store(place(partition_id=3)).recall() == (0, {})
 
 
 def test_a_node_without_a_number_goes_by_its_folder() -> None:
-    shelf(place(-1, "/data/a")).remember(1, MEMORY)
-    assert shelf(place(-1, "/data/a")).recall()[1].keys() == MEMORY.keys()
-    assert shelf(place(-1, "/data/b")).recall() == (0, {})
+    store(place(-1, "/data/a")).remember(1, MEMORY)
+    assert store(place(-1, "/data/a")).recall()[1].keys() == MEMORY.keys()
+    assert store(place(-1, "/data/b")).recall() == (0, {})
 
 
 def test_nothing_to_remember_writes_nothing() -> None:
-    shelf().remember(1, {})
+    store().remember(1, {})
     assert not state_store.state_dir().exists()
 
 
@@ -84,43 +84,43 @@ def run_folders() -> list[Path]:
 
 
 def test_a_server_that_names_further_runs_does_not_make_a_node_forget() -> None:
-    shelf().remember(7, MEMORY)
+    store().remember(7, MEMORY)
     for run in range(20):
-        shelf(run=f"{run:032x}").remember(1, MEMORY)
-    assert shelf().recall()[0] == 7
+        store(run=f"{run:032x}").remember(1, MEMORY)
+    assert store().recall()[0] == 7
     assert len(run_folders()) == 21
 
 
 def test_runs_that_nothing_was_written_to_for_long_are_removed_but_for_the_last() -> None:
     for run in range(6):
-        shelf(run=f"{run:032x}").remember(1, MEMORY)
+        store(run=f"{run:032x}").remember(1, MEMORY)
     now = time.time()
     for age, folder in enumerate(reversed(run_folders())):  # the first is the oldest
         at = now - 86_400 * (state_store.KEEP_DAYS + 1 + age)
         os.utime(folder, (at, at))
-    shelf(run="a" * 32).remember(1, MEMORY)
+    store(run="a" * 32).remember(1, MEMORY)
     assert [folder.name[-1] for folder in run_folders()] == ["3", "4", "5", "a"]
-    shelf(run="b" * 32).remember(1, MEMORY)  # now there are three newer ones than the fourth
+    store(run="b" * 32).remember(1, MEMORY)  # now there are three newer ones than the fourth
     assert [folder.name[-1] for folder in run_folders()] == ["4", "5", "a", "b"]
 
 
 def test_where_the_share_of_the_disk_is_full_a_new_run_is_refused_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    shelf().remember(1, MEMORY)
+    store().remember(1, MEMORY)
     monkeypatch.setattr(state_store, "MOST_BYTES", 10)
     with pytest.raises(FedShiftError, match=r"takes no new run\nremove the folders of runs that are over: .*/run-\*"):
-        shelf(run="b" * 32).remember(1, MEMORY)
-    shelf().remember(2, MEMORY)
-    assert shelf().recall()[0] == 2 and len(run_folders()) == 1
+        store(run="b" * 32).remember(1, MEMORY)
+    store().remember(2, MEMORY)
+    assert store().recall()[0] == 2 and len(run_folders()) == 1
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
 def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
     before = os.umask(umask)
     try:
-        shelf().remember(3, MEMORY)
-        folder = shelf().folder
+        store().remember(3, MEMORY)
+        folder = store().folder
         assert folder is not None
         node_payload.write(folder, MEMORY, private=True)
     finally:
@@ -133,24 +133,24 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
 
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:
-    shelf().remember(11, MEMORY)
+    store().remember(11, MEMORY)
     file = next(state_store.state_dir().rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
-        shelf().recall()
+        store().recall()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
-        shelf().remember(1, MEMORY)
+        store().remember(1, MEMORY)
 
 
 @pytest.mark.parametrize("run_id", ["", "../../etc", "A" * 32])
 def test_the_servers_name_of_the_run_cannot_lead_elsewhere(run_id: str) -> None:
     with pytest.raises(FedShiftError, match="expected 32 hexadecimal digits"):
-        shelf(run=run_id)
+        store(run=run_id)
 
 
 def test_a_real_node_takes_no_part_in_a_simulation() -> None:
@@ -161,7 +161,7 @@ def test_a_real_node_takes_no_part_in_a_simulation() -> None:
 
 def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
     def after(*resumed_after: int) -> StateStore:
-        return shelf(resumed_after=tuple(resumed_after))
+        return store(resumed_after=tuple(resumed_after))
 
     def memory(value: float) -> dict[str, Any]:
         return {"x": np.array([value])}
