@@ -32,7 +32,7 @@ from fedshift_core.registry import Method
 NAME, LABEL = "fedmlp", "fedmlp (approximation)"
 WHY = registry.get(NAME).approximation
 FOLDERS = f"-{NAME}-approximation-seed"  # in the names of its run folders
-TOLD = f"{NAME} is an approximation of its paper's method: {WHY}"
+NOTICE = f"{NAME} is an approximation of its paper's method: {WHY}"
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04"
 
 
@@ -75,26 +75,26 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
     for name, run in runs.items():
         said = name == NAME
         log = "".join(json.loads(line)["message"] for line in (run.folder / "log.jsonl").read_text().splitlines())
-        assert (TOLD in log and f"handwritten: {LABEL} on handwritten" in log) == said
+        assert (NOTICE in log and f"handwritten: {LABEL} on handwritten" in log) == said
         assert run.results.get("approximation") == (WHY if said else None)
         assert run.results["method"] == name
         assert (LABEL in console.table(run.results)) == said
         assert json.loads((run.folder / "status.json").read_text())["method"] == (LABEL if said else name)
         assert ("approximation" in run.folder.name) == said and (not said or FOLDERS in run.folder.name)
-    assert TOLD in server_app.describe(resolve({"method": NAME}), "inline", [])
+    assert NOTICE in server_app.describe(resolve({"method": NAME}), "inline", [])
 
 
 def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
     table = compare([run.folder for run in runs.values()])
     assert [row.label for row in table.numbers.rows] == ["fedavg", LABEL]
-    assert TOLD in table.numbers.notes
+    assert NOTICE in table.numbers.notes
     for text in (table.text(), table.markdown(), table.html()):
         assert LABEL in text
     assert [row["row"] for row in csv.DictReader(io.StringIO(table.csv()))] == ["fedavg", LABEL]
     content = json.loads(table.json())
     assert [(row["row"], row["method"]) for row in content["rows"]] == [("fedavg", "fedavg"), (LABEL, NAME)]
-    assert TOLD in content["notes"]
-    assert TOLD not in compare([runs["fedavg"].folder]).numbers.notes
+    assert NOTICE in content["notes"]
+    assert NOTICE not in compare([runs["fedavg"].folder]).numbers.notes
 
 
 def test_the_report(runs: dict[str, Run]) -> None:
@@ -124,7 +124,7 @@ def test_a_dry_run() -> None:
         ended = CliRunner().invoke(cli.app, requests)
         assert ended.exit_code == 0, ended.output
         _, _, result = ended.output.partition("\nestimate\n")
-        assert (TOLD in " ".join(result.split())) == (name == NAME)
+        assert (NOTICE in " ".join(result.split())) == (name == NAME)
 
 
 def test_a_run_scored_again(runs: dict[str, Run], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

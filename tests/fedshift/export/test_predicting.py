@@ -27,13 +27,13 @@ ORIGIN = Origin(
     experiment="e", dataset="handwritten", server_round=1, rounds=1, nodes=2, seed=0, engine="inline", run_id="",
     versions={},
 )  # fmt: skip
-TOLD = {"parts": "global", "node": "", "site": "", "before": "", "measured": None, "origin": ORIGIN}
+DETAILS = {"parts": "global", "node": "", "site": "", "before": "", "measured": None, "origin": ORIGIN}
 
 
 def model_of(folder: Path, network: str, options: str = "") -> Path:
     config = resolve({"set": f"model.name={network} {options}"})
     state = scorer.bare_client(config, config.model).model.state_dict()
-    saving.write(folder, config, {name: t.numpy() for name, t in state.items()}, "safetensors", TOLD)
+    saving.write(folder, config, {name: t.numpy() for name, t in state.items()}, "safetensors", DETAILS)
     return folder
 
 

@@ -33,7 +33,7 @@ def text_of(status: dict[str, Any], rounds: list[dict[str, Any]], width: int = 8
     return file.getvalue()
 
 
-TOLD = {
+STATUS = {
     "method": "i2pfl", "experiment": "handwritten", "round": 3, "rounds": 9, "state": "training", "answered": 2,
     "asked": 8, "seconds_left": 84.0,
 }  # fmt: skip
@@ -54,18 +54,18 @@ def test_sparklines() -> None:
 
 def test_the_picture_has_domains_where_it_stands_and_the_time_left() -> None:
     rounds = [line(1, scan=10.0, street=20.0), line(2), line(3, 0.25, scan=30.0, street=10.0)]
-    rows = text_of(TOLD, rounds).splitlines()
+    rows = text_of(STATUS, rounds).splitlines()
     assert rows[0].startswith("i2pfl on handwritten  round 3 of 9, training: 2 of 8 answered  left 1:24")
     cells = {row.split()[0]: row.split()[1:] for row in rows if row.strip()}
     assert cells["scan"] == ["30.0", "30.0", "▁█"] and cells["street"] == ["10.0", "20.0", "█▁"]
     assert cells["AVG"][:2] == ["20.0", "20.0"] and cells["loss"] == ["0.250", "██▁"]
-    assert "left 1:24" in text_of(TOLD, [], width=120) and text_of({}, []).strip() == ""
-    narrow = text_of(TOLD, [line(1, **{f"d{i}": 1.0 for i in range(50)})], width=40, height=20)
+    assert "left 1:24" in text_of(STATUS, [], width=120) and text_of({}, []).strip() == ""
+    narrow = text_of(STATUS, [line(1, **{f"d{i}": 1.0 for i in range(50)})], width=40, height=20)
     assert len(narrow.splitlines()) <= 20 and "and 42 more" in narrow and max(map(len, narrow.splitlines())) <= 40
 
 
 def test_names_are_no_markup() -> None:
-    assert "[bold]x" in text_of(TOLD, [line(1, **{"[bold]x": 1.0, "\x1b[2J": 2.0})])
+    assert "[bold]x" in text_of(STATUS, [line(1, **{"[bold]x": 1.0, "\x1b[2J": 2.0})])
 
 
 def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_what_a_run_writes_is_read_as_it_grows(tmp_path: Path) -> None:
     folder.mkdir()
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(folder)}))
     watched.look()
-    (folder / "status.json").write_text(json.dumps(TOLD))
+    (folder / "status.json").write_text(json.dumps(STATUS))
     metrics = folder / "metrics.jsonl"
     metrics.write_text(json.dumps(line(1, a=1.0)) + "\n" + '{"round": 2, "acc')
     watched.look()
@@ -131,7 +131,7 @@ def test_the_table_is_drawn_while_a_run_goes_on(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.delenv("FEDSHIFT_LOG", raising=False)
     (tmp_path / "status").write_text(json.dumps({"run_folder": str(tmp_path)}))
-    (tmp_path / "status.json").write_text(json.dumps(TOLD))
+    (tmp_path / "status.json").write_text(json.dumps(STATUS))
     (tmp_path / "metrics.jsonl").write_text(json.dumps(line(1, scan=12.5)) + "\n")
     with progress_table.screen() as screen:
         screen.watch(tmp_path / "status")

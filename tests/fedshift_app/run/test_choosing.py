@@ -223,12 +223,12 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
 
 def test_the_chosen_round_keeps_the_nodes_private_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     scripted([3, 1, 1, 1, 2], monkeypatch)
-    settings = f"{PARTS} allocation.share=0.05 model.name=cnn_bn server.optimizer=fedavgm"
-    run = start(tmp_path / "run", method="fedbn", rounds=5, set=settings)
+    requested = f"{PARTS} allocation.share=0.05 model.name=cnn_bn server.optimizer=fedavgm"
+    run = start(tmp_path / "run", method="fedbn", rounds=5, set=requested)
     assert run.results["chosen_round"]["round"] == 1
     assert "stopped_early" not in run.results
     assert checkpoints.rounds(run.folder / "checkpoint") == [5, 4, 2, 1]
-    first = start(tmp_path / "first", method="fedbn", rounds=1, set=settings)
+    first = start(tmp_path / "first", method="fedbn", rounds=1, set=requested)
     for index in range(NODES):
         (of_run, of_first) = (one.folder / f"checkpoint/nodes/node-{index}" for one in (run, first))
         assert StateStore(of_run, (1,)).recall()[0] == 1

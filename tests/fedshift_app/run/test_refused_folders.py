@@ -16,7 +16,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run import resuming, status
 from fedshift_core.errors import ConfigError
 
-TOLD: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
+CONFIG: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
 STATUS: dict[str, Any] = {
     "state": "completed", "engine": "inline", "experiment": "handwritten", "method": "fedavg", "pid": 1, "host": "x",
     "round": 1, "rounds": 1, "since": "now", "updated": "now", "full_rounds": 1, "asked": 4, "answered": 4,
@@ -26,7 +26,7 @@ STATUS: dict[str, Any] = {
 
 def folder_with(where: Path, **changes: Any) -> Path:
     """Write a run folder with changes to what its ``config.yaml`` says."""
-    content = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
+    content = CONFIG | {"resolved": resolve({}).model_dump(mode="json")} | changes
     (where / "config.yaml").write_text(yaml.safe_dump(content))
     return where
 
@@ -74,7 +74,7 @@ def test_a_sweep_leaves_a_damaged_run_out(tmp_path: Path, capsys: pytest.Capture
 
 @pytest.mark.parametrize("changes", [{"versions": 5}, {"engine": [1]}, {"resolved": {"method": {"name": []}}}])
 def test_kept_results_may_be_anybodys(changes: dict[str, Any], tmp_path: Path) -> None:
-    result = TOLD | {"resolved": resolve({}).model_dump(mode="json")} | changes
+    result = CONFIG | {"resolved": resolve({}).model_dump(mode="json")} | changes
     results = {
         "method": "fedavg", "dataset": "handwritten", "seed": 0, "evaluated": "global model", "averaged_rounds": 1,
         "domains": {"scan": 1.0}, "final": {"scan": 1.0}, "best_test": {"round": 1, "domains": {}}, "nodes": [],

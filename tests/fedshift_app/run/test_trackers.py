@@ -15,7 +15,12 @@ import pytest
 from fedshift_app.run import tracker_base, trackers, tracking
 from strategies.federation.context import RoundResult
 
-TOLD = {"experiment": "mine", "train": {"lr": 0.1, "clip": None}, "allocation": {"counts": {"a": 2}}, "tracking": ["x"]}
+SETTINGS = {
+    "experiment": "mine",
+    "train": {"lr": 0.1, "clip": None},
+    "allocation": {"counts": {"a": 2}},
+    "tracking": ["x"],
+}
 
 
 def result(server_round: int, accuracy: float) -> RoundResult:
@@ -40,7 +45,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def begin(name: Any, folder: Path, history: list[RoundResult], run_id: str = "run1") -> tracker_base.Tracker:
     folder.mkdir(exist_ok=True)
-    return tracking.tracker((name,), folder, run_id, TOLD, history)
+    return tracking.tracker((name,), folder, run_id, SETTINGS, history)
 
 
 def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(

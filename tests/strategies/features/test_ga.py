@@ -21,7 +21,7 @@ from strategies.federation import checks
 from strategies.federation.roster import Roster
 from strategies.federation.updates import Update
 
-Told = dict[int, tuple[float, float]]  # by node: how the received and its own model do
+Gaps = dict[int, tuple[float, float]]  # by node: how the received and its own model do
 
 
 def update(index: int, numbers: tuple[float, float] | None) -> Update:
@@ -30,7 +30,7 @@ def update(index: int, numbers: tuple[float, float] | None) -> Update:
 
 
 def run(
-    monkeypatch: pytest.MonkeyPatch, nodes: int, numbers: list[Told], rounds: int, **rule: Any
+    monkeypatch: pytest.MonkeyPatch, nodes: int, numbers: list[Gaps], rounds: int, **rule: Any
 ) -> list[list[float]]:
     """Return the weights of each round by the strategy itself, which hands what it keeps from round to round."""
     monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(nodes)]))
@@ -45,7 +45,7 @@ def run(
     return collected
 
 
-def slow(nodes: int, numbers: list[Told], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
+def slow(nodes: int, numbers: list[Gaps], rounds: int, step: float, centred: bool, sign: int) -> list[list[float]]:
     """The rounds once more, with plain lists: refine after a round when the next one tells how the average did."""
     a = [1 / nodes] * nodes
     collected = []
@@ -75,7 +75,7 @@ rounds_told = st.lists(
 
 @given(numbers=rounds_told, step=st.floats(0, 3), centred=st.booleans(), gap=st.sampled_from(["loss", "accuracy"]))
 @settings(deadline=None, max_examples=60)
-def test_rounds_against_the_slow_version(numbers: list[Told], step: float, centred: bool, gap: str) -> None:
+def test_rounds_against_the_slow_version(numbers: list[Gaps], step: float, centred: bool, gap: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         result = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)
     wanted = slow(5, numbers, 6, step, centred, 1 if gap == "loss" else -1)
@@ -85,7 +85,7 @@ def test_rounds_against_the_slow_version(numbers: list[Told], step: float, centr
 
 def test_two_rounds_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Own losses 0.1 each; the average has 0.5, 0.2 and 0.2: gaps 0.4, 0.1, 0.1, their mean and the largest 0.2."""
-    result: list[Told] = [{0: (9, 0.1), 1: (9, 0.1), 2: (9, 0.1)}, {0: (0.5, 0), 1: (0.2, 0), 2: (0.2, 0)}]
+    result: list[Gaps] = [{0: (9, 0.1), 1: (9, 0.1), 2: (9, 0.1)}, {0: (0.5, 0), 1: (0.2, 0), 2: (0.2, 0)}]
     first, second = run(monkeypatch, 3, result, 10, gap_step=0.3)
     assert first == [pytest.approx(1 / 3)] * 3
     step = 0.3 / 3
@@ -97,16 +97,16 @@ def test_two_rounds_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("gap", ["loss", "accuracy"])
 def test_who_loses_by_the_average_gains_weight(gap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     worse, better = ((1.0, 0.2), (0.2, 0.9))[gap == "accuracy"], ((0.2, 0.2), (0.9, 0.9))[gap == "accuracy"]
-    result: list[Told] = [{0: (0, worse[1]), 1: (0, better[1])}, {0: (worse[0], 0), 1: (better[0], 0)}]
+    result: list[Gaps] = [{0: (0, worse[1]), 1: (0, better[1])}, {0: (worse[0], 0), 1: (better[0], 0)}]
     first, second = run(monkeypatch, 2, result, 4, gap=gap)
     assert first == [0.5, 0.5]
     assert second[0] > 0.5
 
 
 def test_no_gap_at_all_no_step_and_a_node_that_comes_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    even: list[Told] = [{0: (1, 1), 1: (1, 1)}] * 3
+    even: list[Gaps] = [{0: (1, 1), 1: (1, 1)}] * 3
     assert run(monkeypatch, 2, even, 3) == [[0.5, 0.5]] * 3  # the largest gap is 0
-    odd: list[Told] = [{0: (1, 1), 1: (1, 1)}, {0: (3, 1), 1: (1, 1)}]
+    odd: list[Gaps] = [{0: (1, 1), 1: (1, 1)}, {0: (3, 1), 1: (1, 1)}]
     assert run(monkeypatch, 2, odd, 3, gap_step=0) == [[0.5, 0.5]] * 2
     rule = AggregationConfig(weights="ga")
     _, kept = ga.weigh(rule, [update(i, (1, 1)) for i in (0, 1)], [0, 1], {}, 1, 9)
