@@ -47,8 +47,8 @@ def levels_of(encoder: nn.Module, who: str) -> tuple[nn.Module, ...]:
     if levels is None:
         raise ConfigError(
             f"{who}: the network does not tell its feature levels; allowed are a row of layers with nn.ReLU and "
-            "max-pooling (cnn, cnn_bn, cnn2, cnn3), resnet10, resnet18, torchvision's ResNets, or an encoder with the "
-            "method feature_levels"
+            "max-pooling (cnn, cnn_bn, cnn2, cnn3), resnet10, resnet18, torchvision's ResNets, timm's networks "
+            "in stages that end in activations, or an encoder with the method feature_levels"
         )
     return levels
 

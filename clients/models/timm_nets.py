@@ -1,16 +1,19 @@
 """``timm:NAME``: networks of PyTorch Image Models, an optional extra (``fedshift[timm]``)."""
 
 import functools
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
 from clients.models.libraries import Library, LibraryEncoder, passed, refusing, without_weights
 from clients.models.stages import Stages
+from clients.models.timm_stages import Cut, cut, modules
 from fedshift_core.errors import ConfigError
 
 PREFIX = "timm:"
 COMMON_SIZE = 224
+_FILES = ("model.safetensors", "pytorch_model.bin")  # of weights, on the hub
 
 
 def library() -> Any:
@@ -40,6 +43,22 @@ def pretrained(name: str) -> dict[str, Tensor]:
     return dict(made.state_dict())
 
 
+def fetched() -> list[str]:
+    """Return the networks whose weights are in the cache of Hugging Face's hub, with their tags; none without timm."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:
+        return []
+    files = Path(constants.HF_HUB_CACHE).glob("models--timm--*/snapshots/*/*.*")
+    return sorted({PREFIX + file.parts[-4].rpartition("--")[2] for file in files if file.name in _FILES})
+
+
+def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return mean and std with which timm's weights of a network were trained; None if it does not say."""
+    config = _config(name)
+    return (tuple(config.mean), tuple(config.std)) if config.mean and config.std else None
+
+
 class TimmEncoder(LibraryEncoder):
     """A network of timm without its classifier."""
 
@@ -53,20 +72,39 @@ class TimmEncoder(LibraryEncoder):
             return without_weights(lambda: _made(self.name.removeprefix(PREFIX), size))
 
     def feature_stages(self) -> Stages | None:
-        """Return one stage, up to the last map, if that is (B, C, H, W). Timm hides where maps shrink on the way."""
-        name = self.name.removeprefix(PREFIX)
+        """Return its stages by timm's ``feature_info``, the stem with the first, or one for the whole network.
+
+        It is one where the network is no row of modules, and None where the last map is not (B, C, H, W).
+        """
         body: Any = self.body
-        shape = _last_map(name)
-        if len(shape) != 4 or shape[1] != body.num_features or shape[2] != shape[3]:
+        width, at = _maps(self.name.removeprefix(PREFIX))
+        if at is not None:
+            return Stages(tuple(modules(body, names) for names in at.stages), at.widths, body.forward_head)
+        return Stages((body.forward_features,), (width,), body.forward_head) if width else None
+
+    def feature_levels(self) -> tuple[nn.Module, ...] | None:
+        """Return the last activation of the stem, if any, and of each stage; None where a stage has none.
+
+        In a ResNet it follows the sum of the last block; where a block ends without one it is inside (``timm_stages``).
+        """
+        at = _maps(self.name.removeprefix(PREFIX))[1]
+        if at is None or at.levels is None:
             return None
-        return Stages((body.forward_features,), (shape[1],), body.forward_head)
+        try:
+            return tuple(self.body.get_submodule(name) for name in at.levels)
+        except AttributeError:  # another layer is in the place of one that had it inside (model.bn=group)
+            return None
 
 
 @functools.cache
-def _last_map(name: str) -> tuple[int, ...]:
+def _maps(name: str) -> tuple[int, Cut | None]:
+    """Return the width of the last map, 0 if it is not (B, C, H, W), and where the network is cut."""
     size = _own_size(name)
     outline: Any = without_weights(lambda: _made(name, size))
-    return tuple(passed(outline.forward_features, size, outline).shape)
+    shape = tuple(passed(outline.forward_features, size, outline).shape)
+    if len(shape) != 4 or shape[1] != outline.num_features or shape[2] != shape[3]:
+        return 0, None
+    return shape[1], cut(outline, size)
 
 
 def _made(name: str, size: int) -> nn.Module:
