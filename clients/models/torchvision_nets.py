@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,21 @@ def pretrained(name: str) -> dict[str, Tensor]:
     except (AttributeError, ValueError):
         raise ConfigError(f"model.download: torchvision has no weights of {name}") from None
     return dict(weights.get_state_dict(progress=False, check_hash=True))
+
+
+def fetched() -> list[str]:
+    """Return the networks whose default weights are in torch's cache."""
+    folder = Path(torch.hub.get_dir()) / "checkpoints"
+    names = models.list_models(module=models)
+    weights = {name: models.get_model_weights(name).DEFAULT for name in names}
+    return [PREFIX + name for name in names if (folder / weights[name].url.rpartition("/")[2]).is_file()]
+
+
+def normalisation(name: str) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Return mean and std with which torchvision's default weights were trained; None if it does not say."""
+    transforms = models.get_model_weights(name).DEFAULT.transforms()
+    mean, std = getattr(transforms, "mean", None), getattr(transforms, "std", None)
+    return (tuple(mean), tuple(std)) if mean and std else None
 
 
 class TorchvisionEncoder(LibraryEncoder):

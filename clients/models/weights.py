@@ -140,6 +140,42 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     return Fitted({key: _checked(key, tensor, state[key], file) for key, tensor in named.items()}, tuple(left_out))
 
 
+def in_order(model: SplitModel, given: Mapping[str, Tensor], size: int, file: str) -> dict[str, Tensor]:
+    """Return tensors that have names of their own by those of the network's library: in its order, the head last.
+
+    Counters of BatchNorm may be missing from the file.
+
+    Args:
+        model: With its initial weights.
+        given: In the order of the library's state dict.
+        size: Of the images, in pixels.
+        file: Where they are from, for messages.
+
+    Raises:
+        ConfigError: With the first whose shape differs, or if there are too few.
+    """
+    encoder = model.encoder
+    assert isinstance(encoder, LibraryEncoder)  # weights of a package name a library's network
+    counted = any(key.endswith(COUNTER) for key in given)
+    wanted = {
+        key: tuple(tensor.shape)
+        for key, tensor in encoder.outline(size).state_dict().items()
+        if counted or not key.endswith(COUNTER)
+    }
+    which = f"model.weights: {shown(file, _MOST_PATH)}"
+    if len(given) < len(wanted):
+        raise ConfigError(f"{which} has {len(given)} arrays, {encoder.name} has {len(wanted)} before its head")
+    for place, ((key, tensor), (name, shape)) in enumerate(zip(given.items(), wanted.items(), strict=False), 1):
+        if tuple(tensor.shape) != shape:
+            raise ConfigError(
+                f"{which}: array {place}, {shown(key, _MOST_NAME)}, has shape {tuple(tensor.shape)}, but "
+                f"{shown(name, _MOST_NAME)} of {encoder.name} has {shape}"
+            )
+    rest = list(given)[len(wanted) :]
+    names = [*wanted, *(f"{encoder.head}.{key.rpartition('.')[2]}" for key in rest)]
+    return dict(zip(names, given.values(), strict=True))
+
+
 def _our_names(model: SplitModel, given: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """Return tensors by our names, and what of a library's file is set aside."""
     encoder, state = model.encoder, model.state_dict()

