@@ -101,7 +101,8 @@ def _maps(name: str) -> tuple[int, Cut | None]:
     """Return the width of the last map, 0 if it is not (B, C, H, W), and where the network is cut."""
     size = _own_size(name)
     outline: Any = without_weights(lambda: _made(name, size))
-    shape = tuple(passed(outline.forward_features, size, outline).shape)
+    last: object = passed(outline.forward_features, size, outline)
+    shape = tuple(last.shape) if isinstance(last, Tensor) else ()  # crossvit: tokens of each scale, in a list
     if len(shape) != 4 or shape[1] != outline.num_features or shape[2] != shape[3]:
         return 0, None
     return shape[1], cut(outline, size)
