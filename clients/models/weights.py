@@ -152,10 +152,11 @@ def in_order(model: SplitModel, given: Mapping[str, Tensor], size: int, file: st
         file: Where they are from, for messages.
 
     Raises:
-        ConfigError: With the first whose shape differs, or if there are too few.
+        ConfigError: With the first whose shape differs, or if there are too few, or the network is of no library.
     """
     encoder = model.encoder
-    assert isinstance(encoder, LibraryEncoder)  # weights of a package name a library's network
+    if not isinstance(encoder, LibraryEncoder):
+        raise ConfigError(f"model.weights={file} is in a library's order, but the network is of no library")
     counted = any(key.endswith(COUNTER) for key in given)
     wanted = {
         key: tuple(tensor.shape)

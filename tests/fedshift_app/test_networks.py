@@ -352,6 +352,15 @@ def test_methods_of_prototypes_and_maps_run_on_a_librarys_network(run_inline: In
         assert not [path for path in run.folder.rglob("*") if ":" in path.name]
 
 
+@pytest.mark.long
+def test_methods_of_maps_and_levels_run_on_timms_stages(run_inline: InlineRun) -> None:
+    pytest.importorskip("timm", reason="timm is not installed")
+    timm = SHORT.replace(NETWORK, "timm:mobilenetv3_small_050")
+    for method, more in (("f2dc", " modules.f2dc.insert_after=[3,4]"), ("fedrcl", ""), ("fedcode", "")):
+        run = run_inline(rounds=1, method=method, set=f"{timm}{more}")
+        assert np.isfinite(list(run.rounds[0]["losses"].values())).all()
+
+
 def test_a_saved_model_has_the_frozen_parts(weights: Path, run_inline: InlineRun, tmp_path: Path) -> None:
     """It names no file of the machine that it was trained on."""
     run = run_inline(rounds=1, set=f"{SHORT} model.weights={weights} model.freeze=encoder")
