@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from sklearn.metrics import roc_auc_score
 
-from clients.training.counting import count
-from fedshift_app.run import figures
+from clients.features.figures import count
+from strategies.features import figures
 
 IMAGES, RUNS = 1000, 5
 

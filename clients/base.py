@@ -10,6 +10,7 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,18 +22,16 @@ from clients.features.catalog import Features
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
-from clients.training import stopwatch
 from clients.training.eval_slices import asked_images
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
 from clients.training.node import Scores
-from clients.training.phases import Phase
+from clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P
-from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import SERVER_ROUND
 from fedshift_core.wire.scores import DomainScore
 
@@ -134,8 +133,7 @@ class DomainClient(LocalTrainer[P]):
         if adaptation is None or (self._trained_here and not adaptation.after_training):
             return self.scored(test)
         before, _ = self.score(test)
-        correct, loss_sum, times = 0, 0.0, np.zeros(len(test), np.int64)
-        counts: Counts | None = None
+        total, times = Scores(0, 0.0), np.zeros(len(test), np.int64)
         dropout = self.own_draws("dropout-adapt", self.server_round)
         with self.kept_weights(), dropout, self._predicting_by(adaptation), self._labels_withheld():
             for places in adaptation.adapt(self, test.x):
@@ -143,13 +141,11 @@ class DomainClient(LocalTrainer[P]):
                     self.start_pass()  # with the model as it is adapted
                 complete = len(places) == len(test) and bool((places[:-1] < places[1:]).all())
                 part = test if complete else test.select(places)
-                scores = self.scored(part)
-                correct, loss_sum = correct + scores.correct, loss_sum + scores.loss_sum
-                counts = scores.counts if counts is None or scores.counts is None else counts + scores.counts
+                total += self.scored(part)
                 np.add.at(times, places, 1)
         if not (times == 1).all():
             raise RuntimeError(f"{type(adaptation).__name__} must have each test image scored once")
-        return Scores(correct, loss_sum, {adaptation.before: before}, counts)
+        return replace(total, others={adaptation.before: before})
 
     @contextmanager
     def _labels_withheld(self) -> Iterator[None]:
@@ -203,15 +199,15 @@ class DomainClient(LocalTrainer[P]):
         self.take(parameters)
         metrics = self.features.before_training(self, config)
         phases = self._prepare_round(server_round)
-        self.watch.lap(stopwatch.PROTOTYPES)
+        self.passed(PROTOTYPES)
         with self.own_draws("dropout", server_round):
             terms = self._train(server_round, phases)
         self._trained_here = True
         self._contribution = self.finish_round(server_round)
-        self.watch.lap(stopwatch.PROTOTYPES)
+        self.passed(PROTOTYPES)
         self._keep_private()
         metrics |= terms | self.features.after_training(self, config)
-        self.watch.lap(stopwatch.EVALUATION)
+        self.passed(EVALUATION)
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -237,7 +233,7 @@ class DomainClient(LocalTrainer[P]):
                     loss, images = loss + scores.loss_sum, images + len(test)
             metrics |= self.features.on_scores(self, config)
         metrics |= self.features.after_scores(self, config)
-        self.watch.lap(stopwatch.EVALUATION)
+        self.passed(EVALUATION)
         return loss / max(images, 1), images, metrics
 
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
@@ -249,7 +245,7 @@ class DomainClient(LocalTrainer[P]):
         self._trained_here = False
         self._load(parameters)
         self.other_weights()
-        self.watch.lap(stopwatch.MESSAGES)
+        self.passed(MESSAGES)
         self.received()
 
     def contribution(self) -> Arrays:

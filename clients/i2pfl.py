@@ -23,8 +23,8 @@ from torch import Tensor
 
 from clients import losses
 from clients.losses import i2pfl as terms_of_i2pfl
-from clients.training import stopwatch
 from clients.training.batches import Batch
+from clients.training.phases import PROTOTYPES
 from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
@@ -109,7 +109,7 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         super().start_epoch(epoch)
         if self.params.augproto_scope == "class_set":
             self._stored = self._of_class_set()
-            self.watch.lap(stopwatch.PROTOTYPES)
+            self.passed(PROTOTYPES)
         if self.params.augproto_scope == "epoch" and self._running is not None:
             self._stored = self._running
         self._running = None

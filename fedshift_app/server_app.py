@@ -39,13 +39,12 @@ from fedshift_app.run import (
     initial_model,
     logs,
     model_selection,
-    profiling,
     resuming,
 )
 from fedshift_app.run import (
     precision as run_precision,
 )
-from fedshift_app.run.folder import PROFILE_FILE, SKIPPED_FILE, Past, RunFolder
+from fedshift_app.run.folder import SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
@@ -265,18 +264,18 @@ def _rounds(
             strategy.start(
                 grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
             )
-    if config.profile:
-        summary = profiling.summary((result.profile for result in folder.history), folder.writing)
-        write_atomically(folder.path / PROFILE_FILE, json.dumps(summary, indent=2) + "\n")
+    ending = folder.end()
     results = folder.finish(strategy.roster.nodes)
     try:
         chosen = results.get("chosen_round", {}).get("round", 0)
         state_store.keep_last(folder.nodes_folder, folder.resumed_after, chosen)
     except atomic_io.DiskError as error:  # the run is finished without
         console.log.warning("files that are not needed any more stay: %s", error)
-    console.log.info("%s", console.table(results), extra={"event": "finished", "round": len(folder.history)})
-    if config.profile:
-        console.log.info("%s", profiling.table(summary))
+    console.log.info(
+        "%s", console.table(results, config.features), extra={"event": "finished", "round": len(folder.history)}
+    )
+    if ending:
+        console.log.info("%s", ending)
 
 
 def _tell(status: dict[str, Any]) -> None:

@@ -57,6 +57,7 @@ class Feature:
         introduction: Likewise what a node says of itself before the first round.
         records: Records of its own, in either direction.
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
+        shows: It decides no number of a run, which may go on with it or without.
     """
 
     name: str
@@ -72,6 +73,12 @@ class Feature:
     introduction: tuple[Key, ...] = ()
     records: tuple[Key, ...] = ()
     tells: str = ""
+    shows: bool = False
+
+    @property
+    def key(self) -> str:
+        """The key of the configuration that turns it on."""
+        return self.option.partition("=")[0]
 
 
 #: The messages whose names a feature declares.
@@ -102,6 +109,7 @@ OURS = (
             Key(wire.SECONDS, "float", "seconds of a part of the node's work"),
             Key(wire.PROCESS, "int", "number of the process that worked"),
         ),
+        shows=True,
     ),
     Feature(
         "public-set", "One copy of the public images on all nodes", "dataset.public",
@@ -161,10 +169,10 @@ OURS = (
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
-        "strategies.features.figures:Figures", "clients.features.figures:FiguresOnNode",
+        "strategies.features.figures:CountedFigures", "clients.features.figures:FiguresOnNode",
         evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
         records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
-        tells="counts of test images by class, prediction and confidence",
+        tells="counts of test images by class, prediction and confidence", shows=True,
     ),
     Feature(
         "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",

@@ -31,7 +31,7 @@ class Adaptation(Parametrised[P]):
     before: ClassVar[str] = "before-adaptation"
     #: Whether the score of an image depends on no other image, so that nodes may share out a test set.
     scores_images_alone: ClassVar[bool] = False
-    #: Whether it is done, too, to a model that local training has just left (``evaluate.client_models``).
+    #: Whether it is done, too, to a model that local training has just left.
     after_training: ClassVar[bool] = True
 
     #: Whether it trains the encoder, which then must not be frozen as a whole.

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.training.inputs import ClientSetup
-from clients.training.node import Scores
+from clients.training.node import Observer, Scores
 from clients.training.statistics import Moments
-from clients.training.stopwatch import Stopwatch
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
@@ -25,7 +24,7 @@ class Client(Protocol):
 
     model: Any
     setup: ClientSetup
-    watch: Stopwatch
+    passed: Callable[[str], None]
     train_set: ImageSet
     validation_set: ImageSet | None
     own_test: ImageSet | None
@@ -61,8 +60,8 @@ class Client(Protocol):
     def scoring_by_batch(self) -> AbstractContextManager[None]:
         """Let scores go by BatchNorm's statistics of each batch."""
 
-    def counting(self) -> AbstractContextManager[None]:
-        """Let scores hold counts for the figures."""
+    def observed_by(self, make: Callable[[], Observer]) -> AbstractContextManager[None]:
+        """Let an observer of its own look on at each pass over test images."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +154,9 @@ class NodeFeature:
 
     def __init__(self, name: str, params: Params) -> None:
         self.name, self.params = name, params
+
+    def attach(self, client: Client, config: RunSettings) -> None:
+        """Begin to work with a client that has just been made."""
 
     # --- what a message may ask for ----------------------------------------------------------------
 

@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients.features.base import Client, Metrics, NodeFeature, Request, is_count
-from clients.training import statistics, stopwatch
+from clients.training import statistics
 from clients.training.arrays import view
+from clients.training.phases import EVALUATION
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.features import OURS
 from fedshift_core.limits import largest
 from fedshift_core.wire.names import (
     AVERAGED,
@@ -25,7 +27,6 @@ from fedshift_core.wire.names import (
     BN_WAYS,
     DOMAINS,
     DRAWN,
-    FIGURES,
     OWN,
     RETAKEN,
     SERVER_ROUND,
@@ -33,12 +34,12 @@ from fedshift_core.wire.names import (
     STATISTICS,
     STOPS,
     TAKE_STATISTICS,
-    VALIDATION,
 )
 from fedshift_core.wire.scores import DomainScore
 
 LEAST_STATISTICS = 2  # training images behind statistics that leave a node
-_OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, VALIDATION, FIGURES, BN_WAYS))
+_ASKED = {key.name for feature in OURS for key in feature.evaluate if not key.replaces_scores} - {BN_IMAGES}
+_OF_SCORES = frozenset((DOMAINS, DRAWN, STARTS, STOPS, *_ASKED))
 
 
 class BatchNormStatisticsOnNode(NodeFeature):
@@ -119,7 +120,7 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
     for name, layer in moments.items():
         if f"{name}.{BN_MEAN}" in shared:
             sums |= {BN_SUM + name: layer.sums.cpu().numpy(), BN_SQUARES + name: layer.squares.cpu().numpy()}
-    client.watch.lap(stopwatch.EVALUATION)
+    client.passed(EVALUATION)
     return sums, images
 
 

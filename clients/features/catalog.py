@@ -34,6 +34,11 @@ class Features:
         self._by_name = {feature.name: feature for feature in self.all}
         self._declared = {feature.name: feature for feature in self.declared}
 
+    def attach(self, client: Client, config: RunSettings) -> None:
+        """Begin to work with a client that has just been made."""
+        for feature in self.all:
+            feature.attach(client, config)
+
     def keys(self, kind: str) -> dict[str, tuple[Key, NodeFeature]]:
         """Return what a message of a kind may have in its record ``config``, with the feature whose it is."""
         return {

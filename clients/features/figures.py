@@ -1,13 +1,19 @@
-"""Counts of scored test images for the figures (``evaluate.figures``)."""
+"""Counts of scored test images, on the device: confusion, calibration, scores by class (docs/guide/figures.md)."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from clients.features.base import Client, NodeFeature, Request
 from clients.training.node import Scores
 from fedshift_core.arrays import Arrays
+from fedshift_core.wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
 from fedshift_core.wire.names import COUNTS, FIGURES
+
+CHUNK = 4096  # images that are counted together: a batch alone would cost a dozen small operations
 
 
 class FiguresOnNode(NodeFeature):
@@ -22,12 +28,82 @@ class FiguresOnNode(NodeFeature):
 
     def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Count while test images are scored."""
-        return client.counting() if request.get(FIGURES) else nullcontext()
+        return client.observed_by(lambda: Counting(client.model.num_classes)) if request.get(FIGURES) else nullcontext()
 
     def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
         """Return the counts of a domain."""
-        return {} if scores.counts is None else {COUNTS: scores.counts.arrays(domain)}
+        return {} if scores.seen is None else {COUNTS: scores.seen.arrays(domain)}
 
 
 def _word(value: bool) -> str:
     return str(value).lower()
+
+
+class Counting:
+    """Counts what a pass predicts, batch after batch."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+        self._waiting: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._images = 0
+        self._sum: Counts | None = None
+
+    def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
+        """Add a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
+        self._waiting.append((logits, predicted, y))
+        self._images += len(y)
+        if self._images >= CHUNK:
+            self._count()
+
+    def total(self) -> Counts:
+        """Return the counts of all batches."""
+        if self._waiting or self._sum is None:
+            self._count()
+        assert self._sum is not None
+        return self._sum
+
+    def _count(self) -> None:
+        if self._waiting:
+            logits, predicted, y = (torch.cat(column) for column in zip(*self._waiting, strict=True))
+        else:  # of no image
+            logits, predicted, y = torch.zeros(0, self._classes), *torch.zeros(2, 0, dtype=torch.int64)
+        counts = count(logits, predicted, y, self._classes)
+        self._sum = counts if self._sum is None else self._sum + counts
+        self._waiting, self._images = [], 0
+
+
+def count(logits: Tensor, predicted: Tensor, y: Tensor, classes: int) -> Counts:
+    """Count images.
+
+    Args:
+        logits: (N, C); what is not finite comes into some bin.
+        predicted: Predicted classes, (N,).
+        y: True classes, (N,).
+        classes: C.
+    """
+    log_p = logits.double().log_softmax(dim=1)
+    confusion = torch.bincount(y * classes + predicted, minlength=classes**2).view(classes, classes).cpu().numpy()
+    calibration = _calibration(log_p, predicted == y).cpu().numpy()
+    if classes > MOST_CLASSES:
+        return Counts(sums_of(confusion), calibration, None, None)
+    return Counts(sums_of(confusion), calibration, confusion, _scores(log_p, y, classes).cpu().numpy())
+
+
+def _calibration(log_p: Tensor, right: Tensor) -> Tensor:
+    """Return how many, how many right, and summed confidence by bin, (3, 15), float64."""
+    confidence = log_p.exp().amax(dim=1).nan_to_num()
+    place = ((confidence * CALIBRATION_BINS).ceil().long() - 1).clamp(0, CALIBRATION_BINS - 1)
+    # A product, as sums of floats by index depend on the order of a GPU's threads.
+    member = (place == torch.arange(CALIBRATION_BINS, device=place.device)[:, None]).double()
+    return torch.stack([torch.ones_like(confidence), right.double(), confidence]) @ member.T
+
+
+def _scores(log_p: Tensor, y: Tensor, classes: int) -> Tensor:
+    """Return the histograms of each class's log-odds, (2, C, B)."""
+    odds = log_p - (-log_p.expm1()).log()
+    edges = torch.from_numpy(score_edges(classes)).to(odds.device)
+    places = torch.bucketize(odds, edges) + SCORE_BINS * torch.arange(classes, device=odds.device)
+    size = classes * SCORE_BINS
+    every = torch.bincount(places.flatten(), minlength=size)
+    own = torch.bincount(places.gather(1, y[:, None]).flatten(), minlength=size)
+    return torch.stack([own, every - own]).view(2, classes, SCORE_BINS)

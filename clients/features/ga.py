@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clients.features.base import Client, Metrics, NodeFeature, Request
-from clients.training import stopwatch
+from clients.training.phases import EVALUATION
 from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 
 
@@ -37,5 +37,5 @@ def _own_score(client: Client, name: str, request: Mapping[str, Any]) -> Metrics
         return {}
     client.start_pass()
     correct, loss_sum = client.score(images)
-    client.watch.lap(stopwatch.EVALUATION)
+    client.passed(EVALUATION)
     return {name: (loss_sum if what == "loss" else correct) / len(images)}

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from clients.features.base import NodeFeature, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.features import OURS
 from fedshift_core.limits import largest
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import unpredictable
-from fedshift_core.wire.names import PROCESS, SECONDS
 
-#: Of the numbers, those that travel with a noised update: none of them depends on what the images show.
-_SAID = frozenset((PROCESS,))
+#: Of the numbers, those that travel with a noised update: they are of features that tell nothing of images.
+_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells)
 
 
 class PrivacyOnNode(NodeFeature):
@@ -39,7 +39,7 @@ class PrivacyOnNode(NodeFeature):
             return reply
         if reply.knowledge:
             raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(reply.knowledge)} would travel without noise")
-        said = {name: value for name, value in reply.metrics.items() if name in _SAID or name.startswith(SECONDS)}
+        said = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
         return Reply(noised(privacy, sent, reply.weights), {}, said)
 
 

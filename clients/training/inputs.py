@@ -18,7 +18,6 @@ class ClientSetup:
         index: The node's place in the federation; with seed and round it fixes all randomness.
         device: Where the model computes.
         rounds: Rounds of the run.
-        profile: Whether the client measures where its time goes.
     """
 
     seed: int
@@ -27,7 +26,6 @@ class ClientSetup:
     model: ModelConfig
     train: TrainConfig
     images: ImageConfig
-    profile: bool = False
     rounds: int = 1
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -18,15 +18,12 @@ from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch, cut
-from clients.training.counting import Counting
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.stopwatch import Stopwatch
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.seeding import generator, torch_seed, unpredictable
-from fedshift_core.wire.counts import Counts
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -40,13 +37,28 @@ class Scores:
         correct: Correct top-1 predictions.
         loss_sum: Cross-entropy summed over the images.
         others: Correct predictions of the same images scored in another way, by its name.
-        counts: What the figures are made of, where they are asked for.
+        seen: What an observer made of the images, where there is one; those of several sets add up.
     """
 
     correct: int
     loss_sum: float
     others: Mapping[str, int] = field(default_factory=dict)
-    counts: Counts | None = field(default=None, compare=False)
+    seen: Any = field(default=None, compare=False)
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Return the scores of both sets together, without other ways."""
+        seen = other.seen if self.seen is None else self.seen + other.seen
+        return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
+
+
+class Observer(Protocol):
+    """Looks on while images are scored."""
+
+    def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
+        """Take in a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
+
+    def total(self) -> Any:
+        """Return what it made of all batches; what several made can be added."""
 
 
 class NodeTools(NumPyClient, Parametrised[P]):
@@ -62,7 +74,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         statistics: BatchNorm's statistics that the server sent with the weights, by state-dict name; likewise.
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
-        watch: Where the time of the calls went, if ``setup.profile``.
+        passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
     """
 
     def __init__(
@@ -79,14 +91,14 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.public_set = public_set
         self.server_round = 0
         self.steps = 0
-        self.watch = Stopwatch(setup.device, on=setup.profile)
+        self.passed: Callable[[str], None] = lambda part: None
         self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
         self._private = private
         self.shared_frozen = model.frozen - private
         self.shared_names = [name for name in model.state_dict() if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
-        self._counts = False  # scores tell what the figures are made of
-        self._counting: Counting | None = None  # of the pass that goes on
+        self._observing: Callable[[], Observer | None] = lambda: None  # gives the observer of a pass
+        self._observer: Observer | None = None  # of the pass that goes on
         self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
@@ -212,27 +224,27 @@ class NodeTools(NumPyClient, Parametrised[P]):
                 predicted = logits.argmax(dim=1)
                 correct += (predicted == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
-                if self._counting is not None:
-                    self._counting.add(logits, predicted, y)
+                if self._observer is not None:
+                    self._observer.add(logits, predicted, y)
         return int(correct), float(loss_sum)
 
     def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
-        """As :meth:`score`, with what the figures are made of where the server asks for it."""
-        self._counting = counting = Counting(self.model.num_classes) if self._counts else None
+        """As :meth:`score`, with what an observer makes of it where there is one (:meth:`observed_by`)."""
+        self._observer = observer = self._observing()
         try:
             correct, loss_sum = self.score(images, predict)
         finally:
-            self._counting = None
-        return Scores(correct, loss_sum, counts=None if counting is None else counting.counts())
+            self._observer = None
+        return Scores(correct, loss_sum, seen=None if observer is None else observer.total())
 
     @contextmanager
-    def counting(self) -> Iterator[None]:
-        """Let scores hold counts for the figures."""
-        self._counts = True
+    def observed_by(self, make: Callable[[], Observer]) -> Iterator[None]:
+        """Let an observer of its own look on at each pass of :meth:`scored`."""
+        self._observing = make
         try:
             yield
         finally:
-            self._counts = False
+            self._observing = lambda: None
 
     @contextmanager
     def scoring_by_batch(self) -> Iterator[None]:

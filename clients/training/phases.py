@@ -7,7 +7,11 @@ from torch import Tensor
 
 from clients.training.batches import Batch
 from datasets.base import ImageSet
+from fedshift_core.wire.names import WORK
 
+# The parts of a node's time: reading, augmenting and normalising images; loss, gradients, optimiser step; what a method
+# does before and after local training; arrays to and from records and the model, setting up the client; evaluation.
+DATA, TRAINING, PROTOTYPES, MESSAGES, EVALUATION = WORK
 Loss = Callable[[Batch], dict[str, Tensor]]
 
 

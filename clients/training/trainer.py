@@ -8,12 +8,11 @@ from torch import Tensor
 from clients import losses
 from clients.models.networks import SplitModel, set_training
 from clients.modules.base import AllModules
-from clients.training import stopwatch
 from clients.training.batches import Batch
 from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
 from clients.training.node import NodeTools
-from clients.training.phases import Phase
+from clients.training.phases import DATA, TRAINING, Phase
 from datasets.base import ImageSet
 from fedshift_core.params import P
 from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
@@ -108,7 +107,7 @@ class LocalTrainer(NodeTools[P]):
             for epoch in range(first, first + self._phase.epochs):
                 self.start_epoch(epoch)
                 for batch in self.augmented_batches(images, size, view_count, order, *views, epoch):
-                    self.watch.lap(stopwatch.DATA)
+                    self.passed(DATA)
                     terms = self.terms_of(batch)
                     optimizer.zero_grad(set_to_none=True)
                     torch.stack(list(terms.values())).sum().backward()  # type: ignore[no-untyped-call]
@@ -120,7 +119,7 @@ class LocalTrainer(NodeTools[P]):
                         value = term.detach() * len(batch.y)
                         totals[name] = totals[name] + value if name in totals else value
                         seen[name] = seen.get(name, 0) + len(batch.y)
-                    self.watch.lap(stopwatch.TRAINING)
+                    self.passed(TRAINING)
             first += self._phase.epochs
             samples += self._phase.epochs * len(images)
         for name, parameter in self.model.named_parameters():

@@ -15,8 +15,8 @@ from fedshift.report import REPORT_FILE
 from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
 from fedshift.tables import some
-from fedshift_app.run.figures import total_images_text
 from fedshift_core.limits import MOST_NAME, plain
+from strategies.features.figures import total_images_text
 
 OPEN = 30  # the list of runs is open up to this number
 MOST_VALUES = 3  # values shown of a fact in which runs differ

@@ -14,7 +14,7 @@ from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Paired, Spread, paired, spread
 from fedshift_app.run.folder import ON_ALL
-from fedshift_app.run.scores import worst
+from fedshift_core.accuracies import worst
 from fedshift_core.errors import ConfigError
 
 AVG, STD, WORST = "AVG", "STD", "WORST"

@@ -21,15 +21,16 @@ from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, figures, initial_model
+from fedshift_app.run import checkpoints, initial_model
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.scores import mean
 from fedshift_core import atomic_io
+from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import shown
 from fedshift_core.wire.names import BN_SCORE
+from strategies.features.figures import test_images
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
@@ -332,7 +333,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
         return None
     drawn = config.shift.label_mix == "own"
     sites = {
-        domain: Site(accuracy=value, images=figures.test_images(checkpoint.nodes, domain, drawn=drawn))
+        domain: Site(accuracy=value, images=test_images(checkpoint.nodes, domain, drawn=drawn))
         for domain, value in accuracy.items()
     }
     if before:  # else whatever adapts counts as personal

@@ -22,10 +22,10 @@ from rich.text import Text
 
 from fedshift.launch import log_filter
 from fedshift_app.run import status
-from fedshift_app.run.console import coloured, duration, percent
+from fedshift_app.run.console import coloured, duration
 from fedshift_app.run.folder import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 

@@ -14,9 +14,9 @@ from fedshift.html.drawing import (  # fmt: skip
     titled,
 )
 from fedshift.report.sections import Section, Table
-from fedshift_app.run.console import percent
-from fedshift_app.run.figures import SHORT, Figures, Of
+from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
+from strategies.features.figures import SHORT, Figures, Of
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

@@ -17,8 +17,7 @@ from fedshift.html.drawing import (
     legend_above,
     shown_rounds,
 )  # fmt: skip
-from fedshift_app.run.console import percent
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.wire.names import LOSS_TERM

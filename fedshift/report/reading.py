@@ -12,14 +12,15 @@ from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
 from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement, checkpoints, config_file, figures, model_selection, resuming, summary
+from fedshift_app.run import agreement, checkpoints, config_file, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from strategies.features.figures import CountedFigures, Figures
+from strategies.features.validation import best
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -133,7 +134,7 @@ def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, A
         content = results.get("figures")
     else:
         scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
-        content = figures.kept(path, scored[-1] if scored else None)
+        content = sections.kept(path, scored[-1] if scored else None, CountedFigures)
     return None if content is None else Figures.model_validate(content)
 
 
@@ -159,13 +160,13 @@ def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | 
 def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult]:
     """Return the rounds without the scores of client models."""
     rounds = [{key: value for key, value in line.items() if key != "client_models"} for line in lines]
-    return [resuming.round_result(line, (), config) for line in rounds]
+    return [resuming.round_result(line, config) for line in rounds]
 
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 if it keeps the last."""
-    best = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
-    return 0 if best is None else best.server_round
+    kept = best(_history(lines, config)) if config.keep == model_selection.BEST else None
+    return 0 if kept is None else kept.server_round
 
 
 def _checkpoint(folder: Path, kept_round: int, command: str) -> Checkpoint | None:

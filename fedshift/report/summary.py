@@ -12,13 +12,13 @@ from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import model_selection, one_class
-from fedshift_app.run.console import percent, scored_with
-from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import lost_text
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
+from strategies.features.bn_statistics import scored_with
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``

@@ -26,6 +26,7 @@ from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from strategies.features.validation import Validation
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 
@@ -237,9 +238,8 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def _not_scored(result: RoundResult) -> RoundResult:
     """Return a round without its scores, which used other settings; the data of the chosen round stay."""
-    return replace(
-        result, accuracy={}, test_loss={}, others={}, spread={}, clients=None, profile={}
-    )  # fmt: skip
+    shown = {key: value for key, value in result.shown.items() if key == Validation.key}
+    return replace(result, accuracy={}, test_loss={}, others={}, spread={}, shown=shown)
 
 
 def done(checked: Checked, among: Sequence[Path]) -> Path | None:

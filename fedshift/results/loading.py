@@ -15,7 +15,6 @@ from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.figures import Figures
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.resuming import full_lines
 from fedshift_core.errors import ConfigError
@@ -24,6 +23,7 @@ from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED
 from fedshift_core.yaml_files import read_yaml
+from strategies.features.figures import Figures
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file

@@ -29,6 +29,7 @@ from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, resuming
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
 from fedshift_app.run.versions import versions
+from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
@@ -261,7 +262,7 @@ class Sweep:
         width = len(str(len(self.records)))
         typer.echo(
             f"[{number:>{width}}/{len(self.records)}] {record.point.label}: avg "
-            f"{console.percent(record.results()['avg'])}, {console.duration(record.seconds)}"
+            f"{percent(record.results()['avg'])}, {console.duration(record.seconds)}"
             + ("" if left is None else f"; left {console.duration(left)}")
         )
 

@@ -12,7 +12,7 @@ from fedshift.sweep.children import Child
 from fedshift.sweep.grid import Point
 from fedshift_app.run import checkpoints, model_selection, resuming, trackers
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.scoring import LAST_ROUNDS
 

@@ -28,8 +28,8 @@ from fedshift.tune.requested import Plan, Request
 from fedshift.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift.tune.trials import Going, score
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.run import console
 from fedshift_app.run.folder import CONFIG_FILE
+from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import harmless_row
 from fedshift_core.env import COMMAND
@@ -206,7 +206,7 @@ class Tuning:
                 f"{method.plan.label}: no node has a validation image; allocation.validation_fraction="
                 f"{method.plan.base.config.allocation.validation_fraction:g} of their images is less than one"
             )
-        self._end(method, COMPLETE, f"validation {console.percent(value)}", value)
+        self._end(method, COMPLETE, f"validation {percent(value)}", value)
 
     def _failed(self, method: Method, going: Going) -> None:
         assert going.child is not None
@@ -232,7 +232,7 @@ class Tuning:
         going.tidy()
         self._save()
         best = method.search.best(self.request.options.budget)
-        best_so_far = "" if best is None else f" (best {console.percent(best.validation)}, trial {best.number})"
+        best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
         budget = self.request.options.budget
         typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {outcome}{best_so_far}")
 
@@ -257,7 +257,7 @@ class Tuning:
             elif method.plan.space:
                 notes.append(
                     f"{method.plan.label}: none of its {self._ended(method)} trials was better on validation images "
-                    f"than its own values ({console.percent(best.validation)}); its one row is both"
+                    f"than its own values ({percent(best.validation)}); its one row is both"
                 )
         return chosen, [*notes, *self._other_images()]
 

@@ -32,7 +32,12 @@ def check_together(config: RunConfig) -> None:
     _check_batchnorm(config, [name for _, name in networks_of_keys])
     networks.check_model(config.model)
     _check_choosing(config)
-    _check_gaps(config)
+    validates, noise = config.allocation.validation_fraction > 0, config.privacy.name
+    for reason in (
+        config.evaluate.contradiction(), config.aggregation.contradiction(validates=validates, noise=noise),
+    ):  # fmt: skip
+        if reason:
+            raise ConfigError(reason)
     if out_of_range := [number for number in config.keep_rounds if not 1 <= number <= config.rounds]:
         with at("keep_rounds"):
             raise ConfigError(
@@ -88,8 +93,10 @@ def _check_choosing(config: RunConfig) -> None:
         ConfigError: With the keys.
     """
     patience = config.evaluate.patience
-    if not config.evaluate.test:
-        _check_without_test(config)
+    if not config.evaluate.test and not config.allocation.validation_fraction:
+        raise ConfigError(
+            "evaluate.test=false scores only validation parts: it needs allocation.validation_fraction above 0, found 0"
+        )
     if config.keep == "last" and not patience:
         return
     setting = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
@@ -100,49 +107,6 @@ def _check_choosing(config: RunConfig) -> None:
     if config.evaluate.fraction < 1:
         raise ConfigError(
             f"{setting} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be chosen"
-        )
-    if patience and config.evaluate.client_models == "last":
-        raise ConfigError(
-            f"evaluate.patience={patience} may end a run before its last {config.evaluate.last} rounds, which "
-            "evaluate.client_models=last scores; allowed are off and every"
-        )
-
-
-def _check_without_test(config: RunConfig) -> None:
-    """Refuse ``evaluate.test=false`` if nothing is scored, or if client models are scored on test images.
-
-    Raises:
-        ConfigError: With the keys.
-    """
-    if not config.allocation.validation_fraction:
-        raise ConfigError(
-            "evaluate.test=false scores only validation parts: it needs allocation.validation_fraction above 0, found 0"
-        )
-    if config.evaluate.client_models != "off":
-        raise ConfigError(
-            f"evaluate.test=false: evaluate.client_models={config.evaluate.client_models} scores test images; allowed "
-            "is off"
-        )
-
-
-def _check_gaps(config: RunConfig) -> None:
-    """Refuse generalisation gaps on missing images, or together with noise.
-
-    Raises:
-        ConfigError: With the keys.
-    """
-    rule = config.aggregation
-    if rule.weights != "ga":
-        return
-    if rule.gap_on == "validation" and not config.allocation.validation_fraction:
-        raise ConfigError(
-            "aggregation.gap_on=validation needs validation parts on the nodes: allocation.validation_fraction above "
-            "0, found 0; or set aggregation.gap_on=train"
-        )
-    if config.privacy.name != "none":
-        raise ConfigError(
-            f"privacy.name={config.privacy.name} does not go with aggregation.weights=ga: nodes report the scores "
-            "of their own models before the noise"
         )
 
 

@@ -15,7 +15,6 @@ from fedshift_core.features import FEATURES
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.registry import Method
-from fedshift_core.wire.names import RETAKEN
 
 
 def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfig) -> None:
@@ -32,16 +31,8 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
             f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
             "send only weights, see: fedshift methods --privacy"
         )
-    if evaluate.client_models != "off":
-        raise ConfigError(
-            f"privacy.name={privacy.name} needs evaluate.client_models=off, found {evaluate.client_models}: "
-            "it scores a node's model before the noise"
-        )
-    if RETAKEN in evaluate.bn:
-        raise ConfigError(
-            f"privacy.name={privacy.name} needs evaluate.bn without retaken: BatchNorm statistics would leave a node "
-            "without noise"
-        )
+    if needed := evaluate.without_noise():
+        raise ConfigError(f"privacy.name={privacy.name} {needed}")
 
 
 def check_features(privacy: PrivacyConfig, features: Sequence[Mapping[str, Any]]) -> None:

@@ -115,7 +115,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     network = own_network(config, where)
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
-    about = ClientSetup(config.seed, index, device, network, train, config.images, config.profile, config.rounds)
+    about = ClientSetup(config.seed, index, device, network, train, config.images, config.rounds)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     if not where.shared:
@@ -135,6 +135,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
         features=features.of(config.features),
         public_set=(lambda: public_set(config, where).images) if client_class.uses_public else None,
     )
+    client.features.attach(client, config)
     return client
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.options.scoring import LAST_ROUNDS
 

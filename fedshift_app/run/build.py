@@ -123,14 +123,10 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
     Raises:
         ConfigError: With the key.
     """
-    robust, optimizer = config.aggregation.robust, config.server.optimizer
-    uses = {
-        f"aggregation.robust={robust} averages": robust != "none",
-        f"server.optimizer={optimizer} needs averaged": optimizer != "none",
-        "aggregation.weights=ga needs averaged": config.aggregation.weights == "ga",
-    }
-    for use, is_used in uses.items():
-        if is_used and not shared:
+    optimizer = config.server.optimizer
+    uses = (config.aggregation.averages, "" if optimizer == "none" else f"server.optimizer={optimizer} needs averaged")
+    for use in filter(None, uses):
+        if not shared:
             raise ConfigError(
                 f"{use} weights, but the method {config.method['name']!r}, as it is configured, sends none"
             )

@@ -6,7 +6,7 @@
     checkpoint/moments-00007.safetensors    what the server's optimiser keeps, if there is any
     checkpoint/averaged-00007.safetensors   BatchNorm statistics that training continues with, where the
                                             weights have re-estimated ones (model.bn_keep)
-    checkpoint/figures-00007.json           figures of a round that ``model_selection`` keeps; not part of it
+    checkpoint/NAME-00007.json              of a round that ``model_selection`` keeps (``sections``); not part of it
     checkpoint/round-00007.json             written last: sizes and hashes of all files, the nodes, what they keep
     checkpoint/nodes/                       what simulated nodes keep to themselves (``node.state_store``)
 
@@ -29,9 +29,7 @@ from strategies.federation.roster import Node
 FORMAT = 2  # of the JSON file; 1 had no state
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
-_FILE = re.compile(
-    r"(?:round|weights|knowledge|state|moments|averaged|figures)-(\d{5,})\.(?:json|safetensors)(?:\.part)?"
-)
+_FILE = re.compile(r"[a-z_]+-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
 class Damaged(ValueError):  # noqa: N818 (a verdict, not a malfunction)

@@ -9,22 +9,20 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
-from fedshift_app.run.figures import images_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_app.run.model_selection import early_stop_text
-from fedshift_app.run.scores import mean, worst
+from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.options.scoring import last_rounds
-from fedshift_core.wire.names import AVERAGED, BN_SCORE
+from strategies.features.base import Column
+from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 LEAST_WIDTH = 6  # of a column of the final table
-#: Columns of the final table by heading: the values of the domains, of AVG and of STD.
-Columns = dict[str, tuple[Mapping[str, float | None], float | str | None, str]]
-MOST_BEFORE_FIGURES = 60  # characters of the columns of accuracies that leave room for those of figures
+MOST_BEFORE_SPARE = 60  # characters of the columns of accuracies that leave room for others
 
 
 class _Stdout(logging.Handler):
@@ -123,107 +121,49 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     return "  ".join(parts)
 
 
-def scored_with(results: Mapping[str, Any]) -> str:
-    """Return the BatchNorm statistics that a run's accuracies were scored with."""
-    return str(results.get("scored_with", AVERAGED))
+def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) -> str:
+    """Return the final table: top-1 accuracy in percent per domain, and what features show of the run.
 
-
-def table(results: dict[str, Any]) -> str:
-    """Return the final table: top-1 accuracy in percent per domain, then scores of client models if there are any."""
-    columns: Columns = {
+    Args:
+        results: Content of ``results.json``.
+        entries: The section ``features`` of the configuration.
+    """
+    columns: dict[str, Column] = {
         last_rounds(results["averaged_rounds"]): (results["domains"], results["avg"], percent(results["std"])),
         "final": (results["final"], mean(results["final"].values()), ""),
     }
     for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
-    notes = []
     if spread := results.get("spread_over_nodes"):
         columns["std over nodes"] = (spread, mean(spread.values()), "")
-    for mark, key, images in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
-        if best := results.get(key):
-            columns[f"best round ({best['round']}){mark}"] = (best["domains"], best["avg"], "")
-            partly = results.get("partly_scored_rounds", 0)
-            among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
-            notes.append(f"{mark} chosen on {images}{among}")
-    if chosen := results.get("chosen_round"):
-        notes[-1] += f"; its model is kept: {chosen['files'][0]}"
+    views = [feature.view(results) for feature in classes(entries)]
+    for view in views:
+        columns |= view.columns
+    for view in views:
+        if sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_SPARE:
+            columns |= view.spare
+    notes = [note for view in views for note in view.notes]
     if stopped := results.get("stopped_early"):
         notes.append(early_stop_text(stopped))
     if constant := results.get(one_class.KEY):
         notes += [one_class.sentence(constant), constant["advice"]]
-    counted = results.get("figures")
-    if counted and sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_FIGURES:
-        columns |= _figure_columns(counted)
-    notes[:0] = _figure_notes(results, counted)
     rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))
-    if any(name.startswith(BN_SCORE) for name in results.get("others", {})) or scored_with(results) != AVERAGED:
-        notes.insert(
-            0, f"BatchNorm statistics: {scored_with(results)}; columns bn=... show the same rounds with others"
-        )
     about = " (approximation)" if results.get("approximation") else ""
     title = (
         f"{results['method']}{about} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"
     )
     lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]
-    return "\n".join(lines + client_table(results["client_models"]) if "client_models" in results else lines)
-
-
-def _figure_columns(figures: Mapping[str, Any]) -> Columns:
-    """Return the columns of figures with their mean over the domains, and the column of test images."""
-    columns: Columns = {}
-    for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
-        by_domain = {
-            domain: None if of_domain is None else of_domain[key] for domain, of_domain in figures["domains"].items()
-        }
-        columns[name] = (by_domain, mean(by_domain.values()), "")
-    images = {
-        domain: None if of_domain is None else of_domain.get("images") or of_domain["n"]
-        for domain, of_domain in figures["domains"].items()
-    }
-    columns["images"] = (images, "", "")
-    return columns
-
-
-def _figure_notes(results: Mapping[str, Any], figures: Mapping[str, Any] | None) -> list[str]:
-    """Return the lines on the worst domain and on all test images together."""
-    notes = []
-    if least := worst(results["domains"]):
-        of_domain = figures["domains"].get(least) if figures else None
-        images = f", of {_images(of_domain)}" if of_domain else ""
-        notes.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
-    if figures and (all_of := figures["overall"]):
-        names = {
-            "accuracy": "accuracy",
-            "balanced_accuracy": "balanced",
-            "macro_f1": "macro-F1",
-            "auc": "AUC",
-            "ece": "ECE",
-        }
-        values = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names.items() if all_of[key] is not None)
-        notes.append(f"^ of round {figures['round']}; all {_images(all_of)} together: {values}")
-    return notes
-
-
-def _images(figures: Mapping[str, Any]) -> str:
-    return images_text(figures["n"], figures.get("images"), " test images")
+    for below in (table for view in views for table in view.tables):
+        lines += [*_columns(below.head, below.rows, below.below), *below.notes, ""]
+    return "\n".join(lines)
 
 
 def _cell(value: float | str | None) -> str:
     """Return an accuracy or a number as text, and text as it is."""
     return str(value) if isinstance(value, int | str) else percent(value)
-
-
-def client_table(scores: dict[str, Any]) -> list[str]:
-    """Return the lines that show the scores of the nodes' own models right after local training."""
-    rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
-    rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
-    rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
-    head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
-    reason = [f"missing: {scores['why_missing']}"] if "why_missing" in scores else []
-    return [*_columns(head, rows, below=4), *reason, ""]
 
 
 def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], below: int) -> list[str]:
@@ -239,11 +179,6 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
     return "  ".join(
         [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(others, widths[1:], strict=True))]
     ).rstrip()
-
-
-def percent(value: float | None) -> str:
-    """Return an accuracy with one digit, or ``missing``."""
-    return "missing" if value is None else f"{value:.1f}"
 
 
 def duration(seconds: float) -> str:

@@ -51,7 +51,7 @@ def needed(
     weights = sum(len(array.data) for array in initial.values())
     shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + node_bytes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
-    scores = domains * (len(nodes) if config.evaluate.client_models != "off" else 1)
+    scores = domains * config.evaluate.scorers(len(nodes))
     text_bytes = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
     sent_once = sum(array.nbytes for array in strategy.federation.model.start.values())
     # Rounds that the run is asked to keep, and the best round up to each of them.

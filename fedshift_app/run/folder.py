@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, figures, model_selection, one_class, tracking
+from fedshift_app.run import checkpoints, model_selection, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_text, summary
 from fedshift_app.run.versions import versions
@@ -30,6 +30,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
+from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 from strategies.federation.updates import decode
@@ -38,7 +39,6 @@ from strategies.federation.updates import decode
 ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
-PROFILE_FILE = "profile.json"  # only if the run measures its time
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
@@ -128,7 +128,7 @@ class RunFolder:
         self._started = time.perf_counter()
         self._weights = ArrayRecord()
         self._one_class = one_class.Watch(config)
-        self._figures: dict[str, Any] | None = None  # of the last round that was scored on all test images
+        self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
             self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
@@ -206,7 +206,7 @@ class RunFolder:
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
         scored = fully_scored(self.history)
-        self._figures = figures.kept(self.path, scored[-1].server_round if scored else None)
+        self._sections = sections.kept_all(self.path, scored[-1].server_round if scored else None, self.config)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
@@ -264,21 +264,20 @@ class RunFolder:
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(replace(result, counts={}))  # the counts of all rounds would fill the memory
-        classes, drawn = self.config.dataset.known().classes, self.config.shift.label_mix == "own"
-        if section := figures.section(result, classes, nodes, drawn=drawn):
-            self._figures = finite(section)
-            write_atomically(self.path / figures.FILE, as_text(self._figures))
-            if result.server_round in self.chosen:
-                copy = self.path / checkpoints.FOLDER / figures.OF_ROUND.format(result.server_round)
-                write_atomically(copy, as_text(self._figures))
+        self.history.append(replace(result, passing={}))  # those of all rounds would fill the memory
+        names, number = self.config.dataset.known().classes, result.server_round
+        for feature in classes(self.config.features):
+            if section := feature.section_of(result, names, nodes, drawn=self._drawn):
+                self._sections[feature.key] = finite(section)
+                for file in sections.files(self.path, feature.key, number, chosen=number in self.chosen):
+                    write_atomically(file, as_text(self._sections[feature.key]))
         arrays, averaged = decode(weights), {}
         if self.config.model.bn_keep == RETAKEN:
             averaged = {name: arrays[name] for name in result.statistics}
             arrays |= result.statistics
         self._weights = encode(arrays) if averaged else weights
         line = line_of(result)
-        if constant := one_class.predicted(result.counts, classes):
+        if constant := one_class.predicted(result, names):
             line[one_class.KEY] = constant
         self._one_class.look(result, constant)
         atomic_io.append_line(self.path / METRICS_FILE, json.dumps(finite(line)))
@@ -299,6 +298,11 @@ class RunFolder:
         self.writing += time.perf_counter() - started
 
     @property
+    def _drawn(self) -> bool:
+        """Whether each node drew test images of its own."""
+        return self.config.shift.label_mix == "own"
+
+    @property
     def _evaluated(self) -> str:
         """The models that the run's accuracies belong to."""
         if not self.personal:
@@ -310,10 +314,20 @@ class RunFolder:
         reason = registry.get(self.config.method["name"]).approximation
         return {"approximation": reason} if reason else {}
 
+    def end(self) -> str:
+        """Write the files that features have of the whole run; return their texts for the log."""
+        texts = []
+        for feature in classes(self.config.features):
+            content, text = feature.ending(self.config, self.history, self.writing)
+            texts += [text] if text else []
+            if content:
+                write_atomically(self.path / f"{feature.key}.json", json.dumps(content, indent=2) + "\n")
+        return "\n".join(texts)
+
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
         """Write and return the summary ``results.json``, by which the run counts as finished."""
         results = (
-            summary(self.history)
+            summary(self.history, nodes, self.config.features, drawn=self._drawn)
             | model_selection.results(self.config, self.history)
             | {
                 "method": self.config.method["name"],
@@ -345,9 +359,8 @@ class RunFolder:
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
         chosen = results.get("chosen_round")
-        counted = figures.kept(self.path, chosen["round"]) if chosen else self._figures
-        if counted is not None:  # of the model that the run keeps
-            results["figures"] = counted
+        # Of the model that the run keeps.
+        results |= sections.kept_all(self.path, chosen["round"], self.config) if chosen else self._sections
         write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 

@@ -12,20 +12,16 @@ from typing import Any
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
+from strategies.features import validation
+from strategies.features.base import chosen
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
 BEST = "best-validation"  # of ``keep``
 log = logging.getLogger("fedshift")
-
-
-def best(history: Sequence[RoundResult]) -> RoundResult | None:
-    """Return the best round by validation; None if none was scored on validation parts."""
-    validated = _validated(history)
-    return max(validated, key=lambda result: rank(result.validation)) if validated else None
 
 
 def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]:
@@ -36,14 +32,14 @@ def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]
     """
     kept = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
     if config.keep == BEST and history:
-        candidates = (best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *kept})
+        candidates = (validation.best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *kept})
         kept |= {result.server_round for result in candidates if result is not None}
     return tuple(sorted(kept))
 
 
 def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:
     """Return whether a run ends early after these rounds."""
-    validated, best_result = _validated(history), best(history)
+    validated, best_result = validation.validated(history), validation.best(history)
     if not config.evaluate.patience or best_result is None or len(history) >= config.rounds:
         return False
     return validated[-1].server_round - best_result.server_round >= config.evaluate.patience
@@ -66,13 +62,13 @@ def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
 def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]:
     """Return the fields of ``results.json`` on the chosen round and on an early end; empty without both."""
     fields: dict[str, Any] = {}
-    best_result = best(history)
+    best_result = validation.best(history)
     if config.keep == BEST and best_result is not None:
         files = (f"{kind}-{best_result.server_round:05d}.safetensors" for kind in ("weights", "knowledge"))
         fields["keep"] = BEST
         fields["chosen_round"] = chosen(best_result, "validation images") | {
-            "validation": best_result.validation,
-            "validation_avg": mean(best_result.validation.values()),
+            "validation": validation.of(best_result),
+            "validation_avg": mean(validation.of(best_result).values()),
             "files": [f"{checkpoints.FOLDER}/{name}" for name in files],
         }
     if best_result is not None and is_over(config, history):
@@ -85,32 +81,9 @@ def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]
     return fields
 
 
-def chosen(result: RoundResult, images: str) -> dict[str, Any]:
-    """Return a chosen round with its accuracy on the test images."""
-    return {
-        "round": result.server_round,
-        "chosen_on": images,
-        "domains": result.accuracy,
-        "avg": mean(result.accuracy.values()),
-    }
-
-
-def rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
-    """Return a sort key by average accuracy; a round that lacks a domain ranks below one that does not."""
-    known = [value for value in accuracy.values() if value is not None]
-    return len(known), sum(known)
-
-
 def early_stop_text(stopped: Mapping[str, Any]) -> str:
     """Return a text that says where and why a run ended early (``results.json``, key ``stopped_early``)."""
     return (
         f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
         f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
     )
-
-
-def _validated(history: Sequence[RoundResult]) -> list[RoundResult]:
-    """Return the rounds scored on all test images and on validation parts."""
-    return [
-        result for result in history if result.evaluated_share == 1 and mean(result.validation.values()) is not None
-    ]

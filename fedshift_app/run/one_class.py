@@ -11,6 +11,7 @@ import numpy as np
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.wire.counts import Counts
+from strategies.features.figures import CountedFigures
 from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -20,19 +21,23 @@ SEVERAL = "one class in each domain, not the same in all"
 EARLY = 3  # rounds in a row after which a warning appears during the run
 
 
-def predicted(counts: Mapping[str, Counts | None], classes: Sequence[str]) -> str:
+def predicted(result: RoundResult, classes: Sequence[str]) -> str:
     """Return the one class that the models of a round predict. Empty if they predict several or no node counted.
 
     Args:
-        counts: The nodes' counts of test images by domain. A domain with images of one class is ignored: to predict
-            that class is right there.
+        result: The round. A domain with images of one class is ignored: to predict that class is right there.
         classes: Names of the classes.
     """
-    counted = [c.classes for c in counts.values() if c is not None and np.count_nonzero(c.classes[0]) > 1]
+    counted = [c.classes for c in _counts(result).values() if c is not None and np.count_nonzero(c.classes[0]) > 1]
     if not counted or any(np.count_nonzero(predictions) != 1 for _, _, predictions in counted):
         return ""
     names = {classes[int(np.flatnonzero(predictions)[0])] for _, _, predictions in counted}
     return names.pop() if len(names) == 1 else SEVERAL
+
+
+def _counts(result: RoundResult) -> Mapping[str, Counts | None]:
+    counts: Mapping[str, Counts | None] = result.passing.get(CountedFigures.key, {})
+    return counts
 
 
 class Watch:
@@ -45,7 +50,7 @@ class Watch:
 
     def look(self, result: RoundResult, constant: str) -> None:
         """Record a round and the result of :func:`predicted` for it."""
-        if not result.counts or self._rounds is None:
+        if not _counts(result) or self._rounds is None:
             return
         self._rounds = self._rounds + 1 if constant else None
         if self._rounds == EARLY and result.server_round < self._config.rounds:

@@ -23,11 +23,13 @@ from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULT
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.features import OURS
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from strategies.features.catalog import classes
+from strategies.features.validation import best
 from strategies.federation.context import RoundResult
-from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -40,10 +42,9 @@ FREE = (
     "federation.node_timeout",
     "federation.round_timeout",
     "model.weights",
-    "profile",
     "tracking",
-    "evaluate.figures",
     "keep_rounds",
+    *(feature.key for feature in OURS if feature.shows),
 )
 _BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
@@ -271,7 +272,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         try:
             checkpoint = checkpoints.load(path / checkpoints.FOLDER, number, (checkpoints.FORMAT,))
             _check_memory(past, checkpoint)
-            _check_chosen(past, config, [round_result(line, checkpoint.nodes, config) for line in lines[:number]])
+            _check_chosen(past, config, [round_result(line, config) for line in lines[:number]])
             if len(lines) < number:
                 raise Damaged(f"{path / METRICS_FILE} lacks round {len(lines) + 1}")
         except Damaged as damage:
@@ -281,7 +282,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
             log.warning(
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
-        history = [round_result(line, checkpoint.nodes, config) for line in lines[:number]]
+        history = [round_result(line, config) for line in lines[:number]]
         return replace(past, checkpoint=checkpoint, history=history)
     if damaged and server_round:
         raise ConfigError(f"round: cannot go back to round {server_round}: {damaged[0]}")
@@ -299,9 +300,9 @@ def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult])
     Raises:
         Damaged: If it is missing or has changed.
     """
-    best = model_selection.best(history) if config.keep == model_selection.BEST else None
-    if best is not None and best.server_round != len(history):
-        _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, best.server_round, (checkpoints.FORMAT,)))
+    kept = best(history) if config.keep == model_selection.BEST else None
+    if kept is not None and kept.server_round != len(history):
+        _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, kept.server_round, (checkpoints.FORMAT,)))
 
 
 def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
@@ -338,7 +339,7 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> RoundResult:
+def round_result(line: Mapping[str, Any], config: RunConfig) -> RoundResult:
     """Return the round of a line of ``metrics.jsonl``, with a bounded number of losses and scores."""
     share = line.get("evaluated_share")
     return RoundResult(
@@ -351,22 +352,11 @@ def round_result(line: Mapping[str, Any], nodes: Sequence[Node], config: RunConf
         bytes_down=line["bytes_down"],
         bytes_up=line["bytes_up"],
         seconds=line["seconds"],
-        validation=line.get("validation", {}),
-        clients=_clients(line["client_models"], nodes, config) if "client_models" in line else None,
         others=few(line.get("others", {})),
-        profile=line.get("profile", {}),
         evaluated_share=1.0 if share is None else min(share, _BELOW_ALL),
         started_anew=line.get("started_anew", []),
         lost=line.get("lost", []),
         untrained=line.get("untrained", []),
         spread=line.get("spread_over_nodes", {}),
-    )
-
-
-def _clients(scores: Mapping[str, Any], nodes: Sequence[Node], config: RunConfig) -> ClientScores:
-    drawn = config.shift.label_mix == "own"  # then no model was scored on images drawn for another node
-    return ClientScores(
-        nodes=tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes),
-        accuracy={int(index): accuracy for index, accuracy in scores["matrix"].items()},
-        own={int(index): accuracy for index, accuracy in scores.get("own", {}).items()},
+        shown={feature.key: line[feature.key] for feature in classes(config.features) if feature.key in line},
     )

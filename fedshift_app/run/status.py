@@ -16,9 +16,9 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, console, exit_codes
 from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder
 from fedshift_app.run.logs import utc
-from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite
 from fedshift_core import atomic_io
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
 from strategies.federation.context import RoundResult
@@ -329,10 +329,10 @@ def block(status: Mapping[str, Any]) -> str:
         f"  round     {status['round']} of {status['rounds']}, since {status['since']}, {status['full_rounds']} full",
     ]
     if scored := status["last_scored"]:
-        by_domain = [f"{domain} {console.percent(value)}" for domain, value in scored["accuracy"].items()]
+        by_domain = [f"{domain} {percent(value)}" for domain, value in scored["accuracy"].items()]
         share = scored["evaluated_share"]
         share_text = "" if share == 1 else f"  (on {100 * share:.3g} % of the test images)"
-        average = f"avg {console.percent(scored['avg'])}"
+        average = f"avg {percent(scored['avg'])}"
         lines.append(f"  accuracy  {'  '.join([*by_domain, average])}  (round {scored['round']}){share_text}")
     seconds_left = status["seconds_left"]
     remaining = (

@@ -5,11 +5,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedshift_app.run import model_selection
-from fedshift_app.run.scores import client_models, mean, mean_client_models
+from fedshift_core.accuracies import mean, rank
 from fedshift_core.limits import plain
 from fedshift_core.options.scoring import LAST_ROUNDS
+from strategies.features.base import chosen
+from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
+from strategies.federation.nodes import Node
 
 
 def line_of(result: RoundResult) -> dict[str, Any]:
@@ -28,32 +30,40 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     }
     if result.evaluated_share < 1:
         line["evaluated_share"] = round(result.evaluated_share, 4)
-    if result.validation:
-        line["validation"] = result.validation
-    if result.others:
-        line["others"] = result.others
-    if result.spread:
-        line["spread_over_nodes"] = result.spread
-    if result.profile:
-        line["profile"] = result.profile
-    if result.started_anew:
-        line["started_anew"] = result.started_anew
-    if result.lost:
-        line["lost"] = result.lost
-    if result.untrained:
-        line["untrained"] = result.untrained
-    if result.clients is not None:
-        line["client_models"] = client_models(result.clients)
-        if result.clients.own:
-            line["client_models"]["own"] = {str(index): value for index, value in result.clients.own.items()}
-    return line
+    some = {
+        "others": result.others, "spread_over_nodes": result.spread, "started_anew": result.started_anew,
+        "lost": result.lost, "untrained": result.untrained,
+    }  # fmt: skip
+    before = {feature.key: feature.before for feature in classes()}
+    return line | _placed(some, [(before.get(key, ""), {key: value}) for key, value in result.shown.items()])
 
 
-def summary(history: list[RoundResult]) -> dict[str, Any]:
+def _placed(fields: Mapping[str, Any], more: Sequence[tuple[str, Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return the fields that are not empty, and those of features, each before the field that it names or last."""
+    placed: dict[str, Any] = {}
+    for name, value in (*fields.items(), ("", None)):
+        for before, added in more:
+            placed |= added if before == name or (not name and before not in fields) else {}
+        placed |= {name: value} if value else {}
+    return placed
+
+
+def summary(
+    history: list[RoundResult],
+    nodes: Sequence[Node] = (),
+    entries: Sequence[Mapping[str, Any]] = (),
+    *,
+    drawn: bool = False,
+) -> dict[str, Any]:
     """Return the summary of all rounds in percent: last-five mean, final and best round by domain, totals.
 
-    Rounds without scores on all test images count in the totals only. With validation parts, ``best_validation`` is
-    the first round with the highest average over the domains on them.
+    Rounds without scores on all test images count in the totals only.
+
+    Args:
+        history: All rounds.
+        nodes: All nodes of the run.
+        entries: The section ``features`` of the configuration.
+        drawn: Each node drew test images of its own (``shift.label_mix=own``).
     """
     scored = fully_scored(history)
     accuracies = [result.accuracy for result in scored]
@@ -61,8 +71,9 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
     last = accuracies[-LAST_ROUNDS:]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
-    best = max(scored, key=lambda result: model_selection.rank(result.accuracy))
+    best = max(scored, key=lambda result: rank(result.accuracy))
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
+    more = [(feature.before, feature.results(history, nodes, drawn=drawn)) for feature in classes(entries)]
     return {
         "rounds": len(history),
         "averaged_rounds": len(last),
@@ -73,8 +84,8 @@ def summary(history: list[RoundResult]) -> dict[str, Any]:
         "worst_domain": worst,
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
-        "best_test": model_selection.chosen(best, "test images"),
-        **_optional_fields(history),
+        "best_test": chosen(best, "test images"),
+        **_placed(_optional_fields(scored), more),
         "missing": [name for name in names if domains[name] is None],
         **({"lost": lost} if (lost := lost_nodes(history)) else {}),
         **({"untrained": untrained} if (untrained := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
@@ -88,24 +99,15 @@ def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
     return [result for result in history if result.accuracy and result.evaluated_share == 1]
 
 
-def _optional_fields(history: list[RoundResult]) -> dict[str, Any]:
-    """Return fields that only some runs have, such as the best validation round or scores of client models."""
-    fields: dict[str, Any] = {}
-    if (best := model_selection.best(history)) and best.accuracy:  # rounds that another run trained have no accuracy
-        fields["best_validation"] = model_selection.chosen(best, "validation images")
-    scored = [result.others for result in fully_scored(history)][-LAST_ROUNDS:]
-    if scored[-1]:
-        fields["others"] = {
-            name: {domain: mean(others[name][domain] for others in scored if name in others) for domain in by_domain}
-            for name, by_domain in scored[-1].items()
-        }
-    spreads = [result.spread for result in fully_scored(history)][-LAST_ROUNDS:]
-    if spreads[-1]:
-        fields["spread_over_nodes"] = {domain: mean(spread.get(domain) for spread in spreads) for domain in spreads[-1]}
-    clients = [result.clients for result in history if result.clients is not None]
-    if clients:
-        fields["client_models"] = mean_client_models(clients)
-    return fields
+def _optional_fields(scored: Sequence[RoundResult]) -> dict[str, Any]:
+    """Return the fields that only some runs have, of the rounds scored on all test images; empty in others."""
+    last = scored[-LAST_ROUNDS:]
+    others = {
+        name: {domain: mean(result.others[name][domain] for result in last if name in result.others) for domain in by}
+        for name, by in last[-1].others.items()
+    }
+    spread = {domain: mean(result.spread.get(domain) for result in last) for domain in last[-1].spread}
+    return {"others": others, "spread_over_nodes": spread}
 
 
 def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:

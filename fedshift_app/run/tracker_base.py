@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config.trackers import CALLED, TrackerName
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean
 from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")

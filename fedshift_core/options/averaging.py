@@ -65,6 +65,34 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     )
 
     @property
+    def averages(self) -> str:
+        """What needs averaged weights, with a verb; empty where the method decides."""
+        if self.robust != "none":
+            return f"aggregation.robust={self.robust} averages"
+        return "aggregation.weights=ga needs averaged" if self.weights == "ga" else ""
+
+    def contradiction(self, *, validates: bool, noise: str) -> str:
+        """Return why the section does not go with others; empty if it does.
+
+        Args:
+            validates: Nodes have validation parts.
+            noise: The privacy mechanism, or ``none``.
+        """
+        if self.weights != "ga":
+            return ""
+        if self.gap_on == "validation" and not validates:
+            return (
+                "aggregation.gap_on=validation needs validation parts on the nodes: allocation.validation_fraction "
+                "above 0, found 0; or set aggregation.gap_on=train"
+            )
+        if noise != "none":
+            return (
+                f"privacy.name={noise} does not go with aggregation.weights=ga: nodes report the scores of their own "
+                "models before the noise"
+            )
+        return ""
+
+    @property
     def needs_rounds(self) -> bool:
         """Whether the weights go by the number of rounds of the run."""
         return self.weights == "ga"

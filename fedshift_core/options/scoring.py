@@ -123,5 +123,33 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""
         return self.client_models == "every" or (self.client_models == "last" and self._is_late(server_round, rounds))
 
+    def scorers(self, nodes: int) -> int:
+        """Return of how many models a round has scores, in a run of so many nodes."""
+        return 1 if self.client_models == "off" else nodes
+
+    def contradiction(self) -> str:
+        """Return why keys of this section do not go together; empty if they do."""
+        if not self.test and self.client_models != "off":
+            return (
+                f"evaluate.test=false: evaluate.client_models={self.client_models} scores test images; allowed is off"
+            )
+        if self.patience and self.client_models == "last":
+            return (
+                f"evaluate.patience={self.patience} may end a run before its last {self.last} rounds, which "
+                "evaluate.client_models=last scores; allowed are off and every"
+            )
+        return ""
+
+    def without_noise(self) -> str:
+        """Return what a run with noise on what leaves a node needs of this section; empty for nothing."""
+        if self.client_models != "off":
+            return (
+                f"needs evaluate.client_models=off, found {self.client_models}: it scores a node's model before the "
+                "noise"
+            )
+        if RETAKEN in self.bn:
+            return "needs evaluate.bn without retaken: BatchNorm statistics would leave a node without noise"
+        return ""
+
     def _is_late(self, server_round: int, rounds: int) -> bool:
         return server_round > rounds - self.last

@@ -30,7 +30,7 @@ from fedshift_core.wire.names import (
     STATISTICS,
     TAKE_STATISTICS,
 )
-from strategies.features.base import ServerFeature, Session
+from strategies.features.base import ServerFeature, Session, View
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation, Observe
@@ -130,6 +130,11 @@ def statistics_of(run: RunContext) -> tuple[str, ...]:
     return wanted if run.model.batchnorms else tuple(name for name in wanted if name != RETAKEN)
 
 
+def scored_with(results: Mapping[str, Any]) -> str:
+    """Return the BatchNorm statistics that a run's accuracies were scored with (``results.json``)."""
+    return str(results.get("scored_with", AVERAGED))
+
+
 class BatchNormStatistics(ServerFeature):
     """Has test images scored with the statistics of ``evaluate.bn``, and statistics re-estimated for it."""
 
@@ -178,6 +183,14 @@ class BatchNormStatistics(ServerFeature):
     def other_scores(self) -> tuple[str, ...]:
         """Return the names of the scores with all statistics but those of the accuracy."""
         return tuple(BN_SCORE + name for name in self.bn_names[1:])
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return a line on the statistics behind the accuracies, where there are others than the averaged ones."""
+        first = scored_with(results)
+        if first == AVERAGED and not any(name.startswith(BN_SCORE) for name in results.get("others", {})):
+            return View()
+        return View(notes=(f"BatchNorm statistics: {first}; columns bn=... show the same rounds with others",))
 
     def counts_other(self, name: str, *, held: bool) -> bool:
         """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""

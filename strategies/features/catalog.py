@@ -1,6 +1,6 @@
 """All features of a run on the server, as the strategy passes them. FedShift's own come first, then other packages'."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord
@@ -17,6 +17,12 @@ from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
 
 Made = TypeVar("Made", bound=ServerFeature)
+
+
+def classes(entries: Iterable[Mapping[str, Any]] = ()) -> list[type[ServerFeature]]:
+    """Return the classes of FedShift's features, then those that a run's section ``features`` names."""
+    declared = (*OURS, *(FEATURES[str(entry["name"])] for entry in entries))
+    return [imported(feature.server) for feature in declared if feature.server]
 
 
 class Features:

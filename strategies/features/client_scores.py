@@ -1,17 +1,50 @@
-"""Scores of the nodes' own models right after local training. Each scores the domains whose test images it sees."""
+"""Scores of the nodes' own models right after local training. Each scores the domains whose test images it sees.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+FedCode: the metrics are those of its section on experiments. a[m, n] is the accuracy of client m's model
+right after local training of the round (its own private parts, before averaging) on client n's test set;
+C_q are the clients of domain q, N is their number over all domains.
+
+A client whose whole row is unknown (it did not train, or has no test images) is left out. A score that
+needs any other unknown entry is NaN, as a mean over a part would be another quantity.
+
+Deviations: where only some clients train in a round, m runs over those, n over all.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import Refused
+from fedshift_core.options.scoring import LAST_ROUNDS, last_rounds
 from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
-from strategies.features.base import LeaveOut, ServerFeature, Training
+from strategies.features.base import LeaveOut, ServerFeature, Table, Training, View
 from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
 from strategies.federation.context import RoundResult, RunContext
-from strategies.federation.evaluation import ClientScores, tests_of
-from strategies.federation.roster import Node
+from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClientScores:
+    """How well the nodes' own models did right after local training, before they were averaged.
+
+    Attributes:
+        nodes: All nodes of the federation, in the order of their index.
+        accuracy: Top-1 accuracy in percent, by index of the node and by domain; only what was reported.
+        own: Accuracy on the node's own test set, by index, where that is only a part of its domain's.
+    """
+
+    nodes: tuple[Node, ...]
+    accuracy: dict[int, dict[str, float]]
+    own: dict[int, float] = field(default_factory=dict)
 
 
 def asked_of(node: Node, run: RunContext) -> dict[str, list[str]]:
@@ -41,11 +74,12 @@ def read(
             own |= {} if part is None else {update.node.index: part}
         except Refused as refused:
             leave_out(update.node, f"could not score its own model: {refused}")
-    # No model was scored on what was drawn for another node.
-    drawn = run.own_tests
-    return ClientScores(
-        tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes), accuracy, own
-    )
+    return ClientScores(apart(nodes, drawn=run.own_tests), accuracy, own)
+
+
+def apart(nodes: Sequence[Node], *, drawn: bool) -> tuple[Node, ...]:
+    """Return nodes of which none was scored on what was drawn for another (``shift.label_mix=own``)."""
+    return tuple(replace(node, shared_test=node.shared_test and not drawn) for node in nodes)
 
 
 def local_accuracy(metrics: Mapping[str, float], domains: list[str]) -> dict[str, float]:
@@ -69,8 +103,21 @@ def own_accuracy(metrics: Mapping[str, float]) -> float | None:
     return 100 * correct / count if count else None
 
 
+def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dict[str, int | None]:
+    """Return how many test images of each domain a node scores its own model on. None where that is not known.
+
+    Args:
+        node: The node.
+        domains: Those that it is asked for.
+        seen: Test images of domains as their own nodes see them; none where each node is drawn its own.
+    """
+    return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
+
+
 class ClientModels(ServerFeature):
     """Has nodes score their own models in the rounds of ``evaluate.client_models``."""
+
+    key = "client_models"
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return on which domains the node is to score its own model."""
@@ -102,4 +149,193 @@ class ClientModels(ServerFeature):
     ) -> None:
         """Write what the nodes say of their own models."""
         if training.scored and self.run.config.evaluate.scores_clients(training.server_round, self.run.rounds):
-            result.clients = read(updates, training.nodes, self.run, leave_out)
+            result.shown[self.key] = client_models(read(updates, training.nodes, self.run, leave_out))
+
+    @classmethod
+    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
+        """Return the mean scores over the last rounds that have any."""
+        lines = [result.shown[cls.key] for result in history if cls.key in result.shown]
+        return {cls.key: mean_client_models(lines, apart(nodes, drawn=drawn))} if lines else {}
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return the table of the mean scores."""
+        scores = results.get(cls.key)
+        if not scores:
+            return View()
+        rows = [(f"all on {domain}", percent(value)) for domain, value in scores["by_domain"].items()]
+        rows += [(f"ATA {domain}", percent(value)) for domain, value in scores["ata"].items()]
+        rows += [(name.upper(), percent(scores[name])) for name in ("lta", "gata", "gasa", "cprr")]
+        head = ("client models (%)", last_rounds(scores["averaged_rounds"]))
+        notes = (f"missing: {scores['why_missing']}",) if "why_missing" in scores else ()
+        return View(tables=(Table(head, tuple(rows), 4, notes),))
+
+
+def lta(a: Matrix) -> float:
+    r"""Local test accuracy: each client's model on its own test set.
+
+    .. math:: \mathrm{LTA}=\frac1N\sum_na_{n\to n}
+
+    Args:
+        a: Accuracies, (N, N), float64; NaN where unknown.
+    """
+    return _mean(np.diagonal(a)[_trained(a)])
+
+
+def ata_by_domain(a: Matrix, domain_of: Sequence[str]) -> dict[str, float]:
+    r"""Average transfer accuracy of each source domain: its clients' models on all other domains' clients.
+
+    .. math:: \mathrm{ATA}_q=\operatorname{mean}_{m\in C_q}\operatorname{mean}_{n\notin C_q}a_{m\to n}
+
+    Args:
+        a: Accuracies, (N, N), float64; NaN where unknown.
+        domain_of: The domain of each client, N of them.
+
+    Returns:
+        ATA of each domain that has a client, in the order of the clients; NaN where no client of it trained.
+    """
+    names = np.array(domain_of)
+    trained = _trained(a)
+    ata = {}
+    for q in dict.fromkeys(domain_of):
+        own = names == q
+        ata[q] = _mean([_mean(row[~own]) for row in a[own & trained]])
+    return ata
+
+
+def gata(a: Matrix, domain_of: Sequence[str]) -> float:
+    r"""Global average transfer accuracy over Q domains, each with the same weight.
+
+    .. math:: \mathrm{GATA}=\frac1Q\sum_q\mathrm{ATA}_q
+
+    Args:
+        a: Accuracies, (N, N), float64; NaN where unknown.
+        domain_of: The domain of each client, N of them.
+    """
+    return _mean(list(ata_by_domain(a, domain_of).values()))
+
+
+def gasa(a: Matrix, domain_of: Sequence[str]) -> float:
+    r"""Global average source accuracy: each client's model on all clients of its own domain, itself included.
+
+    .. math:: \mathrm{GASA}=\frac1N\sum_m\operatorname{mean}_{n\in C_{q(m)}}a_{m\to n}
+
+    Args:
+        a: Accuracies, (N, N), float64; NaN where unknown.
+        domain_of: The domain of each client, N of them.
+    """
+    names = np.array(domain_of)
+    return _mean([_mean(a[m, names == names[m]]) for m in np.flatnonzero(_trained(a))])
+
+
+def cprr(a: Matrix, domain_of: Sequence[str]) -> float:
+    r"""Cross-domain performance retention: what is left of the accuracy on other domains, in percent.
+
+    .. math:: \mathrm{CPRR}=100\,\mathrm{GATA}/\mathrm{GASA}
+
+    Args:
+        a: Accuracies, (N, N), float64; NaN where unknown.
+        domain_of: The domain of each client, N of them.
+    """
+    return _ratio(gata(a, domain_of), gasa(a, domain_of))
+
+
+def matrix_of(scores: ClientScores) -> tuple[Matrix, tuple[str, ...]]:
+    """Return the matrix a, (N, N), in percent, and the domain of each of the N nodes.
+
+    Nodes with whole test sets share the test set of their domain: a[m, n] is m's accuracy on n's domain. If the
+    test set is divided among the domain's nodes, it is m's accuracy on all parts together, which does not change
+    the means over a domain if the parts are equally large. A real node's test images, and those drawn for a node,
+    belong to that node alone, so no other model was scored on them.
+    """
+    a = np.full((len(scores.nodes), len(scores.nodes)), np.nan)
+    for m, source in enumerate(scores.nodes):
+        accuracy = scores.accuracy.get(source.index, {})
+        for n, target in enumerate(scores.nodes):
+            if m == n or target.shared_test:
+                a[m, n] = accuracy.get(target.domain, np.nan)
+    return a, tuple(node.domain for node in scores.nodes)
+
+
+def client_models(scores: ClientScores) -> dict[str, Any]:
+    """Return one round's scores for ``metrics.jsonl``; None where unknown."""
+    a, domain_of = matrix_of(scores)
+    own = a.copy()
+    for n, node in enumerate(scores.nodes):
+        own[n, n] = scores.own.get(node.index, a[n, n])
+    line = {
+        "matrix": {str(index): dict(accuracy) for index, accuracy in scores.accuracy.items()},
+        "lta": _known(lta(own)),
+        "ata": {domain: _known(value) for domain, value in ata_by_domain(a, domain_of).items()},
+        "gata": _known(gata(a, domain_of)),
+        "gasa": _known(gasa(a, domain_of)),
+        "cprr": _known(cprr(a, domain_of)),
+    }
+    return line | ({"own": {str(index): value for index, value in scores.own.items()}} if scores.own else {})
+
+
+def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the mean scores over the last five of the rounds (at least one) for ``results.json``.
+
+    CPRR is the ratio of the averages, as in the paper's tables. ``why_missing`` is present if a score is missing.
+
+    Args:
+        lines: What :func:`client_models` returned for each round.
+        nodes: All nodes of the run, as :func:`apart` returns them.
+    """
+    last = lines[-LAST_ROUNDS:]
+    means: dict[str, Any] = {"averaged_rounds": len(last), "matrix": _mean_matrix(last)}
+    means["by_domain"] = _by_domain(means["matrix"])
+    means["lta"] = mean(line["lta"] for line in last)
+    means["ata"] = {q: mean(line["ata"].get(q) for line in last) for q in last[-1]["ata"]}
+    means |= {name: mean(line[name] for line in last) for name in ("gata", "gasa")}
+    unknown = means["gata"] is None or means["gasa"] is None
+    means["cprr"] = None if unknown else _known(_ratio(means["gata"], means["gasa"]))
+    if None in (means["lta"], means["gata"], means["gasa"], *means["ata"].values()):
+        means["why_missing"] = _why_missing(nodes)
+    return means
+
+
+def _trained(a: Matrix) -> NDArray[np.bool_]:
+    """Return a mask (N,) of the clients whose models were scored."""
+    return np.asarray(~np.isnan(a).all(axis=1))
+
+
+def _mean(values: Sequence[float] | Matrix) -> float:
+    return float(np.mean(values)) if len(values) else math.nan
+
+
+def _ratio(part: float, whole: float) -> float:
+    return 100 * part / whole if whole else math.nan
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _mean_matrix(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return each node's mean accuracy on each domain over the rounds that have it."""
+    values_of: dict[str, dict[str, list[float]]] = {}
+    for line in lines:
+        for index, accuracy in line["matrix"].items():
+            for domain, value in accuracy.items():
+                values_of.setdefault(index, {}).setdefault(domain, []).append(value)
+    return {i: {d: statistics.fmean(v) for d, v in values_of[i].items()} for i in sorted(values_of, key=int)}
+
+
+def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
+    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting)."""
+    domains = dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
+    return {domain: mean(accuracy.get(domain) for accuracy in matrix.values()) for domain in domains}
+
+
+def _why_missing(nodes: Sequence[Node]) -> str:
+    reasons = []
+    if not all(node.shared_test for node in nodes):
+        reasons.append("nodes have test images of their own only, so no model was scored on another node's")
+    untested = ", ".join(str(node) for node in nodes if not node.num_test)
+    if untested:
+        reasons.append(f"without test images: {untested}")
+    if len({node.domain for node in nodes}) == 1:
+        reasons.append("all nodes hold one domain")
+    return "; ".join(reasons) or "no node of some domain trained and scored its model"

@@ -1,4 +1,19 @@
-"""What nodes count of test images for the figures (``fedshift_core.wire.counts``): checked before it is added up."""
+r"""Figures beyond accuracy, by domain and overall (docs/guide/figures.md), from what nodes count of test images.
+
+Counts (``fedshift_core.wire.counts``) are checked before they are added up.
+
+With N_ij how often class i is taken for j, n_i = sum_j N_ij and m_j = sum_i N_ij:
+
+.. math::
+    R_i=\frac{N_{ii}}{n_i},\quad P_i=\frac{N_{ii}}{m_i},\quad F_i=\frac{2N_{ii}}{n_i+m_i},\quad
+    \mathrm{balanced}=\operatorname*{mean}_{n_i>0}R_i,\quad \mathrm{macroF1}=\operatorname*{mean}_{n_i>0}F_i
+
+.. math:: \mathrm{ECE}=\sum_b\frac{n_b}{n}\left|\frac{c_b}{n_b}-\frac{s_b}{n_b}\right|
+
+over 15 bins of equal width with n_b images, c_b of them right, and summed confidence s_b (Guo et al., "On Calibration
+of Modern Neural Networks", ICML 2017, https://arxiv.org/abs/1706.04599). AUC is that of each class against all
+others, averaged over the classes that have both.
+"""
 
 import functools
 import operator
@@ -7,17 +22,105 @@ from typing import Any
 
 import numpy as np
 from flwr.app import RecordDict
+from numpy.typing import NDArray
+from pydantic import BaseModel, Field
 
+from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
-from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, from_arrays, shapes
+from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
-from strategies.features.base import ServerFeature
+from strategies.features.base import Column, ServerFeature, View
 from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Answer, Evaluation
+from strategies.federation.nodes import Node
 from strategies.federation.updates import array_record, decode
 
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
+#: The figures that are one number, all in percent.
+SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
+MOST_DOMAINS, MOST_CLASSES = 500, 20_000  # of a results file
+
+Shares = NDArray[np.float64]
+
+
+class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of the figures of a run folder."""
+
+
+class PerClass(_FromFile):
+    """Figures by class in percent; None if a class has no test image or is never predicted."""
+
+    recall: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
+    precision: tuple[float | None, ...] = Field((), max_length=MOST_CLASSES)
+    n: tuple[int, ...] = Field((), max_length=MOST_CLASSES)
+
+
+class Of(_FromFile):
+    """The figures of a domain, or of all domains."""
+
+    n: int = Field(ge=0)  # scores: an image counts once for each model scored on it
+    images: int | None = Field(None, ge=0)  # distinct images; None if unknown
+    accuracy: float | None
+    balanced_accuracy: float | None
+    macro_f1: float | None
+    auc: float | None
+    auc_within: float | None = None
+    ece: float | None
+    per_class: PerClass = PerClass()
+    confusion: tuple[tuple[int, ...], ...] | None = Field(None, max_length=MOST_CLASSES)
+
+    @property
+    def images_text(self) -> str:
+        """The number of distinct test images, with the number of scores if it differs."""
+        return images_text(self.n, self.images)
+
+
+class Figures(_FromFile):
+    """The key ``figures`` of ``results.json``."""
+
+    round: int
+    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    domains: dict[str, Of | None] = Field(max_length=MOST_DOMAINS)
+    overall: Of | None = None
+
+
+def images_text(scores: int, images: int | None, noun: str = "", mark: str = "") -> str:
+    """Return the number of distinct images behind some scores, with the number of scores if it differs.
+
+    Args:
+        scores: Number of scores; an image counts once for each model scored on it.
+        images: Number of distinct images; None if unknown.
+        noun: Text after the number of images.
+        mark: Separator of thousands.
+    """
+    if images is None or images == scores:
+        return f"{scores:{mark}}{noun}"
+    return f"{images:{mark}}{noun} ({scores:{mark}} scores)"
+
+
+def total_images_text(domains: Sequence[Of]) -> str:
+    """Return :func:`images_text` of several domains together."""
+    distinct = [figures.images for figures in domains if figures.images is not None]
+    total = sum(distinct) if len(distinct) == len(domains) else None
+    return images_text(sum(figures.n for figures in domains), total, mark=",")
+
+
+def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | None:
+    """Return the number of distinct test images of a domain; None if unknown.
+
+    Args:
+        nodes: All nodes of the run.
+        domain: The domain.
+        drawn: Each node drew test images of its own (``shift.label_mix=own``), which may overlap.
+    """
+    if drawn:
+        return None
+    counts = [node.tests_of(domain) for node in nodes if node.domain == domain]
+    if not counts:
+        return next((count for node in nodes if (count := node.tests_of(domain))), None)
+    shared = any(node.shared_test for node in nodes if node.domain == domain)
+    return (max(counts) if shared else sum(counts)) or None
 
 
 def read(content: RecordDict, scored: Mapping[str, tuple[int, int]], classes: int) -> dict[str, Counts]:
@@ -91,8 +194,11 @@ def _equal(name: str, actual: Iterable[float], expected: Iterable[float]) -> Non
             raise Refused(f"{name} counts {number:g} images, expected are {wanted:g}")
 
 
-class Figures(ServerFeature):
+class CountedFigures(ServerFeature):
     """Adds up what nodes count, where ``evaluate.figures`` asks for it and all test images are scored."""
+
+    key = "figures"
+    section = Figures
 
     def _counts(self, evaluation: Evaluation) -> bool:
         return self.run.config.evaluate.figures and evaluation.scores_tests and evaluation.share == 1
@@ -114,7 +220,127 @@ class Figures(ServerFeature):
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
         """Write by domain the sum of the counts of the parts of the accuracy. It is None where a node sent none."""
-        result.counts = {}
+        counts: dict[str, Counts | None] = {}
         for domain in self.run.domains if self._counts(evaluation) else ():
             each = evaluation.extra(self.name, domain)
-            result.counts[domain] = functools.reduce(operator.add, each) if each else None
+            counts[domain] = functools.reduce(operator.add, each) if each else None
+        result.passing[self.key] = counts
+
+    @classmethod
+    def section_of(
+        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
+    ) -> dict[str, Any] | None:
+        """Return the figures of a round; None if no node counted."""
+        counts: Mapping[str, Counts | None] = result.passing.get(cls.key, {})
+        if not counts:
+            return None
+        images = {name: test_images(nodes, name, drawn=drawn) for name in counts}
+        distinct = [number for number in images.values() if number is not None]
+        known = [of_domain for of_domain in counts.values() if of_domain is not None]
+        overall = sum(known[1:], known[0]) if len(known) == len(counts) else None
+        total = sum(distinct) if len(distinct) == len(images) else None
+        return {
+            "round": result.server_round,
+            "classes": list(classes),
+            "domains": {
+                name: None if of_domain is None else of(of_domain, images[name]) for name, of_domain in counts.items()
+            },
+            "overall": None if overall is None else of(overall, total),
+        }
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return the columns of figures with their mean over the domains, and the worst domain."""
+        figures = results.get(cls.key)
+        by_domain = figures["domains"] if figures else {}
+        notes, columns = [], dict[str, Column]()
+        if least := worst(results["domains"]):
+            of_least = by_domain.get(least)
+            images = f", of {_images(of_least)}" if of_least else ""
+            notes.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
+        if not figures:
+            return View(notes=tuple(notes))
+        for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
+            values = {domain: None if given is None else given[key] for domain, given in by_domain.items()}
+            columns[name] = (values, mean(values.values()), "")
+        number = {d: None if given is None else given.get("images") or given["n"] for d, given in by_domain.items()}
+        columns["images"] = (number, "", "")
+        if all_of := figures["overall"]:
+            names = zip(SHORT, ("accuracy", "balanced", "macro-F1", "AUC", "ECE"), strict=True)
+            text = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names if all_of[key] is not None)
+            notes.append(f"^ of round {figures['round']}; all {_images(all_of)} together: {text}")
+        return View(spare=columns, notes=tuple(notes))
+
+
+def _images(figures: Mapping[str, Any]) -> str:
+    return images_text(figures["n"], figures.get("images"), " test images")
+
+
+def of(counts: Counts, images: int | None = None) -> dict[str, Any]:
+    """Return the figures of counts, in percent; None for one that is not defined.
+
+    Args:
+        counts: The counts of the nodes.
+        images: Number of distinct images behind them; None if unknown.
+    """
+    of_class, right, predicted = counts.classes
+    n = counts.images
+    recall, precision = shares(right, of_class), shares(right, predicted)
+    f1 = np.where(of_class > 0, 2 * right / np.maximum(of_class + predicted, 1), np.nan)
+    auc, within = (np.full(1, np.nan),) * 2 if counts.scores is None else aucs(counts.scores)
+    return {
+        "n": n,
+        "images": images,
+        "accuracy": _percent(right.sum() / n if n else np.nan),
+        "balanced_accuracy": _percent(_mean(recall)),
+        "macro_f1": _percent(_mean(f1)),
+        "auc": _percent(_mean(auc)),
+        "auc_within": _percent(_mean(within)),
+        "ece": _percent(ece(counts.calibration)),
+        "per_class": {
+            "recall": [_percent(value) for value in recall],
+            "precision": [_percent(value) for value in precision],
+            "n": of_class.tolist(),
+        },
+        "confusion": None if counts.confusion is None else counts.confusion.tolist(),
+    }
+
+
+def shares(part: Ints | Shares, whole: Ints | Shares) -> Shares:
+    """Return part / whole; NaN where the whole is 0."""
+    return np.asarray(np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0))
+
+
+def ece(calibration: Shares) -> float:
+    """Return the expected calibration error of counts by bin of confidence, (3, bins); NaN without images."""
+    number, right, confidence = calibration
+    return float(np.abs(right - confidence).sum() / number.sum()) if number.sum() else float("nan")
+
+
+def aucs(scores: Ints) -> tuple[Shares, Shares]:
+    r"""Return the area under the ROC curve of each class against all others, and its largest error.
+
+    .. math:: A=\frac{1}{PN}\sum_bp_b\Big(\sum_{a<b}n_a+\tfrac12n_b\Big),\quad |A-A'|\le\frac{1}{2PN}\sum_bp_bn_b
+
+    Pairs in different bins are ordered as their scores are; of a pair in one bin, which counts half here, the exact
+    area A' counts 0, half or 1.
+
+    Args:
+        scores: Histograms of the images of each class (p) and of all others (n), (2, C, B).
+
+    Returns:
+        Both (C,), NaN where a class has no image, or all.
+    """
+    own, others = scores.astype(np.float64)
+    pairs = own.sum(axis=1) * others.sum(axis=1)
+    below = np.cumsum(others, axis=1) - others
+    area, tied = (own * (below + others / 2)).sum(axis=1), (own * others).sum(axis=1) / 2
+    return shares(area, pairs), shares(tied, pairs)
+
+
+def _mean(values: Shares) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
+
+
+def _percent(value: float) -> float | None:
+    return None if np.isnan(value) else 100 * float(value)

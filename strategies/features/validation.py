@@ -5,9 +5,10 @@ from typing import Any
 
 from flwr.app import RecordDict
 
+from fedshift_core.accuracies import mean, rank
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
 from fedshift_core.wire.scores import Part
-from strategies.features.base import ServerFeature
+from strategies.features.base import Column, ServerFeature, View, chosen
 from strategies.federation import announced, checks
 from strategies.federation.checks import ANY_COUNT, Known, Range, right_of
 from strategies.federation.context import RoundResult
@@ -18,6 +19,8 @@ from strategies.federation.nodes import Node
 class Validation(ServerFeature):
     """Has each node score its validation part with a round's first questions. Sums are by domain."""
 
+    key = "validation"
+    before = "others"
     _tally: Tally | None = None
 
     @property
@@ -58,4 +61,43 @@ class Validation(ServerFeature):
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
         """Write the accuracy by domain."""
         if self._is_on:
-            result.validation = (self._tally or Tally(self.run.domains)).accuracy()
+            result.shown[self.key] = (self._tally or Tally(self.run.domains)).accuracy()
+
+    @classmethod
+    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
+        """Return the first round with the highest average over the domains on validation parts."""
+        best_result = best(history)
+        if best_result is None or not best_result.accuracy:  # rounds that another run trained have no accuracy
+            return {}
+        return {"best_validation": chosen(best_result, "validation images")}
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return the columns of the best rounds, by test images and by validation images."""
+        columns: dict[str, Column] = {}
+        notes = []
+        for mark, key, images in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
+            if found := results.get(key):
+                columns[f"best round ({found['round']}){mark}"] = (found["domains"], found["avg"], "")
+                partly = results.get("partly_scored_rounds", 0)
+                among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
+                notes.append(f"{mark} chosen on {images}{among}")
+        if kept := results.get("chosen_round"):
+            notes[-1] += f"; its model is kept: {kept['files'][0]}"
+        return View(columns, notes=tuple(notes))
+
+
+def validated(history: Sequence[RoundResult]) -> list[RoundResult]:
+    """Return the rounds scored on all test images and on validation parts."""
+    return [result for result in history if result.evaluated_share == 1 and mean(of(result).values()) is not None]
+
+
+def best(history: Sequence[RoundResult]) -> RoundResult | None:
+    """Return the best round by validation; None if none was scored on validation parts."""
+    return max(validated(history), key=lambda result: rank(of(result)), default=None)
+
+
+def of(result: RoundResult) -> Mapping[str, float | None]:
+    """Return the accuracy of a round on validation parts by domain; empty where it has none."""
+    accuracy: Mapping[str, float | None] = result.shown.get(Validation.key, {})
+    return accuracy

@@ -7,9 +7,8 @@ from typing import Any
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import generator
-from fedshift_core.wire.counts import Counts
 from fedshift_core.wire.names import CE
-from strategies.federation.evaluation import ClientScores, Evaluation, Extra
+from strategies.federation.evaluation import Evaluation, Extra
 from strategies.federation.roster import Node
 
 # The phases of a round on the server, one after another.
@@ -195,15 +194,13 @@ class RoundResult:
         left_out: Why a node was left out, one line each.
         bytes_down: Array bytes sent for training (weights, knowledge, once what is frozen); evaluation is not counted.
         bytes_up: Array bytes received for training.
-        validation: As ``accuracy``, on the nodes' validation parts; empty where they have none.
-        clients: What the nodes' own models scored, in a round that asks for it.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
-        profile: Where the time went (``strategies.features.profile``), in a run that measures it.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
         lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
-        counts: By domain what the figures are made of, None where a node sent none; empty where nobody was asked.
+        shown: What features add to the round's line, by their key there (``ServerFeature.key``).
+        passing: What features hand the run folder of this round, by their key; it is not kept over the rounds.
         statistics: BatchNorm's statistics that were re-estimated, by state-dict name; empty where none were.
         untrained: Indices of the connected nodes whose own parts of the model had not been trained yet when the round
             was scored, in their order; whether they were scored says ``evaluate.untrained``.
@@ -218,14 +215,12 @@ class RoundResult:
     bytes_down: int = 0
     bytes_up: int = 0
     seconds: float = 0.0
-    validation: dict[str, float | None] = field(default_factory=dict)
-    clients: ClientScores | None = None
     others: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    profile: dict[str, Any] = field(default_factory=dict)
     evaluated_share: float = 1.0
     started_anew: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
     spread: dict[str, float | None] = field(default_factory=dict)
-    counts: dict[str, Counts | None] = field(default_factory=dict)
+    shown: dict[str, Any] = field(default_factory=dict)
+    passing: dict[str, Any] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
     untrained: list[int] = field(default_factory=list)

@@ -84,21 +84,6 @@ class _Task:
     answer: Answer | None = None
 
 
-@dataclass(frozen=True)
-class ClientScores:
-    """How well the nodes' own models did right after local training, before they were averaged.
-
-    Attributes:
-        nodes: All nodes of the federation, in the order of their index.
-        accuracy: Top-1 accuracy in percent, by index of the node and by domain; only what was reported.
-        own: Accuracy on the node's own test set, by index, where that is only a part of its domain's.
-    """
-
-    nodes: tuple[Node, ...]
-    accuracy: dict[int, dict[str, float]]
-    own: dict[int, float] = field(default_factory=dict)
-
-
 class Tally:
     """Correct predictions, images and summed loss by domain, over all nodes that answered."""
 
@@ -368,17 +353,6 @@ def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:
     number = max(1, min(nodes, batches // MIN_BATCHES))
     edges = [i * batches // number * batch for i in range(number)]
     return list(zip(edges, [*edges[1:], images], strict=True))
-
-
-def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dict[str, int | None]:
-    """Return how many test images of each domain a node scores its own model on. None where that is not known.
-
-    Args:
-        node: The node.
-        domains: Those that it is asked for.
-        seen: Test images of domains as their own nodes see them; none where each node is drawn its own.
-    """
-    return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
 
 
 def _answer(node: Node, metrics: Mapping[str, Any], task: _Task, scores: tuple[str, ...]) -> Answer:

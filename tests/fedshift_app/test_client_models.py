@@ -17,7 +17,7 @@ from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_app.run.scores import mean
+from fedshift_core.accuracies import mean
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
     CORRECT,

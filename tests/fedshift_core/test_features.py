@@ -202,7 +202,7 @@ def client() -> DomainClient:
     made = new_client(
         DomainClient, model="cnn_bn", test_set=lambda domain: image_set(11), validation_set=image_set(5), epochs=1
     )
-    object.__setattr__(made.setup, "profile", True)
+    made.features.attach(made, resolve({"profile": True}))
     made.own_test = image_set(4)
     return made
 

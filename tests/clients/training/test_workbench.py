@@ -7,12 +7,14 @@ import pytest
 import torch
 
 from clients.base import ClientSetup, DomainClient
+from clients.features.profile import Stopwatch
 from clients.models.networks import build
 from clients.training.model_cache import DeviceImages, Workbench
+from clients.training.phases import DATA, TRAINING
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from clients.training.stopwatch import DATA, TRAINING, Stopwatch
 from datasets.base import ImageSet
 from fedshift_app.config import resolving
+from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_core.params import Params
@@ -30,8 +32,8 @@ def bench(train: TrainConfig = TRAIN) -> Workbench:
     return Workbench(build("cnn", 10, 0), CPU, train, IMAGES)
 
 
-def client(at: Workbench, index: int, train: TrainConfig = TRAIN, profile: bool = False) -> DomainClient:
-    setup = ClientSetup(0, index, CPU, MODEL, train, IMAGES, profile)
+def client(at: Workbench, index: int, train: TrainConfig = TRAIN) -> DomainClient:
+    setup = ClientSetup(0, index, CPU, MODEL, train, IMAGES)
     return DomainClient(at.model, setup, Params(), image_set(index), lambda _: image_set(9), bench=at)
 
 
@@ -130,20 +132,20 @@ def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytes
 # --- small things ----------------------------------------------------------------------------------
 
 
-def test_stopwatch_adds_up_and_is_silent_when_off() -> None:
-    on, off = Stopwatch(CPU, on=True), Stopwatch(CPU, on=False)
-    for watch in (on, off):
-        for part in (DATA, TRAINING, DATA):
-            watch.lap(part)
-    assert set(on.seconds) == {DATA, TRAINING}
-    assert all(seconds >= 0 for seconds in on.seconds.values())
-    assert not off.seconds
+def test_stopwatch_adds_up() -> None:
+    watch = Stopwatch(CPU)
+    for part in (DATA, TRAINING, DATA):
+        watch(part)
+    assert set(watch.seconds) == {DATA, TRAINING}
+    assert all(seconds >= 0 for seconds in watch.seconds.values())
 
 
 def test_client_tells_where_its_time_went_if_asked() -> None:
     used = bench()
-    requested, not_asked = client(used, 0, profile=True), client(used, 0)
+    requested, not_asked = client(used, 0), client(used, 0)
+    requested.features.attach(requested, resolve({"profile": True}))
+    not_asked.features.attach(not_asked, resolve({}))
     for each in (requested, not_asked):
         each.fit(weights(used), {"server-round": 1})
-    assert {DATA, TRAINING} < set(requested.watch.seconds)
-    assert not not_asked.watch.seconds
+    assert {f"seconds/{DATA}", f"seconds/{TRAINING}"} < set(requested.features.finish(requested, 0.0))
+    assert not not_asked.features.finish(not_asked, 0.0)

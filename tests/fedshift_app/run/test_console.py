@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from fedshift_app.run.console import duration, percent, round_line, table
+from fedshift_app.run.console import duration, round_line, table
+from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_SHOWN
 from strategies.federation.context import RoundResult
 

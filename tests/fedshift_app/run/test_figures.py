@@ -10,12 +10,14 @@ import torch
 from sklearn import metrics
 from support import InlineRun, fedavg, image_set, node
 
-from clients.training.counting import Counting, count
-from fedshift_app.run import console, figures
+from clients.features.figures import Counting, count
+from fedshift_app.run import console, sections
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
+from strategies.features import figures
 from strategies.federation.context import RoundResult
 
+FILE = "figures.json"
 QUICK = "train.epochs=1 allocation.share=0.1"
 
 
@@ -100,7 +102,7 @@ def test_what_is_not_defined_is_none_and_left_out_of_means() -> None:
     assert two["balanced_accuracy"] == pytest.approx(np.mean(two["per_class"]["recall"][:2]))
     one = figures.of(counted(logits, torch.zeros(40, dtype=torch.int64)))
     assert one["auc"] is None and one["balanced_accuracy"] == one["per_class"]["recall"][0]
-    none = figures.of(Counting(3).counts())
+    none = figures.of(Counting(3).total())
     assert none["n"] == 0 and all(none[key] is None for key in figures.SHORT)
 
 
@@ -111,13 +113,13 @@ def test_numbers_that_are_not_finite_are_counted_somewhere() -> None:
 
 
 def test_batches_and_parts_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clients.training.counting.CHUNK", 50)
+    monkeypatch.setattr("clients.features.figures.CHUNK", 50)
     logits, y = drawn(4)
     counting = Counting(4)
     for part in torch.arange(600).split(64):
         counting.add(logits[part], logits[part].argmax(dim=1), y[part])
     whole = counted(logits, y)
-    for name, array in counting.counts().arrays("a").items():
+    for name, array in counting.total().arrays("a").items():
         assert np.allclose(array, whole.arrays("a")[name], rtol=1e-12)
 
 
@@ -149,9 +151,9 @@ def test_a_run_with_figures_has_the_numbers_of_one_without(run_inline: InlineRun
                   for on in ("true", "false"))  # fmt: skip
     assert [without(line, "seconds") for line in run.rounds] == [without(line, "seconds") for line in plain.rounds]
     assert without(run.results, "seconds", "figures") == without(plain.results, "seconds")
-    assert not (plain.folder / figures.FILE).exists()
+    assert not (plain.folder / FILE).exists()
     result = run.results["figures"]
-    assert result == json.loads((run.folder / figures.FILE).read_text()) and result["round"] == 1
+    assert result == json.loads((run.folder / FILE).read_text()) and result["round"] == 1
     for domain, accuracy in run.results["final"].items():
         one = result["domains"][domain]
         assert one["n"] == 90 and one["accuracy"] == pytest.approx(accuracy)
@@ -180,16 +182,18 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
 
 def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logits, y = drawn(3)
-    result = figures.section(RoundResult(4, counts={"a": counted(logits, y), "b": None}), ("x", "y", "z"))
+    feature = figures.CountedFigures
+    passing = {"figures": {"a": counted(logits, y), "b": None}}
+    result = feature.section_of(RoundResult(4, passing=passing), ("x", "y", "z"), (), drawn=False)
     assert result is not None and result["overall"] is None and result["domains"]["b"] is None
-    assert figures.section(RoundResult(4), ("x",)) is None
-    (tmp_path / figures.FILE).write_text(json.dumps(result))
-    assert figures.kept(tmp_path, 4) == result
-    assert figures.kept(tmp_path, 3) is None and figures.kept(tmp_path, None) is None
+    assert feature.section_of(RoundResult(4), ("x",), (), drawn=False) is None
+    (tmp_path / FILE).write_text(json.dumps(result))
+    assert sections.kept(tmp_path, 4, feature) == result
+    assert sections.kept(tmp_path, 3, feature) is None and sections.kept(tmp_path, None, feature) is None
     for damaged in ("{", "[1]", json.dumps(result | {"domains": {"a": {"n": -1}}})):
-        (tmp_path / figures.FILE).write_text(damaged)
+        (tmp_path / FILE).write_text(damaged)
         caplog.clear()
-        assert figures.kept(tmp_path, 4) is None
+        assert sections.kept(tmp_path, 4, feature) is None
         assert "figures.json is left out" in caplog.text
 
 

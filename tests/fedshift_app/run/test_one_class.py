@@ -33,7 +33,8 @@ def counts(images: tuple[int, ...], predicted: tuple[int, ...]) -> Counts:
     ],
 )
 def test_of_a_round(by_domain: dict[str, tuple[tuple[int, ...], tuple[int, ...]]], name: str) -> None:
-    assert one_class.predicted({domain: counts(*result) for domain, result in by_domain.items()}, CLASSES) == name
+    passing = {"figures": {domain: counts(*result) for domain, result in by_domain.items()}}
+    assert one_class.predicted(RoundResult(1, passing=passing), CLASSES) == name
 
 
 def test_of_a_run_only_where_every_scored_round_did(tmp_path: Path) -> None:
@@ -58,13 +59,13 @@ def test_after_three_such_rounds_it_is_said_once(caplog: pytest.LogCaptureFixtur
     constant = {"a": counts((5, 5, 5), (0, 15, 0))}
     watch = one_class.Watch(resolve({}))
     for server_round in range(1, 6):
-        watch.look(RoundResult(server_round, counts=constant), "dog")
+        watch.look(RoundResult(server_round, passing={"figures": constant}), "dog")
     (values,) = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert "the one class 'dog' for all test images, in each of 3 scored rounds" in values and "train.lr" in values
     caplog.clear()
     learns = one_class.Watch(resolve({}))
     for server_round, name in enumerate(("dog", "", "dog", "dog", "dog"), start=1):
-        learns.look(RoundResult(server_round, counts=constant), name)
+        learns.look(RoundResult(server_round, passing={"figures": constant}), name)
     assert not caplog.records
 
 

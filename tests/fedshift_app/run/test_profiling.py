@@ -7,8 +7,8 @@ from support import InlineRun
 
 from fedshift_app.config import resolving
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.run import profiling
 from fedshift_core.errors import ConfigError
+from strategies.features import profile
 
 SMALL = "allocation.share=0.05 train.epochs=1"
 
@@ -42,7 +42,7 @@ def test_profile_changes_no_number(run_inline: InlineRun) -> None:
 def test_names_of_an_earlier_versions_nodes_are_not_counted() -> None:
     """A run that is resumed brings the reports of its rounds before."""
     parts = {f"\x1b[2J{i}": 1.0 for i in range(20_000)} | {"data": 2.0}
-    result = profiling.summary([{"server": {}, "nodes": parts, "side_by_side": 1, "waiting": 0.0}], writing=1.0)
+    result = profile.summary([{"server": {}, "nodes": parts, "side_by_side": 1, "waiting": 0.0}], writing=1.0)
     assert result["nodes"] == {"data": 2.0, "waiting": 0.0}
 
 
@@ -51,14 +51,14 @@ def test_table_shows_every_part_by_its_share() -> None:
         {"server": {"training": 3.0}, "nodes": {"data": 1.0}, "side_by_side": 2, "waiting": 2.0},
         {"server": {"training": 5.0}, "nodes": {"data": 3.0}, "side_by_side": 1, "waiting": 0.0},
     ]
-    result = profiling.summary(rounds, writing=2.0)
+    result = profile.summary(rounds, writing=2.0)
     assert result == {
         "rounds": 2,
         "side_by_side": 2,
         "server": {"training": 8.0, "checkpoint": 2.0},
         "nodes": {"data": 4.0, "waiting": 2.0},
     }
-    lines = [line.split() for line in profiling.table(result).splitlines()]
+    lines = [line.split() for line in profile.table(result).splitlines()]
     assert ["training", "4.00", "80.0", "%"] in lines
     assert ["waiting", "1.00", "33.3", "%"] in lines
 

@@ -20,9 +20,9 @@ from support import node
 
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, RunFolder, weights_hash
-from fedshift_app.run.scores import mean
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
+from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMIT
@@ -150,7 +150,7 @@ def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
     assert "best_validation" not in summary(rounds)
     validated = {0: {"a": 50.0, "b": 60.0}, 1: {"a": 80.0, "b": 40.0}, 3: {"a": 70.0, "b": 50.0}}  # means 55, 60, 60
     for index, accuracy in validated.items():
-        rounds[index].validation = dict(accuracy)
+        rounds[index].shown["validation"] = dict(accuracy)
     result = summary(rounds)
     assert result["best_validation"] == {
         "round": 2, "chosen_on": "validation images", "domains": {"a": 20.0, "b": 40.0}, "avg": 30.0,

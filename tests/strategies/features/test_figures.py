@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from support import node as node_of
 from support import server_feature
 
-from clients.training.counting import count
+from clients.features.figures import count
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
@@ -113,14 +113,15 @@ def answer(counts: Counts | None, node: Any, **more: Any) -> Message:
     return Message(content, reply_to=question)
 
 
-def figures(*, on: bool = True) -> counting.Figures:
+def figures(*, on: bool = True) -> counting.CountedFigures:
     evaluate = EvaluateConfig(figures=on)
-    return server_feature(counting.Figures, domains=("scan",), num_classes=C, evaluate=evaluate)
+    return server_feature(counting.CountedFigures, domains=("scan",), num_classes=C, evaluate=evaluate)
 
 
-def counts(feature: counting.Figures, evaluation: Evaluation) -> dict[str, Counts | None]:
+def counts(feature: counting.CountedFigures, evaluation: Evaluation) -> dict[str, Counts | None]:
     feature.scored(evaluation, result := RoundResult(1))
-    return result.counts
+    counts: dict[str, Counts | None] = result.passing["figures"]
+    return counts
 
 
 def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> None:

@@ -76,7 +76,7 @@ def test_test_images_that_a_node_invents_are_not_the_score_of_its_domain(
         replies.append(reply(nodes[place], numbers))
     assert plan.read(replies) == []
     validation.scored(plan, result := RoundResult(1))
-    assert result.validation == {"scan": 100.0}
+    assert result.shown["validation"] == {"scan": 100.0}
     assert validation._tally is not None
     assert validation._tally._sums["scan"][1] == sum(tests[: 3 if counted else 2])
     assert plan.tally()._sums["scan"][1] == sum(tests[: 3 if counted else 2])

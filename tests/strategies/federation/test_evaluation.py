@@ -343,5 +343,5 @@ def test_a_validation_part_is_as_large_as_was_announced() -> None:
         problems = evaluation.read([reply(node, correct_scan=3, count_scan=9, **{"loss-sum_scan": 4.0}, **more)])
         assert [why.startswith(reason) for _, why in problems] == ([True] if reason else [])
         feature.scored(evaluation, result := RoundResult(1))
-        assert result.validation["scan"] == (None if reason else 100.0)
+        assert result.shown["validation"]["scan"] == (None if reason else 100.0)
         assert evaluation.tally().accuracy()["scan"] == (None if reason else 100 / 3)  # nothing of it is used

@@ -1,6 +1,7 @@
 """Scores of client models against slow loops and by hand."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import node
 
-from fedshift_app.run.scores import (
+from strategies.features.client_scores import (
+    ClientScores,
     Matrix,
     ata_by_domain,
     client_models,
@@ -20,7 +22,6 @@ from fedshift_app.run.scores import (
     matrix_of,
     mean_client_models,
 )
-from strategies.federation.evaluation import ClientScores
 from strategies.federation.roster import Node
 
 DOMAINS = ("photo", "photo", "sketch", "photo", "art", "sketch")
@@ -188,8 +189,13 @@ def test_lta_takes_the_nodes_own_part_of_a_divided_test_set() -> None:
     whole = client_models(ClientScores(nodes("a", "a", "b"), fields))
     parts = client_models(ClientScores(nodes("a", "a", "b"), fields, own={0: 95.0, 1: 60.0, 2: 85.0}))
     assert (whole.pop("lta"), parts.pop("lta")) == (80, 80)  # (90 + 70 + 80) / 3 and (95 + 60 + 85) / 3
+    assert parts.pop("own") == {"0": 95, "1": 60, "2": 85}
     assert whole == parts
     assert client_models(ClientScores(nodes("a", "a", "b"), fields, own={0: 99.0}))["lta"] == 83
+
+
+def mean_of(rounds: Sequence[ClientScores]) -> dict[str, Any]:
+    return mean_client_models([client_models(scores) for scores in rounds], rounds[-1].nodes)
 
 
 def two(own: float, foreign: float) -> ClientScores:
@@ -197,7 +203,7 @@ def two(own: float, foreign: float) -> ClientScores:
 
 
 def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages() -> None:
-    result = mean_client_models([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
+    result = mean_of([two(1, 1)] * 3 + [two(50, 50)] * 4 + [two(100, 0)])
     assert result == {
         "averaged_rounds": 5,
         "matrix": {"0": {"a": 60, "b": 40}, "1": {"a": 40, "b": 60}}, "by_domain": {"a": 50, "b": 50},
@@ -208,24 +214,24 @@ def test_the_last_five_rounds_are_averaged_and_cprr_is_the_ratio_of_the_averages
 def test_a_node_is_averaged_over_the_rounds_in_which_it_trained() -> None:
     both = nodes("a", "b")
     first, second = ClientScores(both, {0: {"a": 10.0, "b": 20.0}}), two(50, 30)
-    result = mean_client_models([first, second])
+    result = mean_of([first, second])
     assert result["matrix"] == {"0": {"a": 30, "b": 25}, "1": {"a": 30, "b": 50}}
     assert result["ata"] == {"a": 25, "b": 30}
     assert result["gata"] == 30  # of the one round in which both domains trained
     assert "why_missing" not in result
-    alone = mean_client_models([first])
+    alone = mean_of([first])
     assert (alone["lta"], alone["ata"], alone["gata"], alone["cprr"]) == (10, {"a": 20, "b": None}, None, None)
     assert alone["why_missing"] == "no node of some domain trained and scored its model"
 
 
 def test_why_a_deployment_cannot_know() -> None:
-    result = mean_client_models([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
+    result = mean_of([ClientScores(nodes("a", "a", shared=False), {0: {"a": 90.0}, 1: {"a": 70.0}})])
     assert result["matrix"] == {"0": {"a": 90}, "1": {"a": 70}}
     assert result["lta"] == 80
     assert [result[key] for key in ("ata", "gata", "gasa", "cprr")] == [{"a": None}, None, None, None]
     assert result["why_missing"] == (
         "nodes have test images of their own only, so no model was scored on another node's; all nodes hold one domain"
     )
-    none = mean_client_models([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
+    none = mean_of([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
     assert none["lta"] is None
     assert none["why_missing"].endswith("another node's; without test images: node 0 (a), node 1 (b)")

@@ -1,0 +1,60 @@
+"""Sections of ``results.json`` that features make of one round, in files of the run folder.
+
+``NAME.json`` is that of the last round scored on all test images, ``checkpoint/NAME-00007.json`` that of a round which
+may be chosen.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import checkpoints
+from fedshift_app.run.config_file import first_problem
+from fedshift_core.limits import as_found
+from strategies.features.base import ServerFeature
+from strategies.features.catalog import classes
+
+log = logging.getLogger("fedshift")
+
+
+def files(folder: Path, key: str, server_round: int, *, chosen: bool = True) -> list[Path]:
+    """Return the files of a section: that of the last round, and that of a round that may be chosen."""
+    names = [folder / f"{key}.json", folder / checkpoints.FOLDER / f"{key}-{server_round:05d}.json"]
+    return names if chosen else names[:1]
+
+
+def kept_all(folder: Path, server_round: int | None, config: RunConfig) -> dict[str, Any]:
+    """Return the sections of a round in a run folder by key; those that are not there are left out."""
+    found = {feature.key: kept(folder, server_round, feature) for feature in classes(config.features)}
+    return {key: content for key, content in found.items() if content is not None}
+
+
+def kept(folder: Path, server_round: int | None, feature: type[ServerFeature]) -> dict[str, Any] | None:
+    """Return a feature's section of a round in a run folder; None if there is none.
+
+    A warning names a file that cannot be used.
+    """
+    if server_round is None or feature.section is None:
+        return None
+    contents = (_read(file, server_round, feature) for file in files(folder, feature.key, server_round))
+    return next((content for content in contents if content), None)
+
+
+def _read(file: Path, server_round: int, feature: type[ServerFeature]) -> dict[str, Any] | None:
+    if not file.is_file() or feature.section is None:
+        return None
+    try:
+        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        feature.section.model_validate(content)
+    except ValidationError as error:
+        problem, value = first_problem(error)
+        log.warning("%s is left out: %s, found %s", file, problem, as_found(value))
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        log.warning("%s is left out: %s", file, error)
+        return None
+    return content if content["round"] == server_round else None
