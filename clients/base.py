@@ -42,8 +42,7 @@ class DomainClient(LocalTrainer[P]):
     """Trains and evaluates on the images of one node.
 
     Attributes:
-        validation_set: Labelled images of the node that it does not train on, or None.
-        own_test: The node's own test set where it is only a part of its domain's (simulation), else None.
+        own_sets: Labelled images of the node that it does not train on, by split; those that there are.
         features: What composes with the method in this run.
         records: Arrays of features from the last ``evaluate``, by record.
     """
@@ -66,8 +65,7 @@ class DomainClient(LocalTrainer[P]):
         params: P,
         train_set: ImageSet,
         test_set: Callable[[str], ImageSet],
-        validation_set: ImageSet | None = None,
-        own_test: ImageSet | None = None,
+        own_sets: Mapping[str, ImageSet] | None = None,
         modules: AllModules | None = None,
         adaptation: Adaptation | None = None,
         bench: Workbench | None = None,
@@ -79,8 +77,7 @@ class DomainClient(LocalTrainer[P]):
         private = self.kept_names(model, setup.model, params, modules)
         super().__init__(model, setup, params, train_set, private, modules, bench, public_set)
         self.test_set = test_set
-        self.validation_set = validation_set
-        self.own_test = own_test
+        self.own_sets: Mapping[str, ImageSet] = own_sets or {}
         self._adaptation = adaptation
         self._contribution: Arrays = {}
         self.features = features or catalog.of()
@@ -150,12 +147,12 @@ class DomainClient(LocalTrainer[P]):
     @contextmanager
     def _labels_withheld(self) -> Iterator[None]:
         """Take from the client all that has labels of images that are scored, while code of an adaptation runs."""
-        held = self.test_set, self.validation_set, self.own_test
-        self.test_set, self.validation_set, self.own_test = _no_labels, None, None
+        held = self.test_set, self.own_sets
+        self.test_set, self.own_sets = _no_labels, {}
         try:
             yield
         finally:
-            self.test_set, self.validation_set, self.own_test = held
+            self.test_set, self.own_sets = held
 
     def other_weights(self) -> None:
         """Tell the adaptation, if there is one, that the model is another one."""

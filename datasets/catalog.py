@@ -127,12 +127,13 @@ def has_own(name: str, domain: str, split: Split, source: Source) -> bool:
 
 
 @functools.cache
-def has_validation(name: str, domain: str, source: Source, *, own: bool) -> bool:
-    """Return whether a domain has its own validation images, a split ``validation``.
+def gives(name: str, domain: str, split: Split, source: Source, *, own: bool) -> bool:
+    """Return whether a domain has images of a split that only a user's own sites may have.
 
     Args:
         name: The data set.
         domain: One of its domains.
+        split: The split, such as ``validation``.
         source: Where the images are.
         own: It is a real node's own folder; data sets of FedShift have some only there.
 
@@ -141,8 +142,8 @@ def has_validation(name: str, domain: str, source: Source, *, own: bool) -> bool
     """
     dataset = get(name)
     if dataset.find_own is not None:
-        return dataset.validates and has_own(name, domain, "validation", source)
-    return own and source.data_dir is not None and has_own(name, domain, "validation", source)
+        return dataset.validates and has_own(name, domain, split, source)
+    return own and source.data_dir is not None and has_own(name, domain, split, source)
 
 
 def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFiles | None:

@@ -139,7 +139,7 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
     best = node_precision.fastest_here(config, setup.own_network(config, where))
     public = node_data.public_set(config, where) if setup.uses_public(config) else None
     about = About(
-        None if own.validation is None else len(own.validation),
+        {split: len(images) for split, images in own.sets.items()},
         None if public is None else (public.sha256, len(public.images)),
     )
     numbers, words = features.of(config.features).introduce(about)

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedshift_app.config import privacy, registry
+from fedshift_app.config import registry
 from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import (
@@ -50,10 +50,8 @@ from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
-from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 from strategies.base import DomainStrategy
-from strategies.features import robust, server_optimizer
-from strategies.features.bn_statistics import statistics_of
+from strategies.features.base import ServerFeature
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 from strategies.federation.roster import Node
@@ -168,7 +166,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         with logs.written_to(folder.path) as file:
             public = run_build.public_line(config, nodes)
             about = (computed, *beginning.messages, run_build.frozen_line(config, federation, initial), public)
-            first = describe(config, engine, nodes, statistics_of(federation))
+            first = describe(config, engine, nodes, strategy.features)
             lines = (first, *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})
             if federation.model.start:
@@ -331,8 +329,8 @@ def _engine(grid: Grid) -> str:
     return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
 
 
-def describe(config: RunConfig, engine: str, nodes: list[Node], bn_statistics: tuple[str, ...] = (AVERAGED,)) -> str:
-    """Return a few lines that say what is about to run, and which node holds which domain."""
+def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterable[ServerFeature] = ()) -> str:
+    """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
         held[n.domain].append(n)
@@ -349,24 +347,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], bn_statistics: t
             f"  before the last {config.evaluate.last} rounds accuracy is that on {100 * config.evaluate.fraction:g} % "
             "of the test images, in whole batches"
         )
-    if config.evaluate.bn != (AVERAGED,):
-        lines.append(f"  scored with BatchNorm's statistics {_bn_statistics_text(config, bn_statistics)}")
-    if config.privacy.name != "none":
-        lines.append(f"  {privacy.summary_line(config.privacy, config.rounds)}")
-    if config.aggregation.robust != "none":
-        lines.append(f"  {robust.description(config.aggregation)}")
-    if config.server.optimizer != "none":
-        lines.append(f"  {server_optimizer.description(config.server)}")
+    lines += [f"  {line}" for feature in features if (line := feature.description())]
     return "\n".join(lines)
-
-
-def _bn_statistics_text(config: RunConfig, names: tuple[str, ...]) -> str:
-    """Return the statistics of ``evaluate.bn``, with what decides their numbers."""
-    most, batch = config.evaluate.bn_images, config.images.eval_batch
-    more = {RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} test images)"}
-    line = ", ".join(f"{name}{more.get(name, '')}" for name in names)
-    missing = [name for name in config.evaluate.bn if name not in names]
-    return line + "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
 
 
 def _held_by(nodes: list[Node]) -> str:

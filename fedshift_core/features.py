@@ -120,6 +120,24 @@ OURS = (
         ),
     ),
     Feature(
+        "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
+        "strategies.features.bn_statistics:BatchNormStatistics",
+        "clients.features.bn_statistics:BatchNormStatisticsOnNode",
+        evaluate=(
+            Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
+            Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
+            Key(wire.BN_IMAGES, "int", "largest number of training images behind statistics"),
+        ),
+        evaluate_reply=(
+            Key(f"{wire.OTHER_CORRECT}{wire.BN_SCORE}", "int", "correct predictions with other statistics"),
+        ),
+        records=(
+            Key(wire.STATISTICS, "arrays (C,) float32", "to the node: re-estimated means and variances by layer"),
+            Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
+        ),
+        tells="sums over the node's training images of each channel, of at least two images",
+    ),
+    Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
     ),
@@ -148,24 +166,6 @@ OURS = (
             Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set"),
         ),
         tells="correct predictions on test images",
-    ),
-    Feature(
-        "bn-statistics", "Scores with other statistics of BatchNorm", "evaluate.bn",
-        "strategies.features.bn_statistics:BatchNormStatistics",
-        "clients.features.bn_statistics:BatchNormStatisticsOnNode",
-        evaluate=(
-            Key(wire.TAKE_STATISTICS, "bool", "take statistics of training images in place of a score", True),
-            Key(wire.BN_WAYS, "list of text", "statistics to score with, that of the accuracy first"),
-            Key(wire.BN_IMAGES, "int", "largest number of training images behind statistics"),
-        ),
-        evaluate_reply=(
-            Key(f"{wire.OTHER_CORRECT}{wire.BN_SCORE}", "int", "correct predictions with other statistics"),
-        ),
-        records=(
-            Key(wire.STATISTICS, "arrays (C,) float32", "to the node: re-estimated means and variances by layer"),
-            Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
-        ),
-        tells="sums over the node's training images of each channel, of at least two images",
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",

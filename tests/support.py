@@ -174,7 +174,7 @@ def client_setup(
 def new_client(
     kind: type[Client], params: dict[str, Any] | None = None, knowledge: Arrays | None = None, *,
     scalars: Mapping[str, int | float | str] | None = None, train_set: ImageSet | None = None,
-    test_set: Callable[[str], ImageSet] | None = None, validation_set: ImageSet | None = None,
+    test_set: Callable[[str], ImageSet] | None = None, own_sets: Mapping[str, ImageSet] | None = None,
     network: SplitModel | None = None, initial: int = 0, modules: Sequence[Modules] = (),
     adaptation: Adaptation | None = None, public_set: Callable[[], ImageSet] | None = None, **options: Any,
 ) -> Client:  # fmt: skip
@@ -187,7 +187,7 @@ def new_client(
         scalars: The numbers and words that it sent.
         train_set: Its images; random ones if None.
         test_set: The test set of each domain; the training images if None.
-        validation_set: Images of its own that it does not train on.
+        own_sets: Images of its own that it does not train on, by split.
         network: Its model; the method's own if None.
         initial: Seed of the initial weights.
         modules: Those in the model.
@@ -202,7 +202,7 @@ def new_client(
     parts = AllModules(modules)
     model = parts.wrap(model, plan)
     made = kind(
-        model, configured, own, images, test_set or (lambda domain: images), validation_set, modules=parts,
+        model, configured, own, images, test_set or (lambda domain: images), own_sets, modules=parts,
         adaptation=adaptation, public_set=public_set,
     )  # fmt: skip
     made.prepare(RoundInputs(dict(knowledge or {}), dict(scalars or {})))

@@ -2,7 +2,7 @@
 
 The section ``adapt`` of a configuration names one. It sees images of the test set, never their labels: it is given
 the images alone, and the base client scores what it yields. While its code runs the client has neither test sets nor
-validation images: ``test_set`` raises, ``own_test`` and ``validation_set`` are None.
+others of its own: ``test_set`` raises, ``own_sets`` is empty.
 """
 
 from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clients.training.inputs import ClientSetup
-from clients.training.node import Observer, Scores
+from clients.training.inputs import ClientSetup, Observer
+from clients.training.node import Scores
 from clients.training.statistics import Moments
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -26,8 +26,7 @@ class Client(Protocol):
     setup: ClientSetup
     passed: Callable[[str], None]
     train_set: ImageSet
-    validation_set: ImageSet | None
-    own_test: ImageSet | None
+    own_sets: Mapping[str, ImageSet]
     test_set: Callable[[str], ImageSet]
     shared_names: list[str]
     server_round: int
@@ -122,11 +121,11 @@ class About:
     """What a node knows of itself before the first round.
 
     Attributes:
-        num_validation: Images of its validation part; None without one.
+        images: Number of images in each of its own sets that it does not train on, by split.
         public: SHA-256 and number of images of its copy of the public set; None where the run uses none.
     """
 
-    num_validation: int | None
+    images: Mapping[str, int]
     public: tuple[str, int] | None
 
 

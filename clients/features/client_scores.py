@@ -38,7 +38,7 @@ def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
     for domain in domains:
         test = client.test_set(domain)
         metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
-    if domains and client.own_test is not None:
-        own = client.own_test
+    own = client.own_sets.get("test")
+    if domains and own is not None:
         metrics |= {LOCAL_OWN_CORRECT: client.score_test(own).correct, LOCAL_OWN_COUNT: len(own)}
     return metrics

@@ -32,7 +32,7 @@ class GapsOnNode(NodeFeature):
 
 def _own_score(client: Client, name: str, request: Mapping[str, Any]) -> Metrics:
     what, where = request.get(GAP, ("", ""))
-    images = client.train_set if where == "train" else client.validation_set
+    images = client.train_set if where == "train" else client.own_sets.get(where)
     if not what or images is None:
         return {}
     client.start_pass()

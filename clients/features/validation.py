@@ -17,11 +17,11 @@ class ValidationOnNode(NodeFeature):
 
     def introduce(self, about: About) -> tuple[Metrics, dict[str, str]]:
         """Say how many validation images there are."""
-        return ({} if about.num_validation is None else {NUM_VALIDATION: about.num_validation}), {}
+        return ({NUM_VALIDATION: about.images[VALIDATION]} if VALIDATION in about.images else {}), {}
 
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return correct predictions and images of the validation part."""
-        images = client.validation_set
+        images = client.own_sets.get(VALIDATION)
         if not request.get(VALIDATION) or images is None:
             return {}
         return {VALIDATION_CORRECT: client.score_test(images).correct, VALIDATION_COUNT: len(images)}

@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -44,3 +46,13 @@ class RoundInputs:
     scalars: Mapping[str, int | float | str] = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
+
+
+class Observer(Protocol):
+    """Looks on while images are scored."""
+
+    def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
+        """Take in a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
+
+    def total(self) -> Any:
+        """Return what it made of all batches; what several made can be added."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch, cut
-from clients.training.inputs import ClientSetup, RoundInputs
+from clients.training.inputs import ClientSetup, Observer, RoundInputs
 from clients.training.model_cache import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -49,16 +49,6 @@ class Scores:
         """Return the scores of both sets together, without other ways."""
         seen = other.seen if self.seen is None else self.seen + other.seen
         return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
-
-
-class Observer(Protocol):
-    """Looks on while images are scored."""
-
-    def add(self, logits: Tensor, predicted: Tensor, y: Tensor) -> None:
-        """Take in a batch: logits (B, C), predicted classes (B,) and true ones (B,)."""
-
-    def total(self) -> Any:
-        """Return what it made of all batches; what several made can be added."""
 
 
 class NodeTools(NumPyClient, Parametrised[P]):

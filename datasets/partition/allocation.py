@@ -218,6 +218,15 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         share = self.share.get(domain) if isinstance(self.share, dict) else self.share
         return None if share is None or isinstance(share, str) else share
 
+    @property
+    def lacking(self) -> str:
+        """What the section lacks for nodes to have validation parts; empty where they have some."""
+        return "" if self.validation_fraction else "allocation.validation_fraction above 0, found 0"
+
+    def fraction_of(self, part: Literal["test", "validation"]) -> float:
+        """Return the share of a node's images that is set aside for a part."""
+        return self.test_fraction if part == "test" else self.validation_fraction
+
     def cut(self, given: Indices | None) -> "Allocation":
         """Return the allocation of a domain with labels ``given`` of images to validate on: nothing else is set aside.
 

@@ -185,11 +185,12 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
     return [np.sort(by_class[place::nodes]) for place in range(nodes)]
 
 
-def given_validation(domain: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
-    """Return the validation images of each node of a domain, from the domain's own validation split.
+def divide_given(domain: str, split: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
+    """Return the images of each node of a domain of a split that the domain has of its own.
 
     Args:
         domain: Its name.
+        split: That of the images, such as ``validation``.
         labels: Labels of these images, shape (N,).
         nodes: Number of nodes of the domain.
         seed: The run's seed.
@@ -199,6 +200,6 @@ def given_validation(domain: str, labels: Indices, nodes: int, seed: int) -> lis
     """
     if len(labels) < nodes:
         raise DataError(
-            f"domain {domain!r} has {len(labels)} validation images for {nodes} nodes; allowed is one for each at least"
+            f"domain {domain!r} has {len(labels)} {split} images for {nodes} nodes; allowed is one for each at least"
         )
-    return spread(labels, nodes, generator(seed, f"validation-{domain}"))
+    return spread(labels, nodes, generator(seed, f"{split}-{domain}"))

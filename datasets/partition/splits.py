@@ -18,7 +18,7 @@ class Parts:
 
     Attributes:
         train: Images to train on, at least one.
-        validation: Images to choose a round by; empty if ``validation_fraction`` is 0.
+        validation: Images to choose a round by; empty where none are set aside.
         test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split.
     """
 
@@ -198,7 +198,7 @@ def _cut(
     Raises:
         DataError: If nothing can be cut off that should be.
     """
-    fraction = allocation.test_fraction if part == "test" else allocation.validation_fraction
+    fraction = allocation.fraction_of(part)
     rest, off = shares.cut(images, labels, fraction, generator(seed, f"{part}-part", index))
     if fraction > 0 and len(off) == 0:
         raise DataError(

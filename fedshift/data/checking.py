@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from datasets import catalog
 from datasets.base import Split
-from datasets.partition.shares import given_validation
+from datasets.partition.shares import divide_given
 from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
@@ -73,7 +73,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
         given = labels.get((domain, "validation"))
         parts = domain_parts(allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share)
         if given is not None:
-            given_validation(domain, given, dealt.count(domain), config.seed)
+            divide_given(domain, "validation", given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())
     return held / len(dealt)
 

@@ -20,7 +20,6 @@ from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.figures import CountedFigures, Figures
-from strategies.features.validation import best
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -165,7 +164,7 @@ def _history(lines: list[dict[str, Any]], config: RunConfig) -> list[RoundResult
 
 def _kept_round(lines: list[dict[str, Any]], config: RunConfig) -> int:
     """Return the round that the run has chosen so far; 0 if it keeps the last."""
-    kept = best(_history(lines, config)) if config.keep == model_selection.BEST else None
+    kept = model_selection.best(_history(lines, config)) if config.keep == model_selection.BEST else None
     return 0 if kept is None else kept.server_round
 
 

@@ -32,9 +32,9 @@ def check_together(config: RunConfig) -> None:
     _check_batchnorm(config, [name for _, name in networks_of_keys])
     networks.check_model(config.model)
     _check_choosing(config)
-    validates, noise = config.allocation.validation_fraction > 0, config.privacy.name
+    lacking, noise = config.allocation.lacking, config.privacy.name
     for reason in (
-        config.evaluate.contradiction(), config.aggregation.contradiction(validates=validates, noise=noise),
+        config.evaluate.contradiction(), config.aggregation.contradiction(lacking=lacking, noise=noise),
     ):  # fmt: skip
         if reason:
             raise ConfigError(reason)
@@ -93,17 +93,13 @@ def _check_choosing(config: RunConfig) -> None:
         ConfigError: With the keys.
     """
     patience = config.evaluate.patience
-    if not config.evaluate.test and not config.allocation.validation_fraction:
-        raise ConfigError(
-            "evaluate.test=false scores only validation parts: it needs allocation.validation_fraction above 0, found 0"
-        )
+    if not config.evaluate.test and config.allocation.lacking:
+        raise ConfigError(f"evaluate.test=false scores only validation parts: it needs {config.allocation.lacking}")
     if config.keep == "last" and not patience:
         return
     setting = f"evaluate.patience={patience}" if config.keep == "last" else f"keep={config.keep}"
-    if not config.allocation.validation_fraction:
-        raise ConfigError(
-            f"{setting} needs validation parts on the nodes: allocation.validation_fraction above 0, found 0"
-        )
+    if config.allocation.lacking:
+        raise ConfigError(f"{setting} needs validation parts on the nodes: {config.allocation.lacking}")
     if config.evaluate.fraction < 1:
         raise ConfigError(
             f"{setting} needs evaluate.fraction=1, found {config.evaluate.fraction:g}: any round may be chosen"

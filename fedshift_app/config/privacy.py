@@ -69,11 +69,3 @@ def _sends_weights_alone(method: Method) -> bool:
     """Return whether the method's nodes send only weights."""
     sends_more = bool(method.strategy_class().contributes or method.numbers)
     return not sends_more and not method.client_class().heterogeneous
-
-
-def summary_line(privacy: PrivacyConfig, rounds: int) -> str:
-    """Return a line with the largest epsilon that a run spends."""
-    return (
-        f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard deviation "
-        f"{privacy.noise:.3g}; after {rounds} rounds epsilon is {privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
-    )

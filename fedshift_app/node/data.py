@@ -12,8 +12,7 @@ import numpy as np
 from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.partition.allocation import Allocation
-from datasets.partition.shares import Indices
-from datasets.partition.shares import given_validation as divide_given
+from datasets.partition.shares import Indices, divide_given
 from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_core.errors import ConfigError
@@ -56,6 +55,12 @@ class Own:
     train: ImageSet
     validation: ImageSet | None
     test: ImageSet | None
+
+    @property
+    def sets(self) -> dict[str, ImageSet]:
+        """What it does not train on, by split."""
+        named = {"validation": self.validation, "test": self.test}
+        return {split: images for split, images in named.items() if images is not None}
 
 
 @dataclass(frozen=True)
@@ -159,13 +164,13 @@ def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
         DataError: If they are broken, or too few for the nodes of the domain.
     """
     cfg = config.dataset
-    if not catalog.has_validation(cfg.kind, where.domain, where.source, own=not where.shared):
+    if not catalog.gives(cfg.kind, where.domain, "validation", where.source, own=not where.shared):
         return None
     given = _split(config, where, "validation", where.domain)
     if not where.shared:
         return given
     held = dealt(config, where.num_partitions)
-    parts = divide_given(where.domain, given.y, held.count(where.domain), config.seed)
+    parts = divide_given(where.domain, "validation", given.y, held.count(where.domain), config.seed)
     return given.select(parts[held[: where.partition_id].count(where.domain)])
 
 
@@ -261,7 +266,7 @@ def _reads(config: RunConfig, domain: str) -> tuple[Split, ...]:
     cfg, allocation = config.dataset, config.allocation
     splits = allocation.reads(domain)
     validates = allocation.validation_fraction > 0 and domain not in allocation.held_out
-    if validates and catalog.has_validation(cfg.kind, domain, cfg.source(), own=False):
+    if validates and catalog.gives(cfg.kind, domain, "validation", cfg.source(), own=False):
         return (*splits, "validation")
     return splits
 
@@ -295,7 +300,7 @@ def _domain_parts(
     labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)
-    if allocation.validation_fraction > 0 and catalog.has_validation(dataset.kind, domain, source, own=False):
+    if allocation.validation_fraction > 0 and catalog.gives(dataset.kind, domain, "validation", source, own=False):
         allocation = allocation.cut(_read(dataset, domain, "validation", source, shared=True).y)
     return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
 

@@ -43,7 +43,7 @@ def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
     means = {name: mean(_number(accuracy.get(name)) for accuracy in last) for name in accuracies[-1]}
     yield from _unequal("domains", results.get("domains"), means)
     yield from _unequal("final", results.get("final"), accuracies[-1])
-    for key in ("best_test", "best_validation"):
+    for key in (key for key in results if key.startswith("best_")):
         best = results.get(key)
         number = best.get("round") if isinstance(best, Mapping) else None
         if not isinstance(best, Mapping) or not isinstance(number, int):

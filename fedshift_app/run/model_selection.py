@@ -22,6 +22,7 @@ from strategies.federation.roster import Node
 
 BEST = "best-validation"  # of ``keep``
 log = logging.getLogger("fedshift")
+best = validation.best
 
 
 def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]:
@@ -32,14 +33,14 @@ def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]
     """
     kept = {server_round for server_round in config.keep_rounds if server_round <= len(history)}
     if config.keep == BEST and history:
-        candidates = (validation.best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *kept})
+        candidates = (best(history[:server_round]) for server_round in {*kept_rounds(len(history)), *kept})
         kept |= {result.server_round for result in candidates if result is not None}
     return tuple(sorted(kept))
 
 
 def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:
     """Return whether a run ends early after these rounds."""
-    validated, best_result = validation.validated(history), validation.best(history)
+    validated, best_result = validation.validated(history), best(history)
     if not config.evaluate.patience or best_result is None or len(history) >= config.rounds:
         return False
     return validated[-1].server_round - best_result.server_round >= config.evaluate.patience
@@ -62,7 +63,7 @@ def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
 def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]:
     """Return the fields of ``results.json`` on the chosen round and on an early end; empty without both."""
     fields: dict[str, Any] = {}
-    best_result = validation.best(history)
+    best_result = best(history)
     if config.keep == BEST and best_result is not None:
         files = (f"{kind}-{best_result.server_round:05d}.safetensors" for kind in ("weights", "knowledge"))
         fields["keep"] = BEST

@@ -28,7 +28,6 @@ from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.catalog import classes
-from strategies.features.validation import best
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -300,7 +299,7 @@ def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult])
     Raises:
         Damaged: If it is missing or has changed.
     """
-    kept = best(history) if config.keep == model_selection.BEST else None
+    kept = model_selection.best(history) if config.keep == model_selection.BEST else None
     if kept is not None and kept.server_round != len(history):
         _check_memory(past, checkpoints.load(past.path / checkpoints.FOLDER, kept.server_round, (checkpoints.FORMAT,)))
 

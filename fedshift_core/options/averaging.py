@@ -71,19 +71,19 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             return f"aggregation.robust={self.robust} averages"
         return "aggregation.weights=ga needs averaged" if self.weights == "ga" else ""
 
-    def contradiction(self, *, validates: bool, noise: str) -> str:
+    def contradiction(self, *, lacking: str, noise: str) -> str:
         """Return why the section does not go with others; empty if it does.
 
         Args:
-            validates: Nodes have validation parts.
+            lacking: What nodes lack for validation parts; empty where they have some.
             noise: The privacy mechanism, or ``none``.
         """
         if self.weights != "ga":
             return ""
-        if self.gap_on == "validation" and not validates:
+        if self.gap_on == "validation" and lacking:
             return (
-                "aggregation.gap_on=validation needs validation parts on the nodes: allocation.validation_fraction "
-                "above 0, found 0; or set aggregation.gap_on=train"
+                f"aggregation.gap_on=validation needs validation parts on the nodes: {lacking}; or set "
+                "aggregation.gap_on=train"
             )
         if noise != "none":
             return (

@@ -121,6 +121,10 @@ class ServerFeature:
         self.name, self.run, self.params = name, run, params
         self.state: Arrays = {}
 
+    def description(self) -> str:
+        """Return a line on what the feature does in this run, for its beginning; empty for nothing."""
+        return ""
+
     # --- before and during training ----------------------------------------------------------------
 
     def check_number(self, nodes: int) -> None:

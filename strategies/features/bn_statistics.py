@@ -15,6 +15,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.wire.names import (
     AVERAGED,
+    BATCH,
     BN_IMAGES,
     BN_MEAN,
     BN_SCORE,
@@ -144,6 +145,20 @@ class BatchNormStatistics(ServerFeature):
     def bn_names(self) -> tuple[str, ...]:
         """The statistics to score with, that of the accuracy first."""
         return statistics_of(self.run)
+
+    def description(self) -> str:
+        """Return the statistics of ``evaluate.bn``, with what decides their numbers."""
+        config = self.run.config
+        if config.evaluate.bn == (AVERAGED,):
+            return ""
+        most, batch = config.evaluate.bn_images, config.images.eval_batch
+        more = {
+            RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} test images)",
+        }  # fmt: skip
+        line = ", ".join(f"{name}{more.get(name, '')}" for name in self.bn_names)
+        missing = [name for name in config.evaluate.bn if name not in self.bn_names]
+        line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
+        return f"scored with BatchNorm's statistics {line}"
 
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Have statistics re-estimated with the averaged weights, where the run scores with them.

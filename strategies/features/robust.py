@@ -223,6 +223,11 @@ def _stacks(arrays: list[NDArray[Any]], dtype: np.dtype[Any]) -> Iterator[tuple[
 class Robust(ServerFeature):
     """Merges by the rule of ``aggregation.robust``."""
 
+    def description(self) -> str:
+        """Return what it does in one line; empty where the run has none."""
+        config = self.run.config.aggregation
+        return "" if config.robust == "none" else description(config)
+
     def check_number(self, nodes: int) -> None:
         """Raise ``FederationError`` if the rule protects against nobody with so many nodes."""
         check_number(self.run.config.aggregation, nodes)

@@ -110,6 +110,11 @@ class ServerOptimizer(ServerFeature):
 
     prefixes = (FIRST, SECOND)
 
+    def description(self) -> str:
+        """Return what it does in one line; empty where the run has none."""
+        config = self.run.config.server
+        return "" if config.optimizer == "none" else description(config)
+
     def step(self, merged: ArrayRecord, training: Training) -> ArrayRecord:
         """Return the next shared weights."""
         weights, self.state = step(self.run, merged, training.sent, self.state, training.server_round)

@@ -68,8 +68,8 @@ def test_a_site_in_split_folders(tmp_path: Path, spelled: str) -> None:
     for split, count in (("train", 10), ("validation", 6), ("test", 4)):  # a node of any other data set
         images = trees.find_plain(tmp_path, "a", split, CLASSES)  # type: ignore[arg-type]
         assert isinstance(images, Listing) and len(images) == count
-    assert catalog.has_validation("pacs", "a", source(tmp_path), own=True)
-    assert not catalog.has_validation("pacs", "a", source(tmp_path), own=False)
+    assert catalog.gives("pacs", "a", "validation", source(tmp_path), own=True)
+    assert not catalog.gives("pacs", "a", "validation", source(tmp_path), own=False)
 
 
 def test_npz_files_in_other_spellings(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.registry import Method
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
+from strategies.features import robust
 
 SHORT = "train.epochs=2 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=2"
 LIAR, HONEST = 1, [0, 2, 3, 4]
@@ -206,8 +207,8 @@ def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, hon
 def test_a_rule_goes_on_with_the_nodes_that_are_left(rule: str, run_inline: InlineRun) -> None:
     run = run_inline(nodes=5, rounds=1, set=f"{SHORT} aggregation.robust={rule}", grid=lying(everywhere))
     assert run.rounds[0]["nodes"] == HONEST
-    result = server_app.describe(resolve({"set": f"{SHORT} aggregation.robust={rule}"}), "inline", [])
-    assert f"\n  aggregation.robust={rule}: " in result
+    result = robust.description(resolve({"set": f"{SHORT} aggregation.robust={rule}"}).aggregation)
+    assert result.startswith(f"aggregation.robust={rule}: ")
     assert ("not used" in result) == (rule != "clip")
 
 

@@ -93,7 +93,7 @@ def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_o
 
 def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     client = make_client("cnn", "average")
-    client.own_test = image_set(7, seed=5)
+    client.own_sets = {"test": image_set(7, seed=5)}
     metrics = client.fit(shared(client), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own"]})[2]
     assert (metrics[LOCAL_OWN_CORRECT], metrics[LOCAL_OWN_COUNT]) == (client.score(image_set(7, seed=5))[0], 7)
     assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]

@@ -200,10 +200,13 @@ def test_a_server_takes_no_number_and_no_record_that_nobody_declares(run: dict[s
 @pytest.fixture(scope="module")
 def client() -> DomainClient:
     made = new_client(
-        DomainClient, model="cnn_bn", test_set=lambda domain: image_set(11), validation_set=image_set(5), epochs=1
+        DomainClient,
+        model="cnn_bn",
+        test_set=lambda domain: image_set(11),
+        own_sets={"validation": image_set(5), "test": image_set(4)},
+        epochs=1,
     )
     made.features.attach(made, resolve({"profile": True}))
-    made.own_test = image_set(4)
     return made
 
 
@@ -223,7 +226,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
             sent[kind] |= {key.name for key in declared(feature.name, kind) if any(key.fits(name) for name in names)}
 
     for feature in catalog.of().all:
-        numbers, words = feature.introduce(About(5, ("0" * 64, 3)))
+        numbers, words = feature.introduce(About({"validation": 5}, ("0" * 64, 3)))
         note(feature, {**numbers, **words}, "introduction")
         note(feature, feature.before_training(client, ASKED), "train_reply")
         note(feature, feature.after_training(client, ASKED), "train_reply")

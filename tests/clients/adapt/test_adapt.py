@@ -93,7 +93,7 @@ class Greedy(Adaptation):
     def _look(self, client: DomainClient) -> None:
         for label in self.labels:
             assert not any(np.shares_memory(label, array) for array in reachable(client))
-        assert client.own_test is None and client.validation_set is None
+        assert not client.own_sets
         with pytest.raises(RuntimeError, match="it is given test images alone"):
             client.test_set("a")
         self.looked = getattr(self, "looked", 0) + 1
@@ -117,14 +117,14 @@ def test_no_code_of_an_adaptation_can_reach_a_label_of_what_is_scored(monkeypatc
     test, own, held = image_set(23, seed=5), image_set(7, seed=6), image_set(5, seed=7)
     greedy = Greedy(Params())
     monkeypatch.setattr(Greedy, "labels", (test.y, own.y, held.y))  # of the class: the search looks at objects
-    made = new_client(DomainClient, test_set=lambda domain: test, adaptation=greedy, validation_set=held)
-    made.own_test = own
+    sets = {"test": own, "validation": held}
+    made = new_client(DomainClient, test_set=lambda domain: test, adaptation=greedy, own_sets=sets)
     assert any(np.shares_memory(own.y, array) for array in reachable(made))  # the search finds what is there
     assert any(np.shares_memory(test.y, array) for array in reachable(made))
     _, images, metrics = made.evaluate(shared(made), {**ASKED, "validation": True})
     assert (images, metrics["count/a"], metrics["validation-count"]) == (23, 23, 5)
     assert greedy.looked >= 9
-    assert made.test_set("a") is test and made.own_test is own and made.validation_set is held
+    assert made.test_set("a") is test and made.own_sets is sets
     local_scores(made, ["a"])
 
 

@@ -55,7 +55,11 @@ def plain(**options: Any) -> DomainClient:
     """FedAvg's client."""
     settings: dict[str, Any] = {"batch_size": 4, "images": ImageConfig(crop_padding=2)}
     return new_client(
-        DomainClient, train_set=image_set(), test_set=test_set, validation_set=image_set(8, 9), **settings | options
+        DomainClient,
+        train_set=image_set(),
+        test_set=test_set,
+        own_sets={"validation": image_set(8, 9)},
+        **settings | options,
     )
 
 
@@ -167,7 +171,7 @@ def test_validation_images_are_scored_as_test_images_are() -> None:
     """With the tuned copy: a validation part of the same images as a test set has its score, not the global model's."""
     images = test_set("a")
     made, other = (kind(train={"lr": 0.2}) if kind is client else kind(lr=0.2) for kind in (client, plain))
-    made.validation_set = other.validation_set = images
+    made.own_sets = other.own_sets = {"validation": images}
     given, config = received(made), asked("a", **{VALIDATION: True})
     got, untuned = made.evaluate(given, config)[2], other.evaluate(given, config)[2]
     assert got[VALIDATION_CORRECT] == got[f"{CORRECT}a"]

@@ -17,13 +17,13 @@ def asked(of: DomainClient, *how: str) -> tuple[list[Any], dict[str, Any]]:
 @pytest.mark.parametrize("where", ["train", "validation"])
 def test_both_models_on_its_own_images(where: str) -> None:
     held = image_set(9, seed=5)
-    made = fedavg(validation_set=held, test_set=lambda domain: image_set() if domain == "train" else held)
+    made = fedavg(own_sets={"validation": held}, test_set=lambda domain: image_set() if domain == "train" else held)
     given = shared(made)
     arrays, metrics = asked(made, "loss", where)
     for name, weights in ((LOCAL_RECEIVED, given), (LOCAL_TRAINED, arrays)):
         loss, number, scores = made.evaluate(weights, {SERVER_ROUND: 1, DOMAINS: [where]})
         assert metrics[name] == pytest.approx(loss)
-        again = fedavg(validation_set=held)
+        again = fedavg(own_sets={"validation": held})
         share = again.fit(weights, {SERVER_ROUND: 1, GAP: ["accuracy", where]})[2][LOCAL_RECEIVED]
         assert share == scores[f"correct/{where}"] / number
 

@@ -30,7 +30,6 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
 from strategies.base import DomainStrategy
-from strategies.features.validation import best
 from strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
@@ -54,16 +53,16 @@ def config(**given: Any) -> Any:
 
 
 def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
-    chosen = best(history(10.0, 30.0, None, 30.0, 20.0))
+    chosen = model_selection.best(history(10.0, 30.0, None, 30.0, 20.0))
     assert chosen is not None and chosen.server_round == 2
     both = [
         RoundResult(1, accuracy={"a": 1.0}, shown={"validation": {"a": 99.0, "b": None}}),  # a domain did not answer
         RoundResult(2, accuracy={"a": 1.0}, shown={"validation": {"a": 10.0, "b": 60.0}}),
         RoundResult(3, accuracy={"a": 1.0}, shown={"validation": {"a": 40.0, "b": 29.0}}),
     ]
-    chosen = best(both)
+    chosen = model_selection.best(both)
     assert chosen is not None and chosen.server_round == 2
-    assert best(history(None, None)) is None
+    assert model_selection.best(history(None, None)) is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ def test_a_node_has_its_memory_of_each_round_that_is_chosen(
     for number in model_selection.needed(requested, history(*validation)):
         wanted = max((trains for trains in trained if trains <= number), default=0)
         assert StateStore(base / "node-0", (number,)).recall()[0] == wanted
-    highest = best(history(*validation))
+    highest = model_selection.best(history(*validation))
     assert highest is not None
     if (base / "node-0").is_dir():
         keep_last(base, (), highest.server_round)

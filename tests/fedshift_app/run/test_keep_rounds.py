@@ -22,7 +22,6 @@ from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
-from strategies.features.validation import best
 from strategies.federation.context import RoundResult
 
 SHORT = "train.epochs=1 allocation.share=0.05"
@@ -59,7 +58,7 @@ def test_each_is_kept_ever_since_and_can_be_gone_back_to(rounds: set[int], keep:
         kept = {*kept_rounds(number), *model_selection.needed(requested, history(number))}
         assert {r for r in rounds if r <= number} <= kept <= before | {number}
         if keep == "best-validation":
-            highest = [best(history(back)) for back in rounds if back <= number]
+            highest = [model_selection.best(history(back)) for back in rounds if back <= number]
             assert {result.server_round for result in highest if result is not None} <= kept
         assert len(kept) <= 5 + state_store.MOST_CHOSEN
         before = kept
