@@ -8,7 +8,7 @@ A package adds a feature by an entry point of the group ``fedshift.features``; a
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -190,3 +190,9 @@ OURS = (
 FEATURES: Registry[Feature] = Registry(
     "feature", "fedshift.features", lambda: Feature, {feature.name: feature for feature in OURS}
 )
+
+
+def of_run(entries: Iterable[Mapping[str, Any]]) -> list[tuple[Feature, Params]]:
+    """Return FedShift's features, then those that a run's section ``features`` names, each with its parameters."""
+    others = [(FEATURES[str(entry["name"])], {k: v for k, v in entry.items() if k != "name"}) for entry in entries]
+    return [(feature, feature.params.model_validate(given)) for feature, given in [*((f, {}) for f in OURS), *others]]

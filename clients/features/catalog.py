@@ -11,10 +11,9 @@ from clients.features.base import About, Client, Metrics, NodeFeature, Reply, Re
 from clients.training.node import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.features import FEATURES, OURS, Feature, Key
+from fedshift_core.features import Feature, Key, of_run
 from fedshift_core.frozen import Section
 from fedshift_core.options.run import RunSettings
-from fedshift_core.params import Params
 from fedshift_core.registry import imported
 
 
@@ -22,15 +21,11 @@ class Features:
     """The features of a run on the node."""
 
     def __init__(self, entries: tuple[Section, ...] = ()) -> None:
-        self.declared: list[Feature] = [*OURS, *(FEATURES[str(entry["name"])] for entry in entries)]
+        declared = of_run(entries)
+        self.declared: list[Feature] = [feature for feature, _ in declared]
         self.all: list[NodeFeature] = [
-            imported(feature.node)(feature.name, Params()) for feature in OURS if feature.node
+            imported(feature.node)(feature.name, params) for feature, params in declared if feature.node
         ]
-        for entry in entries:
-            feature = FEATURES[str(entry["name"])]
-            params = feature.params.model_validate({key: value for key, value in entry.items() if key != "name"})
-            if feature.node:
-                self.all.append(imported(feature.node)(feature.name, params))
         self._by_name = {feature.name: feature for feature in self.all}
         self._declared = {feature.name: feature for feature in self.declared}
 

@@ -104,7 +104,7 @@ def read(folder: Path, command: str = "report") -> Record:
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     try:
-        counted = _figures(path, results, lines)
+        counted = _figures(path, results, lines, config)
     except ValidationError as error:
         problem, given = config_file.first_problem(error)
         raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(given)}") from None
@@ -124,7 +124,9 @@ def read(folder: Path, command: str = "report") -> Record:
     )
 
 
-def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]]) -> Figures | None:
+def _figures(
+    path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig
+) -> Figures | None:
     """Return the figures of a run.
 
     An unfinished run has those of its last round that was scored on all test images.
@@ -133,7 +135,7 @@ def _figures(path: Path, results: dict[str, Any] | None, lines: list[dict[str, A
         content = results.get("figures")
     else:
         scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
-        content = sections.kept(path, scored[-1] if scored else None, CountedFigures)
+        content = sections.kept(path, scored[-1] if scored else None, config).get(CountedFigures.key)
     return None if content is None else Figures.model_validate(content)
 
 

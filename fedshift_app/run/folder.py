@@ -206,7 +206,7 @@ class RunFolder:
             write_atomically(metrics, "".join(lines[: past.completed]))
         self.history = list(past.history)
         scored = fully_scored(self.history)
-        self._sections = sections.kept_all(self.path, scored[-1].server_round if scored else None, self.config)
+        self._sections = sections.kept(self.path, scored[-1].server_round if scored else None, self.config)
         if past.checkpoint is not None:
             self._before, self.writing = past.checkpoint.seconds, past.checkpoint.writing
             self._weights = encode(past.checkpoint.weights)
@@ -360,7 +360,7 @@ class RunFolder:
             results["resumed_after"] = self.resumed_after
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
-        results |= sections.kept_all(self.path, chosen["round"], self.config) if chosen else self._sections
+        results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
         write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
         return results
 

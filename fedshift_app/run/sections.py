@@ -27,24 +27,20 @@ def files(folder: Path, key: str, server_round: int, *, chosen: bool = True) -> 
     return names if chosen else names[:1]
 
 
-def kept_all(folder: Path, server_round: int | None, config: RunConfig) -> dict[str, Any]:
-    """Return the sections of a round in a run folder by key; those that are not there are left out."""
-    found = {feature.key: kept(folder, server_round, feature) for feature in classes(config.features)}
-    return {key: content for key, content in found.items() if content is not None}
-
-
-def kept(folder: Path, server_round: int | None, feature: type[ServerFeature]) -> dict[str, Any] | None:
-    """Return a feature's section of a round in a run folder; None if there is none.
+def kept(folder: Path, server_round: int | None, config: RunConfig) -> dict[str, Any]:
+    """Return the sections of a round in a run folder by key; those that are not there are left out.
 
     A warning names a file that cannot be used.
     """
-    if server_round is None or feature.section is None:
-        return None
-    contents = (_read(file, server_round, feature) for file in files(folder, feature.key, server_round))
-    return next((content for content in contents if content), None)
+    found: dict[str, Any] = {}
+    for feature in classes(config.features) if server_round is not None else ():
+        for file in files(folder, feature.key, server_round or 0) if feature.section is not None else ():
+            if feature.key not in found and (content := _read(file, feature)) and content["round"] == server_round:
+                found[feature.key] = content
+    return found
 
 
-def _read(file: Path, server_round: int, feature: type[ServerFeature]) -> dict[str, Any] | None:
+def _read(file: Path, feature: type[ServerFeature]) -> dict[str, Any] | None:
     if not file.is_file() or feature.section is None:
         return None
     try:
@@ -57,4 +53,4 @@ def _read(file: Path, server_round: int, feature: type[ServerFeature]) -> dict[s
     except (OSError, ValueError, RecursionError) as error:
         log.warning("%s is left out: %s", file, error)
         return None
-    return content if content["round"] == server_round else None
+    return content

@@ -6,8 +6,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.features import FEATURES, OURS
-from fedshift_core.params import Params
+from fedshift_core.features import FEATURES, of_run
 from fedshift_core.registry import imported
 from strategies.features.base import ServerFeature, Session, Training
 from strategies.federation.checks import Known
@@ -21,8 +20,7 @@ Made = TypeVar("Made", bound=ServerFeature)
 
 def classes(entries: Iterable[Mapping[str, Any]] = ()) -> list[type[ServerFeature]]:
     """Return the classes of FedShift's features, then those that a run's section ``features`` names."""
-    declared = (*OURS, *(FEATURES[str(entry["name"])] for entry in entries))
-    return [imported(feature.server) for feature in declared if feature.server]
+    return [imported(feature.server) for feature, _ in of_run(entries) if feature.server]
 
 
 class Features:
@@ -30,13 +28,10 @@ class Features:
 
     def __init__(self, run: RunContext) -> None:
         self.all: list[ServerFeature] = [
-            imported(feature.server)(feature.name, run, Params()) for feature in OURS if feature.server
+            imported(feature.server)(feature.name, run, params)
+            for feature, params in of_run(run.config.features)
+            if feature.server
         ]
-        for entry in run.config.features:
-            feature = FEATURES[str(entry["name"])]
-            params = feature.params.model_validate({key: value for key, value in entry.items() if key != "name"})
-            if feature.server:
-                self.all.append(imported(feature.server)(feature.name, run, params))
 
     def __iter__(self) -> Iterator[ServerFeature]:
         return iter(self.all)

@@ -12,7 +12,7 @@ Deviations: where only some clients train in a round, m runs over those, n over 
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -103,17 +103,6 @@ def own_accuracy(metrics: Mapping[str, float]) -> float | None:
     return 100 * correct / count if count else None
 
 
-def tests_of(node: Node, domains: Iterable[str], seen: Mapping[str, int]) -> dict[str, int | None]:
-    """Return how many test images of each domain a node scores its own model on. None where that is not known.
-
-    Args:
-        node: The node.
-        domains: Those that it is asked for.
-        seen: Test images of domains as their own nodes see them; none where each node is drawn its own.
-    """
-    return {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
-
-
 class ClientModels(ServerFeature):
     """Has nodes score their own models in the rounds of ``evaluate.client_models``."""
 
@@ -128,7 +117,8 @@ class ClientModels(ServerFeature):
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return the numbers of each domain that the node was asked for, and of its own test set."""
         domains = self.train_options(node, training).get(LOCAL_DOMAINS, [])
-        tests = tests_of(node, domains, {} if self.run.own_tests else training.tests_seen or {})
+        seen = {} if self.run.own_tests else training.tests_seen or {}  # of domains, as their own nodes see them
+        tests = {domain: node.tests_of(domain) or seen.get(domain) for domain in domains}
         known: dict[str, Range] = {}
         for domain, images in tests.items():
             count = ANY_COUNT if images is None else Range(images, images)

@@ -11,6 +11,7 @@ from sklearn import metrics
 from support import InlineRun, fedavg, image_set, node
 
 from clients.features.figures import Counting, count
+from fedshift_app.config.resolving import resolve
 from fedshift_app.run import console, sections
 from fedshift_core.wire.counts import MOST_CLASSES, Counts, from_arrays
 from fedshift_core.wire.names import DOMAINS, FIGURES, STARTS, STOPS
@@ -182,18 +183,18 @@ def test_personal_models_add_up_by_domain(run_inline: InlineRun) -> None:
 
 def test_only_the_figures_of_that_round_are_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logits, y = drawn(3)
-    feature = figures.CountedFigures
+    feature, config = figures.CountedFigures, resolve({})
     passing = {"figures": {"a": counted(logits, y), "b": None}}
     result = feature.section_of(RoundResult(4, passing=passing), ("x", "y", "z"), (), drawn=False)
     assert result is not None and result["overall"] is None and result["domains"]["b"] is None
     assert feature.section_of(RoundResult(4), ("x",), (), drawn=False) is None
     (tmp_path / FILE).write_text(json.dumps(result))
-    assert sections.kept(tmp_path, 4, feature) == result
-    assert sections.kept(tmp_path, 3, feature) is None and sections.kept(tmp_path, None, feature) is None
+    assert sections.kept(tmp_path, 4, config) == {"figures": result}
+    assert sections.kept(tmp_path, 3, config) == sections.kept(tmp_path, None, config) == {}
     for damaged in ("{", "[1]", json.dumps(result | {"domains": {"a": {"n": -1}}})):
         (tmp_path / FILE).write_text(damaged)
         caplog.clear()
-        assert sections.kept(tmp_path, 4, feature) is None
+        assert sections.kept(tmp_path, 4, config) == {}
         assert "figures.json is left out" in caplog.text
 
 
