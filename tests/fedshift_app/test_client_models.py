@@ -76,7 +76,8 @@ def numbers(message: Message) -> dict[str, Any]:
 def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> DomainClient:
     configured = client_setup(model, bn=bn, index=0, seed=3, images=ImageConfig(), epochs=1)
     tests = {"own": image_set(17, seed=1), "other": image_set(9, seed=2)}
-    return DomainClient(build(model, 3, 0), configured, Params(), image_set(24), tests.__getitem__, validation)
+    own = {} if validation is None else {"validation": validation}
+    return DomainClient(build(model, 3, 0), configured, Params(), image_set(24), tests.__getitem__, own)
 
 
 @pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("resnet10", "local")])
