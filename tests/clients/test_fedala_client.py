@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from support import changed, check_alike, fedavg, fit, image_set, new_client, same, shared, weights
+from support import changed, fit, new_client, same, shared, weights
 from torch.nn import functional as F
 
 from clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
@@ -186,13 +186,3 @@ def test_it_lowers_the_loss_on_the_nodes_images() -> None:
     before = loss()
     made.received()
     assert loss() < before
-
-
-def test_eta_0_is_fedavg() -> None:
-    options = PLAIN | {"train_set": image_set(12)}
-    mine = new_client(FedALAClient, {"eta": 0.0}, **options)
-    check_alike(mine, fedavg(**options), rounds=(1, 2))
-    assert mine.memory == {}
-    assert not FedALAClient.personal(mine.model, mine.setup.model, mine.params)
-    assert FedALAClient.scores_as_sent(mine.params)
-    assert not FedALAClient.scores_as_sent(client().params)

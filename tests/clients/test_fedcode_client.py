@@ -15,9 +15,7 @@ from support import (
     batch,
     begun,
     check_accepted,
-    check_alike,
     features_of,
-    fedavg,
     fit,
     gradients,
     image_set,
@@ -575,7 +573,7 @@ def test_the_global_score_stands_next_to_that_before_an_adaptation() -> None:
     assert scores.others == plain.others | {"before-fine-tuning": plain.correct}
 
 
-# --- determinism, and the way back to FedAvg -------------------------------------------------------
+# --- from round to round ----------------------------------------------------------------------------
 
 
 def test_private_parts_are_carried_to_the_next_round() -> None:
@@ -586,14 +584,3 @@ def test_private_parts_are_carried_to_the_next_round() -> None:
     fresh = client(None, knowledge())
     _, _, metrics = fresh.fit(start, {SERVER_ROUND: ROUND + 1})
     assert carried != metrics
-
-
-@pytest.mark.parametrize(("params", "model"), [(OFF, "cnn"), ({"alpha": 0.0, "use_fdr": False}, "resnet10")])
-def test_switched_off_with_a_shared_head_nothing_more_runs_or_travels(params: dict[str, Any], model: str) -> None:
-    mine = client(params | {"share_head": True}, knowledge(), model=model, epochs=1)
-    plain = fedavg(model=model, epochs=1)
-    assert not hasattr(mine.model, "style_encoder")  # not run because it is not there
-    assert mine.shared_names == plain.shared_names
-    assert FedCodeClient.personal(mine.model, mine.setup.model, mine.params) is False
-    check_alike(mine, plain, [1])
-    assert mine.contribution() == {}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from support import batch as batch_of
-from support import check_alike, fedavg, fit, new_client, shared
+from support import fit, new_client, shared
 
 from clients.feddyn import MOVED, FedDynClient
 from clients.models.networks import batchnorm_names
@@ -47,13 +47,6 @@ def test_three_rounds_against_the_papers_two_terms_and_state() -> None:
         for name in g:
             g[name] -= ALPHA * (trained[name].astype(np.float64) - sent[name])
             np.testing.assert_allclose(-ALPHA * made.memory[MOVED + name], g[name], rtol=1e-4, atol=1e-6)
-
-
-def test_switched_off_it_is_fedavg_bit_for_bit_and_keeps_nothing() -> None:
-    made = client(alpha=0)
-    check_alike(made, fedavg())
-    assert made.memory == {}
-    assert made.contribution() == {}
 
 
 def test_what_stays_on_the_node_and_buffers_have_no_state() -> None:

@@ -14,9 +14,7 @@ from support import (
     batch,
     begun,
     check_accepted,
-    check_alike,
     features_of,
-    fedavg,
     fit,
     flat_gradients,
     global_prototypes,
@@ -82,7 +80,3 @@ def test_the_server_takes_what_it_contributes(source: str) -> None:
     fit(made, ROUND)
     check_accepted(made, FedMLPStrategy)
     assert made.contribution()["prototypes"].shape == (C, D)
-
-
-def test_without_prototypes_there_is_cross_entropy_alone() -> None:
-    check_alike(client({}), fedavg(), rounds=(1,))

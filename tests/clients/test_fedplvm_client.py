@@ -15,8 +15,6 @@ from support import (
     batch,
     begun,
     check_accepted,
-    check_alike,
-    fedavg,
     fit,
     flat_gradients,
     image_set,
@@ -119,17 +117,6 @@ def test_of_a_large_class_a_sample_is_clustered() -> None:
     again = client({"most_images": 5}, epochs=1)
     fit(again)
     assert same(list(made.contribution().values()), list(again.contribution().values()))
-
-
-def test_switched_off_it_is_fedavg_bit_for_bit_and_sends_nothing() -> None:
-    mine = client({"lambda_proto": 0.0}, clusters())
-    check_alike(mine, fedavg())
-    assert mine.contribution() == {}
-    assert not same(fit(client({}, clusters()), 1)[0], fit(fedavg(), 1)[0])
-
-
-def test_without_prototypes_there_is_cross_entropy_alone() -> None:
-    check_alike(client({}), fedavg(), rounds=(1,))
 
 
 @pytest.mark.parametrize("y", [(1,), (1, 1, 1), (0,)])

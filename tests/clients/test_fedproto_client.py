@@ -262,11 +262,3 @@ def test_evaluation_by_prototype_is_finite_and_counts_right() -> None:
         [0, 2, 3][int(np.argmin([((row - p) ** 2).sum() for p in g]))] == k for row, k in zip(h, test.y, strict=True)
     )
     assert metrics[CORRECT + "a"] == right
-
-
-# --- determinism, and the way back to FedAvg -------------------------------------------------------
-
-
-def test_switched_on_it_is_not_fedavg_once_there_are_prototypes() -> None:
-    assert same(fit(client(SHARED), 1)[0], fit(fedavg(), 1)[0])
-    assert not same(fit(client(SHARED, global_prototypes()), 1)[0], fit(fedavg(), 1)[0])

@@ -11,9 +11,7 @@ from support import (
     batch,
     changed,
     check_accepted,
-    check_alike,
     features_of,
-    fedavg,
     fit,
     in_phase,
     new_client,
@@ -103,15 +101,6 @@ def test_it_contributes_the_mean_feature_of_the_received_body_and_keeps_its_head
     check_accepted(made, FedTHEStrategy)
     assert set(made.memory) == {"model/personal_head.weight"}
     assert terms_in(metrics) == ["personal", "ce"]
-
-
-def test_switched_off_it_is_fedavg_bit_for_bit_and_nothing_more_travels() -> None:
-    made = client(OFF)
-    check_alike(made, fedavg(epochs=1, images=PLAIN))
-    assert (made.contribution(), made.memory) == ({}, {})
-    check_accepted(made, FedTHEStrategy, personal_head=False)
-    assert not FedTHEClient.personal(made.model, made.setup.model, made.params)
-    assert FedTHEClient.scores_as_sent(made.params) and not FedTHEClient.scores_as_sent(client().params)
 
 
 def test_a_score_is_that_of_both_heads_weighed_as_the_equations_say() -> None:

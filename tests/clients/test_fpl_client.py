@@ -16,13 +16,11 @@ from support import (
     batch,
     begun,
     check_accepted,
-    fedavg,
     fit,
     flat_gradients,
     image_set,
     new_client,
     normalised,
-    same,
 )
 from torch import Tensor
 
@@ -132,12 +130,6 @@ def test_small_batches_and_classes_without_a_prototype(y: tuple[int, ...]) -> No
     terms = values_and_gradients({}, batch(y=y))
     assert all(np.isfinite(value) and np.isfinite(grad).all() for value, grad in terms.values())
     assert all((terms[name][0] > 0) is (y == (0,)) for name in ("cpcl", "upcr"))
-
-
-def test_first_round_has_cross_entropy_alone() -> None:
-    _, metrics = fit(client())
-    assert {name for name in metrics if name.startswith("loss/")} == {"loss/ce"}
-    assert same(fit(client(), 1)[0], fit(fedavg(), 1)[0])
 
 
 # --- what a node contributes -----------------------------------------------------------------------

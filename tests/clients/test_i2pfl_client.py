@@ -20,7 +20,6 @@ from support import (
     changed,
     check_accepted,
     features_of,
-    fedavg,
     fit,
     flat_gradients,
     global_prototypes,
@@ -543,17 +542,13 @@ def test_contribution_is_what_the_server_accepts(params: dict[str, Any], precisi
     assert metrics["loss"] == pytest.approx(sum(terms))
 
 
-# --- determinism, and the way back to FedAvg -------------------------------------------------------
+# --- determinism -----------------------------------------------------------------------------------
 
 
 def test_fit_depends_on_the_node_and_on_the_round() -> None:
     default, _ = fit(client(), 1)
     assert not same(default, fit(client(index=INDEX + 1), 1)[0])
     assert not same(default, fit(client(), 2)[0])
-
-
-def test_contrast_alone_is_fedavg_before_there_are_prototypes() -> None:
-    assert same(fit(client({"use_apa": False}), 1)[0], fit(fedavg(), 1)[0])
 
 
 # --- noise on prototypes (A13) -----------------------------------------------------------------------

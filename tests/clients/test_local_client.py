@@ -46,17 +46,6 @@ def test_it_is_fedavg_of_a_single_node_bit_for_bit(model: str) -> None:
         assert same(whole(mine), arrays)
 
 
-def test_a_client_made_anew_goes_on_from_its_memory() -> None:
-    """Both engines make a client for every message."""
-    once = client(model="cnn_bn")
-    once.fit([], {SERVER_ROUND: 1})
-    anew = client(model="cnn_bn")
-    anew.memory = {name: array.copy() for name, array in once.memory.items()}
-    for made in (once, anew):
-        made.fit([], {SERVER_ROUND: 2})
-    assert same(whole(anew), whole(once))
-
-
 def test_nodes_start_alike_and_part() -> None:
     first, second = client(index=0), client(index=1)
     assert same(whole(first), whole(second))

@@ -129,15 +129,6 @@ def test_gradient_of_the_contrast_is_there_from_the_second_round() -> None:
 # --- what is kept ----------------------------------------------------------------------------------
 
 
-def test_first_round_is_fedavg_bit_for_bit() -> None:
-    mine, plain = client(), fedavg()
-    (arrays, metrics), (wanted, expected) = fit(mine), fit(plain)
-    assert same(arrays, wanted)
-    assert metrics == expected
-    start = other_weights(plain)
-    assert not same(fit(mine, 2, start)[0], fit(plain, 2, start)[0])
-
-
 def test_the_constant_of_the_first_round_would_change_nothing() -> None:
     """With the global model as the previous one, the term is ln 2 and its gradient zero: the same weights."""
     made, plain = client(), fedavg()

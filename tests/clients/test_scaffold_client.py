@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from support import (
-    check_alike,
     check_knowledge,
     drawn,
     fedavg,
@@ -96,18 +95,6 @@ def test_option_i_is_the_gradient_over_all_images_where_the_round_began() -> Non
     fit(made)
     np.testing.assert_allclose(made.memory[CONTROL], wanted, rtol=1e-3, atol=1e-5)
     assert not np.allclose(made.memory[CONTROL], np.mean(made.plain, axis=0), atol=1e-3)
-
-
-def test_the_first_round_is_fedavgs_and_switched_off_all_are() -> None:
-    """Both control variates begin at 0."""
-    check_alike(new_client(ScaffoldClient), fedavg(), rounds=(1,))
-    made = new_client(ScaffoldClient, {"control": False})
-    check_alike(made, fedavg())
-    assert made.memory == {} == made.contribution()
-    made, plain = new_client(ScaffoldClient), fedavg()
-    check_alike(made, plain, rounds=(1,))
-    made.knowledge = {SERVERS: np.zeros(number(made), np.float32)}
-    assert not np.array_equal(fit(made, 2)[0][0], fit(plain, 2)[0][0])
 
 
 def test_the_server_takes_one_number_for_each_parameter_that_travels() -> None:

@@ -186,9 +186,11 @@ def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRu
     assert set(off.rounds[-1]["losses"]) == {"loss", "loss/ce"}
 
 
+#: Those that go on sending prototypes when nothing is made of them on the node.
+STILL_SENT = ("fedmlp", "fedproc", "fedproto", "fedsa", "fedtgp", "fpl", "i2pfl")
 #: Further settings with which a method, or its form, is FedAvg on a node.
 ALSO_OFF = {
-    "fedcode": ("method.alpha=0 method.beta=0 method.share_head=true",),
+    "fedcode": tuple(f"method.alpha=0 method.{fdr} method.share_head=true" for fdr in ("beta=0", "use_fdr=false")),
     "fedicon": tuple(
         f"method.lie=false images.views=1 images.resized_crop=null images.jitter=[0,0,0,0] images.grayscale=0 {more}"
         for more in ("method.classifier_training=local", "method.supervised=false", "method.tau=1")
@@ -202,14 +204,35 @@ ALSO_OFF = {
 
 @of_methods([name for name, m in METHODS.items() if m.off])
 def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, record: Record) -> None:
-    """With knowledge of the server, too; and it keeps nothing of its own."""
+    """With knowledge of the server, too; it keeps nothing of its own, and contributes nothing but prototypes."""
     place = 0 if method == "fedicon" else -1  # its last message is of a round without an encoder
     sent, plainly = record(method).asked[place], record("fedavg").asked[place]
     for off in (METHODS[method].off, *ALSO_OFF.get(method, ())):
         mine, plain = _client_for(sent, {}, _sections(off)), _client_for(plainly, {}, _sections(off, "train"))
         for server_round in (1, 2):
             assert _fitted(mine, plainly, server_round)[:3] == _fitted(plain, plainly, server_round)[:3]
-        assert mine.memory == {}
+        assert (mine.memory, mine.shared_names) == ({}, plain.shared_names)
+        assert set(mine.contribution()) == ({"prototypes", "counts"} if method in STILL_SENT else set())
+        assert not mine.personal(mine.model, mine.setup.model, mine.params)
+        assert mine.scores_as_sent(mine.params)
+
+
+#: Methods that have nothing to add to cross-entropy before the server has sent something, and what they need for it.
+FIRST_AS_FEDAVG = {
+    "fedala": "", "fedmlp": "", "fedplvm": "", "fedproc": "", "fedproto": "", "fedtgp": "", "fpl": "",
+    "i2pfl": "method.use_apa=false", "moon": "", "scaffold": "",
+}  # fmt: skip
+
+
+@of_methods(FIRST_AS_FEDAVG)
+def test_a_nodes_first_round_is_fedavgs_and_no_later_one(method: str, record: Record) -> None:
+    found, plain = record(method), record("fedavg").asked
+    for place, memory in ((0, {}), (-1, found.memory[-1])):
+        mine = _client_for(found.asked[place], memory, _sections(FIRST_AS_FEDAVG[method]))
+        first = place == 0
+        own, wanted = (_fitted(of, plain[place], 2 - first) for of in (mine, _client_for(plain[place], {})))
+        assert (own[:3] == wanted[:3]) is first
+        assert (set(own[1]) == set(wanted[1])) is (first or method == "fedala" or method == "scaffold")
 
 
 #: Settings with which other code of a method runs, which repeats as the rest does.
