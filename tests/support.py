@@ -109,6 +109,19 @@ def refusal_of(kind: type[Exception], call: Callable[..., Any], *given: Any, **n
     return str(caught.value)
 
 
+@contextlib.contextmanager
+def undrawn() -> Iterator[None]:
+    """Leave figures of reports empty; titles, captions and numbers stay. Drawing takes more than half of a report."""
+    from matplotlib.figure import Figure  # which most tests do without
+
+    def empty(figure: Figure, file: Any, **_: Any) -> None:
+        file.write('<svg viewBox="0 0 1 1"></svg>')
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", empty)
+        yield
+
+
 def load_benchmark(name: str) -> ModuleType:
     """Return a script of ``benchmarks/``, which is no package, as a module."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
