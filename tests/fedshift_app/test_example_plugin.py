@@ -20,6 +20,22 @@ from fedshift_app.config.validating import from_json
 from fedshift_core.errors import ConfigError, FederationError
 
 PACKAGE = ROOT / "tests" / "example_plugin"
+#: Runs several commands one after another in one process, which imports torch once.
+COMMANDS = """
+import contextlib, io, json, sys
+from fedshift import cli
+ended = []
+for words in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    sys.argv[1:] = words
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            cli.main()
+        except SystemExit as caught:
+            code = caught.code or 0
+    ended.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(ended))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +60,25 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
     return subprocess.run([str(python), *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("methods", "equal-domains"),
-        pytest.param("datasets", "stripes", marks=pytest.mark.long),
-        pytest.param("models", "tiny", marks=pytest.mark.long),
-    ],
-)
-def test_lists_name_the_package(kind: str, name: str, python: Path) -> None:
-    result = ask(python, "-m", "fedshift.cli", kind)
-    assert result.returncode == 0, result.stderr
-    (line,) = [line for line in result.stdout.splitlines() if line.split()[:1] == [name]]
-    assert line.endswith("[fedshift-example 1.0]")
-    assert result.stderr == ""
-    own = ask(Path(sys.executable), "-m", "fedshift.cli", kind).stdout.splitlines()
-    assert not any(line.endswith("]") for line in own)
+def each_of(python: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
+    """Return exit code, output and errors of commands that one process runs."""
+    ended = ask(python, "-c", COMMANDS, json.dumps(commands))
+    assert ended.returncode == 0, ended.stderr
+    return [(code, out, err) for code, out, err in json.loads(ended.stdout)]
+
+
+def test_lists_name_the_package(python: Path) -> None:
+    names = {"methods": "equal-domains", "datasets": "stripes", "models": "tiny"}
+    for name, (code, out, err) in zip(names.values(), each_of(python, *([kind] for kind in names)), strict=True):
+        assert (code, err) == (0, "")
+        (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
+        assert line.endswith("[fedshift-example 1.0]")
+    without = [*([kind] for kind in names), ["run", str(PACKAGE / "experiment.yaml")]]
+    *lists, (code, _, err) = each_of(Path(sys.executable), *without)
+    assert not any(line.endswith("]") for _, out, _ in lists for line in out.splitlines())
+    assert code == 1
+    assert err.startswith("error: unknown method 'equal-domains'; there are fedavg")
+    assert "Traceback" not in err
 
 
 @pytest.mark.long
@@ -98,38 +117,25 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     assert (kept > 1).all() and (kept < 100).all()
 
 
-@pytest.mark.parametrize(
-    ("given", "error"),
-    [
-        ("features=[weight-norm]", "features: unknown feature 'weight-norm'; there are profile, "),
-        ("features.weight-norms.starts=x", "unknown key features.weight-norms.starts; there are begins"),
-        ("features.weight-norms.begins=3", "features.weight-norms.begins: Input should be a valid string, found 3"),
-        (
-            "privacy.name=local-dp model.bn=local",
-            "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the "
-            "node has trained, without noise",
-        ),
-    ],
-)
-def test_what_makes_no_sense_is_reported_before_anything_starts(
-    given: str, error: str, python: Path, tmp_path: Path
-) -> None:
-    ran = ask(
-        python, "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg",
-        f"output-dir={tmp_path}", *given.split(),
-    )  # fmt: skip
-    assert ran.returncode == 1
-    assert ran.stderr.startswith(f"error: {error}") and len(ran.stderr.splitlines()) == 1, ran.stderr
-    if "unknown feature" in error:
-        assert "did you mean weight-norms?" in ran.stderr
+SENSELESS = {
+    "features=[weight-norm]": "features: unknown feature 'weight-norm'; there are profile, ",
+    "features.weight-norms.starts=x": "unknown key features.weight-norms.starts; there are begins",
+    "features.weight-norms.begins=3": "features.weight-norms.begins: Input should be a valid string, found 3",
+    "privacy.name=local-dp model.bn=local": (
+        "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the node "
+        "has trained, without noise"
+    ),
+}
+
+
+def test_what_makes_no_sense_is_reported_before_anything_starts(python: Path, tmp_path: Path) -> None:
+    run = ["run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg", f"output-dir={tmp_path}"]
+    ended = each_of(python, *([*run, *given.split()] for given in SENSELESS))
+    for (code, _, err), error in zip(ended, SENSELESS.values(), strict=True):
+        assert code == 1
+        assert err.startswith(f"error: {error}") and len(err.splitlines()) == 1, err
+        assert ("did you mean weight-norms?" in err) is ("unknown feature" in error)
     assert not list(tmp_path.iterdir())
-
-
-def test_without_the_package_its_names_are_unknown(tmp_path: Path) -> None:
-    ran = ask(Path(sys.executable), "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), cwd=ROOT)
-    assert ran.returncode == 1
-    assert ran.stderr.startswith("error: unknown method 'equal-domains'; there are fedavg")
-    assert "Traceback" not in ran.stderr
 
 
 # --- a feature of a user's own file ------------------------------------------------------------------
