@@ -15,7 +15,7 @@ from support import InlineRun, Run, SmallDisk
 
 from datasets.io import cache
 from fedshift.engine import inline
-from fedshift.launch import runner, worker_count
+from fedshift.launch import processes, runner, worker_count
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.node import precision as node_precision
 
@@ -72,6 +72,15 @@ def usual_settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(worker_count.WORKERS, "1")
         patch.setenv(node_precision.ASKED, "hardware")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_ports() -> Iterator[None]:
+    """Give each worker ports of its own, below those that the system gives away, for all that its tests start."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(processes.PORTS, f"{12_000 + 2500 * number}-{14_499 + 2500 * number}")
         yield
 
 

@@ -1,6 +1,7 @@
 """Starts Flower's processes and ends them with all their children."""
 
 import contextlib
+import itertools
 import os
 import socket
 import ssl
@@ -23,6 +24,7 @@ STOP_SECONDS = 15.0
 LOADING_SECONDS = 0.05
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
 OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
+PORTS = "FEDSHIFT_PORTS"  # environment variable FIRST-LAST: the ports to choose from; unset: the system chooses
 ALL_DONE = b"."  # to a watchdog: the watched process has ended in order
 
 
@@ -38,11 +40,24 @@ def command(name: str) -> str:
     return str(path)
 
 
+#: Ports that this process has chosen so far: what it starts may listen on them later.
+_chosen = itertools.count()
+
+
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a TCP port of 127.0.0.1 that nobody listens on at this moment, of ``FEDSHIFT_PORTS`` if that is set.
+
+    Raises:
+        FedShiftError: If all ports of ``FEDSHIFT_PORTS`` are taken.
+    """
+    first, _, last = os.environ.get(PORTS, "0-0").partition("-")
+    ports = range(int(first), int(last) + 1)
+    start = 8 * os.getpid() + next(_chosen)  # so that two processes do not begin with the same one
+    for place in range(start, start + len(ports)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", ports[place % len(ports)]))
+            return int(probe.getsockname()[1])
+    raise FedShiftError(f"{PORTS}={first}-{last}: all ports are taken")
 
 
 def this_process() -> str:

@@ -1,6 +1,7 @@
 """Processes that a command started end with it, however it ends; what is left all the same is found."""
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from support import ROOT
 
 from fedshift.launch import orphans, processes
 from fedshift_app.run import exit_codes
+from fedshift_core.errors import FedShiftError
 
 STARTER = """
 import sys, time
@@ -160,3 +162,23 @@ def test_a_program_that_is_being_started_is_looked_at_again(monkeypatch: pytest.
         assert not psutil.pid_exists(program.pid)
     finally:
         program.kill()
+
+
+# --- ports -------------------------------------------------------------------------------------------
+
+
+def test_ports_are_of_the_range_that_is_asked_for_each_once_and_none_that_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, _, last = os.environ[processes.PORTS].partition("-")
+    found = [processes.free_port() for _ in range(50)]
+    assert len(set(found)) == 50 and int(first) <= min(found) <= max(found) <= int(last)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", found[0]))
+        monkeypatch.setenv(processes.PORTS, f"{found[0]}-{found[0] + 1}")
+        assert {processes.free_port() for _ in range(4)} == {found[0] + 1}
+        monkeypatch.setenv(processes.PORTS, f"{found[0]}-{found[0]}")
+        with pytest.raises(FedShiftError, match=rf"^FEDSHIFT_PORTS={found[0]}-{found[0]}: all ports are taken$"):
+            processes.free_port()
+    monkeypatch.delenv(processes.PORTS)
+    assert processes.free_port() > 0
