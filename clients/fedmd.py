@@ -90,7 +90,7 @@ class FedMDClient(DomainClient[FedMDParams]):
                 f"{self.model.num_classes} classes"
             )
         # In place of its label each image carries its place among the mean scores.
-        placed = ImageSet(window.x, _places(len(window)))
+        placed = window.labelled(_places(len(window)))
         digest = Phase(
             p.digest_epochs, lr=p.digest_lr, views=0, loss=self._digest, images=placed, batch_size=p.digest_batch
         )
@@ -128,7 +128,7 @@ class FedMDClient(DomainClient[FedMDParams]):
             raise FedShiftError(
                 f"the server names the public images from {start} to {stop}, this node's copy has {len(public)}"
             )
-        return ImageSet(public.x[start:stop], public.y[start:stop])
+        return public.select(slice(start, stop))
 
 
 @lru_cache(maxsize=8)

@@ -1,11 +1,15 @@
 """The images of a domain before they are decoded: image files, pieces of archives, labels."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+MARK = 16  # bytes by which an image is known
 
 
 @dataclass(frozen=True)
@@ -15,10 +19,23 @@ class ImageSet:
     Attributes:
         x: Images, shape (N, H, W, 3), uint8, RGB.
         y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
+        of_source: Returns the images' marks, where the images are a part of a set that knows them already.
     """
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
+    of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
+
+    @functools.cached_property
+    def marks(self) -> NDArray[np.uint8]:
+        """The first :data:`MARK` bytes of the SHA-256 of each image's pixels, shape (N, MARK).
+
+        They are computed at the first use, once for a set and all its parts.
+        """
+        if self.of_source is not None:
+            return self.of_source()
+        marks = b"".join(hashlib.sha256(np.ascontiguousarray(image).data).digest()[:MARK] for image in self.x)
+        return np.frombuffer(marks, np.uint8).reshape(len(self), MARK)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -27,9 +44,19 @@ class ImageSet:
         """Say how many images there are, and show none: this ends up in messages and logs."""
         return f"ImageSet({len(self)} images)"
 
-    def select(self, index: NDArray[np.int64]) -> "ImageSet":
-        """Return the images at ``index`` (shape (n,)), in that order."""
-        return ImageSet(self.x[index], self.y[index])
+    def select(self, index: NDArray[np.int64] | slice) -> "ImageSet":
+        """Return the images at ``index`` (shape (n,)), in that order; of a slice, without a copy."""
+        return ImageSet(self.x[index], self.y[index], lambda: self.marks[index])
+
+    def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
+        """Return the same images with other labels (N,)."""
+        return ImageSet(self.x, labels, lambda: self.marks)
+
+
+def joined(sets: Sequence[ImageSet]) -> ImageSet:
+    """Return the images of several sets, one set after the other."""
+    x, y = np.concatenate([each.x for each in sets]), np.concatenate([each.y for each in sets])
+    return ImageSet(x, y, lambda: np.concatenate([each.marks for each in sets]))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def asked_images(
         cut = slice(config[STARTS][place], config[STOPS][place]) if STARTS in config else slice(None)
         drawn = config[DRAWN][place] if DRAWN in config else len(test)
         if not mixed and drawn >= len(test):
-            yield domain, ImageSet(test.x[cut], test.y[cut])
+            yield domain, test.select(cut)
             continue
         chosen = generator(seed, f"test-sample-{domain}").permutation(len(test))[:drawn]
         yield domain, test.select((chosen if mixed else np.sort(chosen))[cut])

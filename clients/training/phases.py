@@ -46,7 +46,7 @@ class Phase:
         """Return the phase with other epochs, and with so many images of its own at most; None leaves them."""
         images = self.images
         if images is not None and most is not None and most < len(images):
-            images = ImageSet(images.x[:most], images.y[:most])
+            images = images.select(slice(most))
         return replace(self, epochs=self.epochs if epochs is None else epochs, images=images)
 
     def learns(self, name: str) -> bool:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from datasets.base import Dataset, ImageSet, Source, Split
 from datasets.io import files, trees
-from datasets.listing import Arrays
+from datasets.listing import Arrays, joined
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 
@@ -113,7 +113,7 @@ def _read_npy(data: Path, labels: Path) -> ImageSet:
 
 def _read_batches(paths: tuple[Path, ...]) -> ImageSet:
     read = [_read_binary(path) if path.suffix == ".bin" else _read_pickle(path) for path in paths]
-    return ImageSet(np.concatenate([each.x for each in read]), np.concatenate([each.y for each in read]))
+    return joined(read)
 
 
 def _read_binary(path: Path) -> ImageSet:

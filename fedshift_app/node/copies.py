@@ -7,6 +7,7 @@ import numpy as np
 
 from datasets import catalog
 from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.listing import joined
 from datasets.quality import exact_copies
 from datasets.quality.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
@@ -48,10 +49,10 @@ def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
         return [Role(domain, split == "test", read(split)) for split in allocation.reads(domain)]
     parts = node_data.parts_of(config, nodes, domain).values()
     pool = [read(split) for split in allocation.pool]
-    joined = ImageSet(np.concatenate([images.x for images in pool]), np.concatenate([images.y for images in pool]))
+    both = joined(pool)
     test = np.unique(np.concatenate([part.test for part in parts]))
     train = np.unique(np.concatenate([index for part in parts for index in (part.train, part.validation)]))
-    return [Role(domain, False, joined.select(train)), Role(domain, True, joined.select(test))]
+    return [Role(domain, False, both.select(train)), Role(domain, True, both.select(test))]
 
 
 @functools.cache
