@@ -92,7 +92,8 @@ class DomainClient(LocalTrainer[P]):
     @classmethod
     def build_model(cls, plan: Blueprint, params: P) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
-        return networks.build(plan.config.name, plan.num_classes, plan.seed, plan.size, plan.config.head)
+        config = plan.config
+        return networks.build(config.name, plan.num_classes, plan.seed, plan.size, config.head, config.projection)
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: P) -> frozenset[str]:

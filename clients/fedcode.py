@@ -25,6 +25,7 @@ from clients.losses import fedcode as terms
 from clients.models import networks
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import Blueprint, SplitModel, follows
+from clients.models.projection import Projection, projection_of, put_into, unprojected
 from clients.models.stages import feature_stages
 from clients.training import precision
 from clients.training.batches import Batch
@@ -223,12 +224,36 @@ def with_sain(encoder: nn.Module) -> nn.Module:
     return encoder
 
 
+class FrozenStyle(nn.Module):
+    """A style encoder next to a frozen one: a projection of its own of the same features."""
+
+    def __init__(self, encoder: nn.Module, width: int) -> None:
+        super().__init__()
+        own = projection_of(encoder)
+        assert own is not None  # ``model.projection``
+        self.projection = Projection(own.width_in, width)
+        self._shared = (encoder,)  # no module of this one: its weights are the semantic encoder's
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images (B, 3, H, W), or what is kept of them, to style features (B, D)."""
+        with torch.no_grad():
+            features = unprojected(self._shared[0], x)
+        z: Tensor = self.projection(features)
+        return z
+
+
 class FedCodeClient(DomainClient[FedCodeParams]):
     """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
 
     @classmethod
     def check_run(cls, params: FedCodeParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
-        """Refuse a mean of heads that are more than one layer."""
+        """Refuse a mean of heads that are more than one layer, and a style encoder that has no images."""
+        if model.precompute and params.has_style and not (model.freeze == "encoder" and model.projection):
+            raise ConfigError(
+                "model.precompute=on: fedcode's style encoder looks at the images, unless it is a projection of the "
+                f"same frozen features: set model.freeze=encoder and model.projection, found {model.freeze} and "
+                f"{model.projection}"
+            )
         if params.global_model == "average_heads" and model.head != "linear":
             raise ConfigError(f"method.global_model=average_heads needs model.head=linear, found {model.head}")
 
@@ -236,15 +261,21 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     def build_model(cls, plan: Blueprint, params: FedCodeParams) -> SplitModel:
         """Add the style encoder to the network, which is the semantic encoder and the head."""
         model = super().build_model(plan, params)
-        if params.has_style and params.use_sain and not _has_maps(model.encoder):
+        shares = plan.config.freeze == "encoder" and projection_of(model.encoder) is not None
+        if params.has_style and params.use_sain and not shares and not _has_maps(model.encoder):
             raise ConfigError(
                 f"method fedcode: the network {plan.config.name} has no feature map for SAIN to work on; "
                 "method.use_sain=false takes the ordinary network as style encoder"
             )
 
         def style_encoder() -> nn.Module:
-            encoder = networks.bare(plan.config.name, plan.num_classes, plan.size).encoder
-            return with_sain(encoder) if params.use_sain else encoder
+            if shares:
+                return FrozenStyle(model.encoder, plan.config.projection)
+            bare = networks.bare(plan.config.name, plan.num_classes, plan.size)
+            encoder = with_sain(bare.encoder) if params.use_sain else bare.encoder
+            if plan.config.projection:
+                put_into(encoder, Projection(bare.feature_dim, plan.config.projection))
+            return encoder
 
         if params.has_style:
             model.add_module(STYLE, networks.initialised(plan.seed, "fedcode-style", style_encoder))

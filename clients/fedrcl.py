@@ -63,7 +63,7 @@ class FedRCLClient(DomainClient[FedRCLParams]):
         """
         model = super().build_model(plan, params)
         if params.active:
-            levels_of(model.encoder, f"method=fedrcl with model.name={plan.config.name}")
+            levels_of(model, f"method=fedrcl with model.name={plan.config.name}")
         return model
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ class FedRCLClient(DomainClient[FedRCLParams]):
         p = self.params
         if not p.active:
             return super().loss(batch)
-        levels = levels_of(self.model.encoder, "method=fedrcl")
+        levels = levels_of(self.model, "method=fedrcl")
         with level_features(levels if p.levels == "all" else levels[-1:]) as maps:
             _, logits = self.forward(batch.x)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}

@@ -176,6 +176,8 @@ class FedSeProtoModel(SplitModel):
 class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
 
+    reads_images = True  # Eq. 10 decodes them
+
     heterogeneous = True
     model: FedSeProtoModel
 
@@ -253,7 +255,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
                 terms["kd"] = p.alpha * self._distillation(z, semantic, domain)
             if p.has_mi:
                 codes = self._codes(z.detach(), noise) if p.mi_stopgrad else (semantic, domain)
-                terms["mi"] = p.beta * self._information(batch.x, *codes)
+                terms["mi"] = p.beta * self._information(batch.x if batch.images is None else batch.images, *codes)
         if p.use_proto and p.lambda_proto > 0 and self._targets is not None:
             terms["proto"] = p.lambda_proto * eq.prototype_distance(
                 semantic.mean, batch.y, *self._targets, reduction=p.proto_reduction, dimensions=p.reduction

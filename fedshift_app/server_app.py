@@ -39,6 +39,7 @@ from fedshift_app.run import (
     initial_model,
     logs,
     model_selection,
+    precomputing,
     resuming,
 )
 from fedshift_app.run import (
@@ -154,6 +155,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     images = node_data.fingerprints(config) if past is None and simulated else {}
     skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
     copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
+    if simulated:
+        precomputing.ahead(settled, beginning.model, federation.model.start, len(nodes))
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),

@@ -37,6 +37,10 @@ class Adaptation(Parametrised[P]):
     #: Whether it trains the encoder, which then must not be frozen as a whole.
     tunes_encoder: ClassVar[bool] = False
 
+    #: Whether it leaves what is frozen as it is, and augments no image in a way of its own, so that the frozen
+    #: beginning of a model may be computed once (``model.precompute``).
+    keeps_frozen: ClassVar[bool] = False
+
     def __init__(self, params: P) -> None:
         self.params = params
 

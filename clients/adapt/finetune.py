@@ -30,6 +30,7 @@ class Finetune(Adaptation[FinetuneParams]):
 
     before = "before-fine-tuning"
     scores_images_alone = True
+    keeps_frozen = True
     after_training = False  # what local training left is tuned already
 
     def __init__(self, params: FinetuneParams) -> None:

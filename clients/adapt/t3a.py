@@ -108,6 +108,7 @@ class T3AAdaptation(Stream[T3AParams]):
     """T3A ahead of a score."""
 
     name = "t3a"
+    keeps_frozen = True
 
     def check_model(self, model: SplitModel, config: ModelConfig) -> None:
         """Refuse a classifier that does not end in a linear layer."""

@@ -4,6 +4,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.networks import SplitModel
+from clients.models.projection import projection_of
 from clients.models.stages import feature_stages
 from fedshift_core.errors import ConfigError
 
@@ -15,7 +16,7 @@ def freeze(model: SplitModel, what: str, name: str) -> None:
 
     Args:
         model: With all that a method and modules put into it; that stays free.
-        what: ``encoder``, ``norm`` or ``stages:N``.
+        what: ``encoder`` (without its projection), ``norm`` or ``stages:N``.
         name: Of the network, for messages.
 
     Raises:
@@ -24,6 +25,9 @@ def freeze(model: SplitModel, what: str, name: str) -> None:
     parts = _parts(model, what, name)
     inside = {id(module) for part in parts for module in part.modules()}
     tensors = {id(tensor) for part in parts for tensor in (*part.parameters(), *part.buffers())}
+    if what == "encoder":  # where a projection stays free, what belongs to no part of the encoder
+        own = (*model.encoder.parameters(recurse=False), *model.encoder.buffers(recurse=False))
+        tensors |= {id(tensor) for tensor in own}
     named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     kept = {key for key, tensor in named if id(tensor) in tensors}
     model.frozen = frozenset(kept & model.state_dict().keys())
@@ -41,7 +45,10 @@ def freeze(model: SplitModel, what: str, name: str) -> None:
 def _parts(model: SplitModel, what: str, name: str) -> list[nn.Module]:
     """Return the modules that are to be frozen as a whole."""
     if what == "encoder":
-        return [model.encoder]
+        projection = projection_of(model.encoder)
+        if projection is None:
+            return [model.encoder]
+        return [part for part in model.encoder.children() if part is not projection]
     if what == "norm":
         norms: list[nn.Module] = [module for module in model.encoder.modules() if isinstance(module, _NORMS)]
         if not norms:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from clients.models.networks import SplitModel
+from clients.models.projection import Projection
 from clients.models.stages import pooled
 from fedshift_core.errors import ConfigError
 
@@ -28,29 +30,32 @@ def feature_levels(encoder: nn.Module) -> tuple[nn.Module, ...] | None:
     for layer in encoder:
         if isinstance(layer, nn.ReLU):
             waiting.append(layer)
+        elif isinstance(layer, Projection):
+            waiting.append(layer.activation)
         elif isinstance(layer, nn.MaxPool2d):
             levels, waiting = [*levels, *waiting[-1:]], []
     return (*levels, *waiting) or None
 
 
-def levels_of(encoder: nn.Module, who: str) -> tuple[nn.Module, ...]:
-    """As :func:`feature_levels`, for a method that needs them.
+def levels_of(model: SplitModel, who: str) -> tuple[nn.Module, ...]:
+    """As :func:`feature_levels`, for a method that needs them, without those that are frozen.
 
     Args:
-        encoder: The encoder.
+        model: Whose encoder it is.
         who: Which method with which network, for the message.
 
     Raises:
         ConfigError: If the encoder does not tell.
     """
-    levels = feature_levels(encoder)
+    levels = feature_levels(model.encoder)
     if levels is None:
         raise ConfigError(
             f"{who}: the network does not tell its feature levels; allowed are a row of layers with nn.ReLU and "
             "max-pooling (cnn, cnn_bn, cnn2, cnn3), resnet10, resnet18, torchvision's ResNets, timm's networks "
             "in stages that end in activations, or an encoder with the method feature_levels"
         )
-    return levels
+    frozen = {id(module) for path in model.still for module in model.get_submodule(path).modules()}
+    return tuple(level for level in levels if id(level) not in frozen)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.catalog import NETWORKS
+from clients.models.projection import Projection, put_into
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.registry import imported
@@ -45,6 +46,8 @@ class SplitModel(nn.Module):
         num_classes: C.
         frozen: State-dict names of what never changes (``model.freeze``).
         still: Names of the modules that stay in evaluation mode for it.
+        opens_after: The stage, from 1, whose map the model changes or looks at before the encoder goes on; None where
+            it does not look into the encoder.
     """
 
     def __init__(self, encoder: nn.Module, feature_dim: int, num_classes: int) -> None:
@@ -55,6 +58,7 @@ class SplitModel(nn.Module):
         self.num_classes = num_classes
         self.frozen: frozenset[str] = frozenset()
         self.still: tuple[str, ...] = ()
+        self.opens_after: int | None = None
 
     def train(self, mode: bool = True) -> "SplitModel":
         """Switch the mode of all but what is frozen."""
@@ -106,7 +110,9 @@ class MLPHead(DeepHead):
         return torch.relu(self.hidden(features))
 
 
-def build(name: str, num_classes: int, seed: int, size: int = 32, head: str = "linear") -> SplitModel:
+def build(
+    name: str, num_classes: int, seed: int, size: int = 32, head: str = "linear", projection: int = 0
+) -> SplitModel:
     """Build a model whose initial weights depend on ``seed`` alone.
 
     Args:
@@ -115,11 +121,17 @@ def build(name: str, num_classes: int, seed: int, size: int = 32, head: str = "l
         seed: Seed of the initial weights; the global generator is left as it was.
         size: Height and width of the images in pixels.
         head: ``linear`` or ``mlp`` (:class:`MLPHead`); the encoder is the same with both.
+        projection: Width of a trainable layer at the end of the encoder (:class:`Projection`); 0 for none. The weights
+            of the encoder's other layers are the same with and without.
 
     Raises:
         ConfigError: If there is no network of that name, or it takes no images of that size.
     """
     model = _drawn_from(seed, lambda: bare(name, num_classes, size))
+    if projection:
+        put_into(model.encoder, initialised(seed, "projection", lambda: Projection(model.feature_dim, projection)))
+        model.feature_dim = projection
+        model.classifier = initialised(seed, "projected-head", lambda: nn.Linear(projection, num_classes))
     if head == "mlp":
         model.classifier = initialised(seed, "mlp-head", lambda: MLPHead(model.feature_dim, num_classes))
     return model

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
+from clients.models.projection import PART
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, largest, shown
 
@@ -27,6 +28,7 @@ MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision
 WRAPPED = ("state_dict", "model")  # keys under which training scripts keep a state dict
 COUNTER = ".num_batches_tracked"  # of BatchNorm; files from before 2018 lack it
 ENCODER, HEAD, BODY = "encoder.", "classifier.", "encoder.body."
+ADDED = f"{ENCODER}{PART}."  # a projection, which a file need not have
 _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED = 3  # names of a kind that a message tells
 _MOST_PATH, _MOST_NAME = 90, 45  # characters of them in a message of one line
@@ -126,7 +128,9 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
         named = {key: tensor for key, tensor in named.items() if key not in head}
         left_out.append(_other_head(of_file, expected))
     missing = [
-        key for key in state if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER)
+        key
+        for key in state
+        if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER) and not key.startswith(ADDED)
     ]  # fmt: skip
     unknown = [key for key in named if key not in state]
     if missing or unknown:

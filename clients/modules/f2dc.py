@@ -236,6 +236,7 @@ class F2DCModel(SplitModel):
         self._seen: Seen | None = None
         last = len(stages.maps)
         self._inserted = (last,) if params.insert_after == "last" else params.insert_after
+        self.opens_after = self._inserted[0]
         self.decoupling = nn.ModuleDict()
         for n in self._inserted:
             self.decoupling[f"stage{n}"] = Insertion(stages.widths[n - 1], model.num_classes, params)

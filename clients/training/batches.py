@@ -11,13 +11,15 @@ class Batch:
     """One mini-batch on the device: images x (B, 3, H, W), float32, normalised; labels y (B,).
 
     The memory of ``x`` is used again for the next batch. With two views, ``second`` is another
-    augmentation of the same images.
+    augmentation of the same images. With ``model.precompute`` both are what is kept of the images, features (B, D) or
+    maps; ``images`` are then the images themselves, not augmented, for a client that ``reads_images``.
     """
 
     x: Tensor
     y: Tensor
     epoch: int
     second: Tensor | None = None
+    images: Tensor | None = None
 
     def __repr__(self) -> str:
         """Show no image: this ends up in messages and logs."""

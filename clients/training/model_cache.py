@@ -19,6 +19,7 @@ from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
 from clients.training import optimizers
 from clients.training.arrays import view
+from clients.training.precomputed import FrozenFeatures
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -36,6 +37,8 @@ class Workbench:
         begun: The digest of what the server sent to begin from; empty where that is the seed alone.
         images: The images that lie on the device.
         pipeline: Turns them into what the network sees.
+        frozen: What the frozen beginning of the model makes of images (``model.precompute``); None where it is
+            computed anew for each batch.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Workbench:
         self.begun = ""
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device, layout)
+        self.frozen: FrozenFeatures | None = None
         self._train, self._device = train, device
         self._rows = max(train.batch_size + 1, images.eval_batch)
         self._trained = [parameter.requires_grad for parameter in model.parameters()]
@@ -59,7 +63,8 @@ class Workbench:
         """Make room for the next client: the model is as it was at the start."""
         with torch.no_grad():
             for name, tensor in self.model.state_dict().items():
-                tensor.copy_(self.initial[name])
+                if self.frozen is None or name not in self.model.frozen:
+                    tensor.copy_(self.initial[name])
         for parameter, trained in zip(self.model.parameters(), self._trained, strict=True):
             parameter.requires_grad_(trained)
             parameter.grad = None
@@ -72,6 +77,8 @@ class Workbench:
                 self.initial[name].copy_(view(array))
                 state[name].copy_(self.initial[name])
         self.begun = digest
+        if self.frozen is not None:
+            self.frozen.renew()
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Return the configured optimiser over all parameters, with nothing left of what it did before.
@@ -124,11 +131,11 @@ class DeviceImages:
         self._device = device
         self._held: OrderedDict[tuple[int, ...], tuple[ImageSet, Tensor, Tensor]] = OrderedDict()
 
-    def get(self, images: ImageSet) -> tuple[Tensor, Tensor]:
+    def get(self, images: ImageSet, *, labels_only: bool = False) -> tuple[Tensor, Tensor]:
         """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU."""
         x, y = torch.from_numpy(images.x), torch.from_numpy(images.y)
-        if self._device.type == "cpu":
-            return x, y
+        if self._device.type == "cpu" or labels_only:
+            return x, y.to(self._device)
         key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)
         if key not in self._held:
             if not self._make_room(x.nbytes):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from clients.training.arrays import view
 from clients.training.batches import Batch, cut
 from clients.training.inputs import ClientSetup, Observer, RoundInputs
 from clients.training.model_cache import Workbench
+from clients.training.precomputed import FrozenFeatures
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams, P, Parametrised
@@ -66,6 +67,9 @@ class NodeTools(NumPyClient, Parametrised[P]):
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
     """
+
+    #: Whether a loss looks at the images themselves, ``batch.images``, also where their features are kept.
+    reads_images: ClassVar[bool] = False
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
@@ -299,13 +303,18 @@ class NodeTools(NumPyClient, Parametrised[P]):
             size: How many it has; None for ``images.eval_batch``.
         """
         size = size or self.setup.images.eval_batch
-        pixels, labels = self._bench.images.get(images)
+        frozen = self._bench.frozen
+        rows = None if frozen is None else frozen.of(images)
+        pixels, labels = self._bench.images.get(images, labels_only=rows is not None)
         starts = list(range(0, len(images), size))
         if len(starts) > 1:
             starts[-1] = min(starts[-1], len(images) - least)
             if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
                 del starts[-1]
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
+            if rows is not None:
+                yield rows.take(slice(start, stop)), labels[start:stop]
+                continue
             x = pixels[start:stop].to(self.setup.device)
             room = self._buffer if len(x) <= len(self._buffer) else None
             yield self._bench.pipeline.plain(x, room), labels[start:stop]
@@ -326,11 +335,14 @@ class NodeTools(NumPyClient, Parametrised[P]):
             epoch: Passed on.
             pipeline: What augments them; by default as the section ``images`` says.
         """
-        pixels, labels = self._bench.images.get(images)
+        pixels, labels = self._bench.images.get(images, labels_only=self._bench.frozen is not None)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         ready = self._ready_for(images, pixels, pipeline) if views else None
         for index in cut(permutation, batch_size):
+            if self._bench.frozen is not None:
+                yield self._kept(self._bench.frozen, images, index, labels[index], views, first, second, epoch)
+                continue
             if ready is not None:
                 yield self._gathered(ready, index, labels[index], views, first, second, epoch)
                 continue
@@ -345,6 +357,20 @@ class NodeTools(NumPyClient, Parametrised[P]):
             else:
                 prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
                 yield Batch(prepared, y, epoch)
+
+    def _kept(
+        self, frozen: FrozenFeatures, images: ImageSet, index: Tensor, y: Tensor, views: int, first: torch.Generator,
+        second: torch.Generator, epoch: int,
+    ) -> Batch:  # fmt: skip
+        """Return a batch of what is kept of the frozen beginning, in place of images."""
+        pixels = None
+        if self.reads_images:
+            taken = self._bench.images.get(images)[0].index_select(0, index)
+            pixels = self._bench.pipeline.plain(taken.to(self.setup.device))
+        if not views:
+            return Batch(frozen.of(images).take(index), y, epoch, images=pixels)
+        x = frozen.drawn(images, index, first)
+        return Batch(x, y, epoch, frozen.drawn(images, index, second) if views == 2 else None, pixels)
 
     def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
         """Return the node's training images converted once for all epochs; None where that does not pay.

@@ -64,6 +64,25 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="Part that does not train: none, encoder, norm (normalisation layers), or "
         "stages:N (the first N stages).",
     )
+    #: Without it a frozen encoder's features are constant, and no loss of prototypes or contrast has a gradient.
+    projection: int = Field(
+        0,
+        ge=0,
+        le=65_536,
+        description="Width of a trainable layer (Linear, ReLU) at the end of the encoder, whose output is the feature; "
+        "0: none.",
+    )
+    precompute: bool = Field(
+        False,
+        description="Whether all that is frozen and comes before all that trains is computed once for each image and "
+        "kept (on or off).",
+    )
+    precompute_maps: Literal["float16", "bfloat16", "float32"] = Field(
+        "float16", description="Number format of kept feature maps; feature vectors are kept in float32."
+    )
+    precompute_gb: float = Field(
+        20.0, gt=0, le=1_000_000, description="Largest size in GB (10^9 bytes) of all kept features on a machine."
+    )
     #: Not empty: no weights travel. In a deployment a node may name its own (``--node-config 'model="cnn2"'``).
     per_node: tuple[str, ...] = Field(
         (), description="Networks given to the nodes in turn, by their place; empty: all nodes have `model.name`."
@@ -214,6 +233,13 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     jitter_p: Probability = Field(0.8, description="Probability that an image is jittered.")
     grayscale: Probability = Field(0.0, description="Probability that an image loses its colour; 0: off.")
     views: Literal[1, 2] = Field(1, description="Augmented views of each training image; 2 for contrastive methods.")
+    cached_views: int = Field(
+        1,
+        ge=1,
+        le=1000,
+        description="With model.precompute=on: augmented views of each training image that are kept, of which each "
+        "epoch takes one; 1: the image as it is.",
+    )
     #: ImageNet's, as the FPL code family uses.
     mean: tuple[float, float, float] = Field(
         (0.485, 0.456, 0.406),
@@ -227,6 +253,12 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     )
     #: Larger batches fall out of a CPU's cache.
     eval_batch: int = Field(64, ge=1, le=MOST_BATCH, description="Images in a batch of evaluation.")
+
+    @property
+    def augmentations(self) -> tuple[str, ...]:
+        """The keys by which training images are augmented."""
+        keys = ("crop_padding", "flip", "resized_crop", "jitter", "grayscale")
+        return tuple(key for key in keys if getattr(self, key) != type(self).model_fields[key].default)
 
     @property
     def draws_real_values(self) -> bool:

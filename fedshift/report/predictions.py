@@ -162,7 +162,11 @@ def _check_data_dir(record: Record, data_dir: Path) -> None:
 
 
 def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
-    """Return the configuration with ``data_dir`` as the folder of images, if it is given."""
+    """Return the configuration with ``data_dir`` as the folder of images, if it is given.
+
+    Images pass through the whole network, whose layers a report looks into.
+    """
+    config = config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
     if data_dir is None:
         return config
     return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})

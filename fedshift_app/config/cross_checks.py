@@ -1,11 +1,17 @@
 """Checks keys of different sections of a run against each other."""
 
+import json
+
+from clients.adapt.catalog import ADAPTATIONS
 from clients.models.catalog import NETWORKS
+from clients.training.settings import ImageConfig
 from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
-from fedshift_app.config import networks
+from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+from fedshift_core.registry import imported
 from fedshift_core.wire.names import AVERAGED, OWN
 
 
@@ -31,6 +37,7 @@ def check_together(config: RunConfig) -> None:
             )
     _check_batchnorm(config, [name for _, name in networks_of_keys])
     networks.check_model(config.model)
+    _check_precompute(config)
     _check_choosing(config)
     lacking, noise = config.allocation.lacking, config.privacy.name
     for reason in (
@@ -75,6 +82,49 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_precompute(config: RunConfig) -> None:
+    """Refuse kept features of a network that trains as a whole, and augmentation that they would leave out.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    images, model = config.images, config.model
+    if not model.precompute:
+        if images.cached_views > 1:
+            raise ConfigError(f"images.cached_views={images.cached_views} needs model.precompute=on, found off")
+        return
+    if model.freeze in ("none", "norm"):
+        raise ConfigError(
+            f"model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found {model.freeze}"
+        )
+    if model.bn == "local":
+        raise ConfigError("model.precompute=on: statistics of model.bn=local change on the node; allowed is average")
+    augmented = [f"images.{key}={as_found(getattr(images, key))}" for key in images.augmentations]
+    if augmented and images.cached_views == 1:
+        off = ImageConfig()
+        remedy = " ".join(f"images.{key}={json.dumps(getattr(off, key))}" for key in images.augmentations)
+        raise ConfigError(
+            f"model.precompute=on with {', '.join(augmented)}: each epoch takes one of images.cached_views kept "
+            f"views, set images.cached_views=8, for example; or keep images as they are: {remedy}"
+        )
+    if not augmented and images.cached_views > 1:
+        raise ConfigError(
+            f"images.cached_views={images.cached_views}: no augmentation is on, so all kept views would be the same; "
+            "allowed is 1"
+        )
+    if images.views == 2 and images.cached_views == 1:
+        raise ConfigError(
+            "images.views=2 with model.precompute=on needs an augmentation and images.cached_views above 1, found 1: "
+            "both views of an image would be the same"
+        )
+    adapt = str(config.adapt.get("name", registry.NONE))
+    if adapt != registry.NONE and not imported(ADAPTATIONS[adapt].adaptation).keeps_frozen:
+        raise ConfigError(
+            f"adapt.name={adapt} changes what model.precompute=on computes once, or augments test images in a way of "
+            "its own; allowed is model.precompute=off"
+        )
 
 
 def _check_public_share(config: RunConfig) -> None:

@@ -291,6 +291,14 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     keep_rounds: KeptRounds = Field(
         (), description="Rounds whose checkpoints stay in addition, for figures over the rounds; empty: none."
     )
+    #: Where nodes keep private parts, or a round is kept by validation, each round has one all the same.
+    checkpoint_seconds: float = Field(
+        0.0,
+        ge=0,
+        le=86_400,
+        description="Least number of seconds from one checkpoint to the next; the last round always has one, 0: each "
+        "round.",
+    )
     rounds: Rounds = Field(description="Number of rounds; with `evaluate.patience` the largest number.")
     seed: Seed = Field(0, description="Seed of the run: of initial weights, allocation, sampling and augmentation.")
     profile: bool = Field(False, description="Whether the time of each round is measured by phase.")

@@ -11,6 +11,7 @@ import numpy as np
 
 from datasets import catalog, corruptions
 from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.listing import joined
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices, divide_given
 from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
@@ -124,7 +125,7 @@ def public_images(
     for domain in held:
         images = _pool(dataset, allocation, source, domain)
         parts.append(images.select(public_part(domain, images.y, dataset.public_share, seed)))
-    return ImageSet(np.concatenate([part.x for part in parts]), np.concatenate([part.y for part in parts]))
+    return joined(parts)
 
 
 def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain: str) -> ImageSet:
@@ -132,6 +133,11 @@ def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain
     if len(allocation.pool) > 1:
         return _both_splits(dataset, source, domain)
     return _read(dataset, domain, "train", source, shared=True)
+
+
+def image_size(config: RunConfig) -> int:
+    """Return the height and width of a run's images in pixels."""
+    return config.dataset.size or config.dataset.known().size
 
 
 def own_images(config: RunConfig, where: Place) -> Own:
@@ -345,7 +351,7 @@ def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> Image
         return train.select(index)
     test = _split(config, where, "test", domain)
     first, second = train.select(index[index < len(train)]), test.select(index[index >= len(train)] - len(train))
-    return ImageSet(np.concatenate([first.x, second.x]), np.concatenate([first.y, second.y]))
+    return joined([first, second])
 
 
 def _classes(config: RunConfig) -> int:
@@ -366,7 +372,7 @@ def _read(dataset: DatasetConfig, domain: str, split: Split, source: Source, sha
 def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
     """Return all images of a domain: its training, then its test split."""
     train, test = (_read(dataset, domain, split, source, shared=True) for split in SPLITS)
-    return ImageSet(np.concatenate([train.x, test.x]), np.concatenate([train.y, test.y]))
+    return joined([train, test])
 
 
 @functools.lru_cache(maxsize=32)

@@ -75,11 +75,15 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
     """Return what trains a node's network fastest on its machine; None where the run says how nodes compute.
 
+    With ``model.precompute`` it is float32: features are computed once, for all runs, and what is left is small.
+
     Raises:
         ConfigError: If ``$FEDSHIFT_ARITHMETIC`` is none.
     """
     if config.train.precision != "auto" or config.train.arithmetic:
         return None
+    if network.precompute:
+        return "float32/channels_last"
     size = config.dataset.size or config.dataset.known().size
     return _known(autotune.work_of(network, config.train, size), os.environ.get(ASKED, ""))
 

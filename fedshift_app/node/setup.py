@@ -22,11 +22,13 @@ from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
 from clients.training.model_cache import Workbench, keep_freed_memory
+from clients.training.precomputed import FrozenFeatures
 from clients.training.settings import ModelConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies
+from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
 from fedshift_core import same_names
 from fedshift_core.arrays import Arrays
@@ -143,7 +145,25 @@ def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Wor
     """Return the model of all nodes with the same network that this process plays in a run."""
     _, layout = precision.parts(precision.arithmetic(config.train, device))
     model = initial_model(config, network).to(device).to(memory_format=layout)
-    return Workbench(model, device, config.train, config.images, layout)
+    bench = Workbench(model, device, config.train, config.images, layout)
+    if network.precompute:
+        bench.frozen = frozen_features(config, network, model, device)
+    return bench
+
+
+def frozen_features(
+    config: RunConfig, network: ModelConfig, model: networks.SplitModel, device: torch.device
+) -> FrozenFeatures:
+    """Return what computes the frozen beginning of a model once for each image; the model goes on from that.
+
+    Raises:
+        ConfigError: If nothing of it can be computed once.
+    """
+    of_products, layout = precision.parts(precision.arithmetic(config.train, device))
+    model = model.to(device).to(memory_format=layout)
+    return FrozenFeatures(
+        model, network, config.images, of_products, layout, node_data.image_size(config), config.train.threads
+    )
 
 
 def own_network(config: RunConfig, where: Place) -> ModelConfig:

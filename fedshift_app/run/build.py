@@ -9,7 +9,7 @@ from clients.training.statistics import layers
 from fedshift_app.config import privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run import initial_model
+from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
@@ -53,6 +53,7 @@ def prepare(
         raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
     client_class = registry.get(config.method["name"]).client_class()
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
+    precomputing.check(config, model)
     state = {name: t.numpy() for name, t in model.state_dict().items()}
     sent = {name: array for name, array in state.items() if name not in private}
     frozen = model.frozen - private

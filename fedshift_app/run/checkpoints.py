@@ -103,7 +103,8 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "nodes": [vars(node) for node in checkpoint.nodes],  # asdict copies, which takes a while for a thousand
     }
     atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
-    kept_files = {*kept_rounds(number), *also_kept}
+    saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
+    kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])
 
 

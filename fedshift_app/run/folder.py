@@ -125,7 +125,7 @@ class RunFolder:
         self.writing = 0.0
         self.resumed_after: tuple[int, ...] = ()
         self._before = 0.0  # seconds of the run before this process
-        self._started = time.perf_counter()
+        self._started = self._saved = time.perf_counter()
         self._weights = ArrayRecord()
         self._one_class = one_class.Watch(config)
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
@@ -230,7 +230,7 @@ class RunFolder:
 
     def start_clock(self) -> None:
         """Count the seconds of the run from now."""
-        self._started = time.perf_counter()
+        self._started = self._saved = time.perf_counter()
 
     @property
     def seconds(self) -> float:
@@ -252,7 +252,7 @@ class RunFolder:
         nodes: Sequence[Node] = (),
         moments: Arrays | None = None,
     ) -> None:
-        """Save a full round: its line in ``metrics.jsonl``, then its checkpoint, by which the round counts.
+        """Save a full round: its line in ``metrics.jsonl``, then its checkpoint, by which the rounds so far count.
 
         Args:
             result: The round.
@@ -293,9 +293,21 @@ class RunFolder:
             averaged=averaged,
             moments=moments or {},
         )
-        checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
+        if self._is_due(checkpoint):
+            checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
+            self._saved = time.perf_counter()
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
+
+    def _is_due(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether the round just added gets a checkpoint (``checkpoint_seconds``)."""
+        config, number = self.config, checkpoint.server_round
+        if time.perf_counter() - self._saved >= config.checkpoint_seconds or number in (
+            config.rounds,
+            *config.keep_rounds,
+        ):
+            return True
+        return bool(checkpoint.memory) or config.keep != "last" or config.evaluate.patience > 0
 
     @property
     def _drawn(self) -> bool:

@@ -1,0 +1,256 @@
+"""``model.precompute``: what is frozen and comes before all that trains is computed once for each image and view.
+
+It is computed in evaluation mode, in batches of a fixed size with one thread each, so that the numbers of an image
+depend neither on the other images nor on the number of cores. All processes, runs, seeds and methods of a machine share
+them (:mod:`datasets.io.feature_store`).
+"""
+
+import hashlib
+import logging
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.images.augment import Pipeline
+from clients.models.networks import SplitModel
+from clients.models.shortcut import Shortcut, depth_of
+from clients.training import precision
+from clients.training.settings import ImageConfig, ModelConfig
+from datasets.io.feature_store import Done, FeatureStore, Kind
+from datasets.listing import ImageSet
+from fedshift_core.arrays import digest
+
+BATCH = 32  # images that are computed together; a smaller batch is filled up
+KEPT_SETS = 32  # sets of images whose rows are known without another look
+PLAIN = 0  # the view of an image as it is; augmented views are counted from 1
+_SAID = 10.0  # seconds from one line about the work to the next
+_AUGMENTATION = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")
+log = logging.getLogger("fedshift")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is kept of the images of a set, in one view.
+
+    Attributes:
+        values: All rows of the store (N, ...), mapped into memory.
+        places: Which of them are those of the set (n,).
+        device: Where the model computes.
+        layout: How maps lie in memory.
+    """
+
+    values: Tensor
+    places: Tensor
+    device: torch.device
+    layout: torch.memory_format
+
+    def take(self, index: Tensor | slice) -> Tensor:
+        """Return features (B, D) or maps (B, C, h, w) of images of the set, float32, on the device."""
+        rows = self.values.index_select(0, self.places[index]).to(self.device, torch.float32)
+        return rows.contiguous(memory_format=self.layout) if rows.ndim == 4 else rows
+
+
+class FrozenFeatures:
+    """What the frozen beginning of a model makes of images."""
+
+    def __init__(
+        self, model: SplitModel, config: ModelConfig, images: ImageConfig, of_products: precision.Format,
+        layout: torch.memory_format, size: int, threads: int = 0,
+    ) -> None:  # fmt: skip
+        """Take the beginning of a model.
+
+        Args:
+            model: On its device, with what is frozen.
+            config: What is said of it.
+            images: Augmentation and normalisation.
+            of_products: Number format in which it computes.
+            layout: How maps lie in memory.
+            size: Height and width of the images in pixels.
+            threads: Batches that are computed at a time; 0 for one a core.
+
+        Raises:
+            ConfigError: If nothing can be computed once.
+        """
+        self._model, self._config, self._images, self._size = model, config, images, size
+        self._layout, self._precision = layout, of_products
+        self._device = next(model.parameters()).device
+        self._workers = (threads or len(os.sched_getaffinity(0))) if self._device.type == "cpu" else 1
+        self._shortcut = Shortcut(model, depth_of(model, config.freeze), size)
+        self._stores: dict[int, FeatureStore] = {}
+        self._about: dict[str, Any] = {}
+        self._shape: tuple[int, ...] = ()
+        self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
+        self._shortcut.close()
+
+    @property
+    def depth(self) -> str:
+        """How much is computed once: ``encoder``, or ``stages:N``."""
+        return self._shortcut.depth
+
+    def renew(self) -> None:
+        """Forget the stores: the model has other weights."""
+        self._stores, self._about = {}, {}
+        self._rows.clear()
+
+    def of(self, images: ImageSet, view: int = PLAIN, done: Done | None = None) -> Rows:
+        """Return what is kept of images, after what is missing has been computed.
+
+        Args:
+            images: The images.
+            view: 0: as they are; from 1: which augmented view.
+            done: Is told how far the work is; by default the log is.
+
+        Raises:
+            DataError: If it cannot be kept.
+        """
+        key = (id(images), view)
+        if key not in self._rows:
+            store = self._store(view)
+            places = store.places(
+                images.marks, lambda index: self._computed(images, index, view), done or self.said(0, len(images))
+            )
+            rows = torch.from_numpy(store.rows)
+            values = rows.view(getattr(torch, self._config.precompute_maps)) if self._dtype == "int16" else rows
+            # With the images: while they live, no others have their id.
+            self._rows[key] = images, Rows(values, torch.from_numpy(places), self._device, self._layout)
+            if len(self._rows) > KEPT_SETS:
+                self._rows.popitem(last=False)
+        self._rows.move_to_end(key)
+        return self._rows[key][1]
+
+    def missing(self, images: ImageSet, view: int = PLAIN) -> int:
+        """Return how many of the images have to be computed yet."""
+        return self._store(view).missing(images.marks)
+
+    def drawn(self, images: ImageSet, index: Tensor, rng: torch.Generator) -> Tensor:
+        """Return a batch in which each image has one of its kept views; nothing is drawn where there is but one."""
+        number = self._images.cached_views
+        if number == 1:
+            return self.of(images).take(index)
+        views = torch.randint(1, number + 1, (len(index),), generator=rng)
+        parts = [(view, torch.nonzero(views == view).flatten()) for view in sorted(set(views.tolist()))]
+        taken = torch.cat([self.of(images, view).take(index[at]) for view, at in parts])
+        order = torch.cat([at for _, at in parts])
+        return taken[torch.argsort(order).to(taken.device)]
+
+    def _store(self, view: int) -> FeatureStore:
+        if view not in self._stores:
+            about = self._described()
+            if view != PLAIN:
+                augmentation = {key: getattr(self._images, key) for key in _AUGMENTATION}
+                about = about | {"view": view, "augmentation": augmentation}
+            name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in self._config.name)
+            kind = Kind(f"{name}-{self.depth.replace(':', '')}", about, self._shape, self._dtype)
+            self._stores[view] = FeatureStore(kind, int(self._config.precompute_gb * 1e9))
+        return self._stores[view]
+
+    @property
+    def _dtype(self) -> str:
+        if len(self._shape) == 1 or self._config.precompute_maps == "float32":
+            return "float32"
+        return "int16"  # bits of float16 or bfloat16, which NumPy has not
+
+    def _described(self) -> dict[str, Any]:
+        """Return all that decides the numbers; what the beginning makes of random images stands for its code."""
+        if not self._about:
+            state = self._model.state_dict()
+            weights = digest({name: state[name].cpu().numpy() for name in self._shortcut.names})
+            images = torch.randint(
+                0, 256, (2, self._size, self._size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+            )
+            with self._alone() as pool:
+                probe = pool.submit(self._of_batch, self._prepared(images, None, PLAIN)).result()
+            self._shape = probe.shape[1:]
+            maps = "float32" if len(self._shape) == 1 else self._config.precompute_maps
+            self._about = {
+                "network": self._config.name, "depth": self.depth, "weights": weights, "size": self._size,
+                "mean": self._images.mean, "std": self._images.std, "arithmetic": self._precision, "kept": maps,
+                "probe": hashlib.sha256(probe.tobytes()).hexdigest(),
+            }  # fmt: skip
+        return self._about
+
+    def _computed(self, images: ImageSet, index: NDArray[np.int64], view: int) -> NDArray[Any]:
+        """Return the rows of the images at ``index``."""
+        cuts = [index[start : start + BATCH] for start in range(0, len(index), BATCH)]
+
+        def one(cut: NDArray[np.int64]) -> NDArray[Any]:
+            marks = None if view == PLAIN else images.marks[cut]
+            return self._of_batch(self._prepared(torch.from_numpy(images.x[cut]), marks, view))
+
+        with self._alone() as pool:
+            return np.concatenate(list(pool.map(one, cuts)))
+
+    @contextmanager
+    def _alone(self) -> Iterator[ThreadPoolExecutor]:
+        """Open the beginning for threads that compute a batch each, on one core."""
+        threads = torch.get_num_threads()
+        with (
+            self._shortcut.opened(),
+            ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
+        ):
+            yield pool
+        torch.set_num_threads(threads)
+
+    def _prepared(self, x: Tensor, marks: NDArray[np.uint8] | None, view: int) -> Tensor:
+        """Return images (B, H, W, 3) as the network sees them in a view (B, 3, H, W).
+
+        Each image is augmented by a generator of its own, which its mark and the view decide alone.
+        """
+        pipeline = Pipeline(self._images, self._device, self._layout)  # its own: it keeps memory for batches
+        x = x.to(self._device)
+        if marks is None:
+            return pipeline.plain(x)
+        views = []
+        for image, mark in zip(x, marks, strict=True):
+            seed = hashlib.sha256(mark.tobytes() + f"view {view}".encode()).digest()[:8]
+            rng = torch.Generator().manual_seed(int.from_bytes(seed, "little") >> 1)
+            views.append(pipeline.train(image[None], rng))
+        return torch.cat(views).contiguous(memory_format=self._layout)
+
+    @torch.no_grad()
+    def _of_batch(self, x: Tensor) -> NDArray[Any]:
+        """Return the rows of prepared images (at most BATCH, 3, H, W)."""
+        full = x.new_zeros(BATCH, *x.shape[1:]).contiguous(memory_format=self._layout)
+        full[: len(x)] = x
+        with precision.autocast(self._precision, self._device):
+            kept = self._shortcut.beginning(full)[: len(x)].float().contiguous()
+        if kept.ndim == 2 or self._config.precompute_maps == "float32":
+            return kept.cpu().numpy()
+        return kept.to(getattr(torch, self._config.precompute_maps)).view(torch.int16).cpu().numpy()
+
+    def said(self, before: int, of: int) -> Done:
+        """Return what writes to the log, every ten seconds, how far the work is.
+
+        Args:
+            before: How many images are done already.
+            of: How many there are in all.
+        """
+        began = last = time.monotonic()
+
+        def said(done: int, _: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= _SAID:
+                last = now
+                left = (now - began) / done * (of - before - done)
+                log.info("features: %s of %s images, about %.0f s left", f"{before + done:,}", f"{of:,}", left)
+
+        return said
+
+    def check_room(self, number: int) -> None:
+        """Refuse to compute so many rows if there is no room for them.
+
+        Raises:
+            DataError: With the remedy.
+        """
+        self._store(PLAIN).check_room(number)
