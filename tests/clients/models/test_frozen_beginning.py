@@ -1,0 +1,175 @@
+"""``model.projection`` and the frozen beginning of a model that is computed once (``clients.models.shortcut``)."""
+
+import copy
+import re
+
+import pytest
+import torch
+from support import refusal_of
+from torch import Tensor, nn
+
+from clients.models import networks
+from clients.models.freezing import freeze
+from clients.models.levels import feature_levels, levels_of
+from clients.models.networks import SplitModel
+from clients.models.projection import PART, Projection, projection_of, unprojected
+from clients.models.shortcut import Shortcut, depth_of
+from clients.models.stages import feature_stages
+from clients.modules.f2dc import F2DCModel, F2DCModules, F2DCParams
+from clients.training.settings import ModelConfig
+from fedshift_core.errors import ConfigError
+
+NAMES = ["cnn", "cnn_bn", "resnet10", "torchvision:resnet18", "torchvision:mobilenet_v3_small"]
+
+
+def _images(number: int = 3, seed: int = 0) -> Tensor:
+    return torch.randn(number, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def _frozen(name: str, what: str, projection: int = 0) -> SplitModel:
+    model = networks.build(name, 7, seed=0, size=32, projection=projection)
+    freeze(model, what, name)
+    return model.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_projection_is_the_feature_and_leaves_the_encoder_as_it_was(name: str) -> None:
+    plain, model = networks.build(name, 7, seed=0), networks.build(name, 7, seed=0, projection=16)
+    own = model.state_dict()
+    for key, tensor in plain.encoder.state_dict().items():
+        torch.testing.assert_close(own[f"encoder.{key}"], tensor, rtol=0, atol=0)
+    assert own.keys() - {f"encoder.{key}" for key in plain.encoder.state_dict()} == {
+        "encoder.projection.0.weight", "encoder.projection.0.bias", "classifier.weight", "classifier.bias",
+    }  # fmt: skip
+    x = _images()
+    features, logits = model.eval()(x)
+    layer = projection_of(model.encoder)
+    assert layer is not None
+    wanted = torch.relu(plain.eval().encoder(x) @ layer[0].weight.T + layer[0].bias)
+    torch.testing.assert_close(features, wanted)
+    torch.testing.assert_close(logits, model.classifier(features))
+    torch.testing.assert_close(unprojected(model.encoder, x), plain.encoder(x))
+    assert (model.feature_dim, layer.width_in) == (16, plain.feature_dim)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stages_end_in_the_projection(name: str) -> None:
+    model = networks.build(name, 7, seed=0, projection=16).eval()
+    stages = feature_stages(model.encoder)
+    assert stages is not None
+    h = x = _images()
+    for stage in stages.maps:
+        h = stage(h)
+    torch.testing.assert_close(stages.rest(h), model.encoder(x))
+    levels = feature_levels(model.encoder)
+    if levels is not None:
+        layer = projection_of(model.encoder)
+        assert layer is not None
+        assert levels[-1] is layer.activation
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
+    model = _frozen(name, "encoder", 16)
+    free = {key for key in model.state_dict() if key not in model.frozen}
+    assert {key.rpartition(".")[0] for key in free} == {f"encoder.{PART}.0", "classifier"}
+    model.train()
+    layer = projection_of(model.encoder)
+    assert isinstance(layer, Projection)
+    assert layer.training
+    learns = {key for key, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learns == free
+    before = {key: tensor.clone() for key, tensor in model.state_dict().items()}
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    model(_images(4))[1].square().sum().backward()
+    optimizer.step()
+    changed = {key for key, tensor in model.state_dict().items() if not torch.equal(tensor, before[key])}
+    assert changed
+    assert changed <= free
+
+
+@pytest.mark.parametrize("projection", [0, 16])
+@pytest.mark.parametrize("what", ["encoder", "stages:1", "stages:2"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, projection: int) -> None:
+    model = _frozen(name, what, projection)
+    x, other = _images(5), _images(5, seed=1)
+    wanted, wanted_of_other = model(x), model(other)
+    shortcut = Shortcut(model, depth_of(model, what), 32)
+    kept = shortcut.beginning(x)
+    assert kept.ndim == (2 if what == "encoder" else 4)
+    assert set(shortcut.names) == model.frozen
+    for _ in range(2):
+        shortcut.close()
+        for got, expected in zip(model(kept), wanted, strict=True):
+            torch.testing.assert_close(got, expected)
+        with shortcut.opened():
+            for got, expected in zip(model(other), wanted_of_other, strict=True):
+                torch.testing.assert_close(got, expected)
+        torch.testing.assert_close(copy.deepcopy(model)(kept)[1], wanted[1])
+
+
+@pytest.mark.parametrize("what", ["encoder", "stages:4"])
+def test_modules_of_f2dc_end_what_is_computed_once(what: str) -> None:
+    plan = networks.Blueprint(ModelConfig(name="resnet10"), 7, 32, 0)
+    model = F2DCModules(F2DCParams(insert_after=(2, 4))).wrap(networks.build("resnet10", 7, seed=0), plan)
+    assert isinstance(model, F2DCModel)
+    freeze(model, what, "resnet10")
+    assert depth_of(model, what) == "stages:2"
+    model.eval()
+    x = _images()
+    wanted = model(x)[1]
+    shortcut = Shortcut(model, "stages:2", 32)
+    kept = shortcut.beginning(x)
+    assert kept.shape[1] == 128
+    shortcut.close()
+    torch.testing.assert_close(model(kept)[1], wanted)
+
+
+def test_levels_that_are_frozen_are_no_levels() -> None:
+    model = _frozen("resnet10", "stages:2")
+    levels = feature_levels(model.encoder)
+    assert levels is not None
+    assert levels_of(model, "a test") == levels[3:]
+    model = _frozen("cnn", "encoder", 16)
+    layer = projection_of(model.encoder)
+    assert layer is not None
+    assert levels_of(model, "a test") == (layer.activation,)
+
+
+class _Functional(nn.Module):
+    """An encoder that does something to images which belongs to none of its stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.second(self.first(2 * x))
+        return h.mean(dim=(2, 3))
+
+    def feature_stages(self) -> object:
+        from clients.models.stages import stages_of
+
+        return stages_of([self.first, self.second], lambda h: h.mean(dim=(2, 3)))
+
+
+def test_a_network_that_does_not_go_on_alike_is_refused() -> None:
+    model = SplitModel(_Functional(), 8, 7)
+    freeze(model, "stages:1", "mine")
+    result = refusal_of(ConfigError, Shortcut, model, "stages:1", 32)
+    assert re.fullmatch(
+        r"model.precompute=on: the network does not go on from what is kept of stages:1 as it does from images; "
+        "allowed is off",
+        result,
+    )
+    assert model(_images()).__len__() == 2  # it takes images as before
+
+
+def test_what_trains_is_not_computed_once() -> None:
+    model = networks.build("resnet10", 7, seed=0)
+    freeze(model, "stages:1", "resnet10")
+    assert "trains, but lies in what is computed once" in refusal_of(ConfigError, Shortcut, model, "stages:2", 32)
+    assert refusal_of(ConfigError, depth_of, model, "norm") == (
+        "model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found norm"
+    )

@@ -1,0 +1,214 @@
+"""``model.precompute``: runs on kept features give the results of runs that compute them anew."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+from support import InlineRun, Run, refusal_of
+
+from clients.models import networks
+from clients.models.freezing import freeze
+from clients.training.precomputed import FrozenFeatures
+from clients.training.settings import ImageConfig, ModelConfig
+from datasets.io import feature_store
+from datasets.listing import ImageSet
+from fedshift.launch import runner, worker_count
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+PLAIN = "images.crop_padding=0 train.precision=float32 train.epochs=1"
+VECTORS = f"{PLAIN} model.freeze=encoder model.projection=16"
+MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
+#: Of each kind of method one or two; all others are like one of them.
+QUICK = ("fedproto", "i2pfl", "fedcode", "fedseproto", "fedmd", "local", "t3a")
+#: A frozen encoder is nothing for them, or their adaptation or augmentation needs the images.
+REFUSED = ("eata", "fedbn", "fedicon", "fedpac", "fedrep", "tent")
+
+
+@pytest.fixture(autouse=True)
+def own_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep features of each test apart; decoded images may be shared."""
+    monkeypatch.setattr(feature_store, "root", lambda: tmp_path / "features")
+
+
+def weights(run: Run) -> dict[str, Any]:
+    """Return the shared weights after the last round."""
+    return load_file(sorted(run.folder.glob("checkpoint/weights-*.safetensors"))[-1])
+
+
+def pair(run_inline: InlineRun, method: str, settings: str, **flat: Any) -> tuple[Run, Run]:
+    """Return a run that computes frozen parts anew, and one that keeps them."""
+    short = registry.get(method).short
+    off, on = (
+        run_inline(rounds=2, method=method, set=f"{short} {settings} model.precompute={value}", **flat)
+        for value in ("off", "on")
+    )
+    return off, on
+
+
+def check_alike(off: Run, on: Run) -> None:
+    one, other = weights(off), weights(on)
+    assert one.keys() == other.keys()
+    for name, array in one.items():
+        np.testing.assert_allclose(other[name], array, rtol=0, atol=1e-5, err_msg=name)
+    assert [line["accuracy"] for line in off.rounds] == [line["accuracy"] for line in on.rounds]
+    assert [line["terms"] for line in off.rounds] == pytest.approx([line["terms"] for line in on.rounds], rel=1e-5)
+
+
+def rows_of_stores() -> list[int]:
+    return [entry.rows for entry in feature_store.kept()]
+
+
+@pytest.mark.parametrize("method", QUICK)
+def test_kept_features_change_no_result(method: str, run_inline: InlineRun) -> None:
+    check_alike(*pair(run_inline, method, VECTORS))
+    assert rows_of_stores()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", sorted(set(registry.METHODS) - set(QUICK) - set(REFUSED)))
+def test_kept_features_change_no_result_of_any_method(method: str, run_inline: InlineRun) -> None:
+    check_alike(*pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32"))
+
+
+@pytest.mark.parametrize("method", ["f2dc", "fedrcl", "scaffold"])
+def test_kept_maps_change_no_result(method: str, run_inline: InlineRun) -> None:
+    check_alike(*pair(run_inline, method, MAPS, nodes=2))
+
+
+def test_halves_of_maps_are_near(run_inline: InlineRun) -> None:
+    settings = MAPS.replace("float32", "{}", 2).format("float32", "bfloat16")
+    off, on = pair(run_inline, "fedavg", settings, nodes=2)
+    one, other = weights(off), weights(on)
+    assert max(np.abs(one[name] - other[name]).max() for name in one) < 1e-2
+    assert any((one[name] != other[name]).any() for name in one)
+
+
+def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
+    rows = rows_of_stores()
+    assert len(rows) == 1
+    log = (first.folder / "log.jsonl").read_text()
+    monkeypatch.setattr(FrozenFeatures, "_computed", None)  # it would be called
+    second = run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
+    other = run_inline(rounds=1, method="fedproto", set=f"{VECTORS} model.precompute=on train.lr=0.02")
+    assert rows_of_stores() == rows
+    assert "computed once" not in (second.folder / "log.jsonl").read_text() + log
+    for name, array in weights(first).items():
+        np.testing.assert_array_equal(weights(second)[name], array)
+        assert other.results
+
+
+@pytest.mark.parametrize("settings", [VECTORS, MAPS])
+def test_processes_agree_bit_for_bit(settings: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
+    alone = run_inline(rounds=2, set=f"{settings} {views} model.precompute=on")
+    monkeypatch.setenv(worker_count.WORKERS, "2")
+    shared = run_inline(rounds=2, set=f"{settings} {views} model.precompute=on")
+    assert [line["accuracy"] for line in alone.rounds] == [line["accuracy"] for line in shared.rounds]
+    for name, array in weights(alone).items():
+        np.testing.assert_array_equal(weights(shared)[name], array)
+
+
+def test_a_resumed_run_gives_the_same_bits(run_inline: InlineRun) -> None:
+    settings = f"{VECTORS} model.precompute=on"
+    whole = run_inline(rounds=3, method="fedproto", set=settings)
+    begun = run_inline(rounds=2, method="fedproto", set=settings)
+    resumed = Run(runner.run_inline({"resume": str(begun.folder), "set": "rounds=3"}, 4))
+    for name, array in weights(whole).items():
+        np.testing.assert_array_equal(weights(resumed)[name], array)
+
+
+def test_not_each_round_has_a_checkpoint(run_inline: InlineRun) -> None:
+    settings = f"{VECTORS} model.precompute=on checkpoint_seconds=1000"
+    run = run_inline(rounds=3, set=settings)
+    assert [path.name for path in sorted(run.folder.glob("checkpoint/round-*"))] == ["round-00003.json"]
+    assert len(run.rounds) == 3
+    local = run_inline(rounds=3, method="local", set=settings)  # its nodes keep their models
+    assert [path.name for path in sorted(local.folder.glob("checkpoint/round-*.json"))] == [
+        "round-00002.json", "round-00003.json",
+    ]  # fmt: skip
+
+
+def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = ImageSet(rng.integers(0, 256, (70, 32, 32, 3), np.uint8), np.zeros(70, np.int64))
+    config = ModelConfig(name="resnet10", freeze="encoder", precompute=True)
+
+    def features(threads: int) -> FrozenFeatures:
+        model = networks.build("resnet10", 7, seed=0)
+        freeze(model, "encoder", "resnet10")
+        flips = ImageConfig(flip=True, crop_padding=2, jitter=(0.4, 0.4, 0.4, 0.1), cached_views=2)
+        model = model.to(memory_format=torch.channels_last)
+        return FrozenFeatures(model, config, flips, "float32", torch.channels_last, 32, threads)
+
+    for view in (0, 1, 2):
+        together = features(2).of(images, view).take(slice(None))
+        (feature_store.root()).rename(tmp_path / f"before-{view}")
+        order = rng.permutation(70)
+        other = features(1)
+        parts = [other.of(images.select(order[start : start + 9]), view).take(slice(None)) for start in range(0, 70, 9)]
+        assert torch.equal(torch.cat(parts), together[torch.from_numpy(order)])
+        (feature_store.root()).rename(tmp_path / f"after-{view}")
+    assert feature_store.kept() == []
+
+
+def test_an_epoch_takes_kept_views_by_its_generator() -> None:
+    rng = np.random.default_rng(0)
+    images = ImageSet(rng.integers(0, 256, (40, 32, 32, 3), np.uint8), np.zeros(40, np.int64))
+    model = networks.build("cnn", 7, seed=0)
+    freeze(model, "encoder", "cnn")
+    config = ModelConfig(name="cnn", freeze="encoder", precompute=True)
+    features = FrozenFeatures(
+        model, config, ImageConfig(flip=True, crop_padding=2, cached_views=4), "float32", torch.channels_last, 32
+    )
+    index = torch.arange(40)
+
+    def drawn(seed: int) -> torch.Tensor:
+        return features.drawn(images, index, torch.Generator().manual_seed(seed))
+
+    assert torch.equal(drawn(1), drawn(1))
+    assert not torch.equal(drawn(1), drawn(2))
+    views = torch.stack([features.of(images, view).take(index) for view in range(1, 5)])
+    assert (drawn(1) == views).all(dim=2).any(dim=0).all()  # each row is that of one of the image's views
+    assert len({row.numpy().tobytes() for row in views[:, 0]}) > 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            "model.freeze=none",
+            "model.precompute=on needs a frozen beginning: model.freeze=encoder or stages:N, found none",
+        ),
+        ("model.freeze=norm model.name=cnn_bn", "model.precompute=on needs a frozen beginning"),
+        ("model.freeze=stages:1 model.name=cnn_bn model.bn=local", "statistics of model.bn=local change on the node"),
+        ("images.flip=true", "images.cached_views=8, for example; or keep images as they are: images.flip=false"),
+        ("images.cached_views=4", "no augmentation is on, so all kept views would be the same"),
+        ("images.views=2", "images.views=2 with model.precompute=on needs an augmentation and images.cached_views"),
+        ("adapt.name=tent model.freeze=stages:1 model.name=cnn_bn", "adapt.name=tent changes what model.precompute=on"),
+        ("method=fedcode model.freeze=stages:1", "fedcode's style encoder looks at the images"),
+        ("model.precompute=off images.flip=true images.cached_views=2", "needs model.precompute=on, found off"),
+        ("model.precompute_gb=0", "model.precompute_gb"),
+        ("model.projection=-1", "model.projection"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_before_the_run(settings: str, reason: str) -> None:
+    method = "fedcode" if "method=fedcode" in settings else "fedavg"
+    settings = settings.replace("method=fedcode ", "")
+    given = {"model.freeze": "encoder", "images.crop_padding": "0", "model.precompute": "on"}
+    given |= dict(part.split("=") for part in settings.split())
+    text = " ".join(f"{key}={value}" for key, value in given.items())
+    assert reason in refusal_of(ConfigError, resolve, {"experiment": "handwritten", "method": method, "set": text})
+
+
+def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_path: Path) -> None:
+    settings = f"{VECTORS} model.precompute=on model.precompute_gb=0.00001"
+    message = refusal_of(Exception, run_inline, rounds=1, set=settings)
+    assert "(model.precompute_gb)" in message
+    assert rows_of_stores() in ([], [0])
+    assert not list((tmp_path / "runs").glob("*/metrics.jsonl"))
