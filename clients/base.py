@@ -22,10 +22,9 @@ from clients.features.catalog import Features
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
-from clients.training.eval_slices import asked_images
+from clients.training.eval_slices import Scores, asked_images
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.node import Scores
 from clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer

@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.training.eval_slices import Scores
 from clients.training.inputs import ClientSetup, Observer
-from clients.training.node import Scores
 from clients.training.statistics import Moments
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from clients.features.base import About, Client, Metrics, NodeFeature, Reply, Request
-from clients.training.node import Scores
+from clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import Feature, Key, of_run

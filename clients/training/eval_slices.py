@@ -1,6 +1,7 @@
-"""Which test images the server asks a node to score."""
+"""Which test images the server asks a node to score, and what comes of it."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,28 @@ import numpy as np
 from datasets.base import ImageSet
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How a model did on a set of images.
+
+    Attributes:
+        correct: Correct top-1 predictions.
+        loss_sum: Cross-entropy summed over the images.
+        others: Correct predictions of the same images scored in another way, by its name.
+        seen: What an observer made of the images, where there is one; those of several sets add up.
+    """
+
+    correct: int
+    loss_sum: float
+    others: Mapping[str, int] = field(default_factory=dict)
+    seen: Any = field(default=None, compare=False)
+
+    def __add__(self, other: "Scores") -> "Scores":
+        """Return the scores of both sets together, without other ways."""
+        seen = other.seen if self.seen is None else self.seen + other.seen
+        return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
 
 
 def asked_images(

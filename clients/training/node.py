@@ -1,8 +1,7 @@
 """What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -18,9 +17,9 @@ from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch, cut
+from clients.training.eval_slices import Scores
 from clients.training.inputs import ClientSetup, Observer, RoundInputs
 from clients.training.model_cache import Workbench
-from clients.training.precomputed import FrozenFeatures
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams, P, Parametrised
@@ -28,28 +27,6 @@ from fedshift_core.seeding import generator, torch_seed, unpredictable
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
-
-
-@dataclass(frozen=True)
-class Scores:
-    """How a model did on a set of images.
-
-    Attributes:
-        correct: Correct top-1 predictions.
-        loss_sum: Cross-entropy summed over the images.
-        others: Correct predictions of the same images scored in another way, by its name.
-        seen: What an observer made of the images, where there is one; those of several sets add up.
-    """
-
-    correct: int
-    loss_sum: float
-    others: Mapping[str, int] = field(default_factory=dict)
-    seen: Any = field(default=None, compare=False)
-
-    def __add__(self, other: "Scores") -> "Scores":
-        """Return the scores of both sets together, without other ways."""
-        seen = other.seen if self.seen is None else self.seen + other.seen
-        return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
 
 
 class NodeTools(NumPyClient, Parametrised[P]):
@@ -335,13 +312,14 @@ class NodeTools(NumPyClient, Parametrised[P]):
             epoch: Passed on.
             pipeline: What augments them; by default as the section ``images`` says.
         """
-        pixels, labels = self._bench.images.get(images, labels_only=self._bench.frozen is not None)
+        frozen = self._bench.frozen
+        pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         ready = self._ready_for(images, pixels, pipeline) if views else None
         for index in cut(permutation, batch_size):
-            if self._bench.frozen is not None:
-                yield self._kept(self._bench.frozen, images, index, labels[index], views, first, second, epoch)
+            if frozen is not None:
+                yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
                 continue
             if ready is not None:
                 yield self._gathered(ready, index, labels[index], views, first, second, epoch)
@@ -357,20 +335,6 @@ class NodeTools(NumPyClient, Parametrised[P]):
             else:
                 prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
                 yield Batch(prepared, y, epoch)
-
-    def _kept(
-        self, frozen: FrozenFeatures, images: ImageSet, index: Tensor, y: Tensor, views: int, first: torch.Generator,
-        second: torch.Generator, epoch: int,
-    ) -> Batch:  # fmt: skip
-        """Return a batch of what is kept of the frozen beginning, in place of images."""
-        pixels = None
-        if self.reads_images:
-            taken = self._bench.images.get(images)[0].index_select(0, index)
-            pixels = self._bench.pipeline.plain(taken.to(self.setup.device))
-        if not views:
-            return Batch(frozen.of(images).take(index), y, epoch, images=pixels)
-        x = frozen.drawn(images, index, first)
-        return Batch(x, y, epoch, frozen.drawn(images, index, second) if views == 2 else None, pixels)
 
     def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
         """Return the node's training images converted once for all epochs; None where that does not pay.

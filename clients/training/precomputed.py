@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
 from clients.models.shortcut import Shortcut, depth_of
 from clients.training import precision
+from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.io.feature_store import Done, FeatureStore, Kind
 from datasets.listing import ImageSet
@@ -131,6 +132,27 @@ class FrozenFeatures:
     def missing(self, images: ImageSet, view: int = PLAIN) -> int:
         """Return how many of the images have to be computed yet."""
         return self._store(view).missing(images.marks)
+
+    def batch(
+        self, images: ImageSet, index: Tensor, labels: Tensor, views: int, rngs: Sequence[torch.Generator], epoch: int,
+        *, pixels: bool = False,
+    ) -> Batch:  # fmt: skip
+        """Return a batch of what is kept of images.
+
+        Args:
+            images: The images.
+            index: Which of them (B,).
+            labels: The labels of all (N,).
+            views: Augmented views of each, 1 or 2; 0 for the image as it is.
+            rngs: CPU generators of the first and the second view.
+            epoch: Passed on.
+            pixels: Whether the images themselves come with it, not augmented.
+        """
+        taken = self._prepared(torch.from_numpy(images.x).index_select(0, index), None, PLAIN) if pixels else None
+        if views == 0:
+            return Batch(self.of(images).take(index), labels[index], epoch, images=taken)
+        first, *second = (self.drawn(images, index, rng) for rng in rngs[:views])
+        return Batch(first, labels[index], epoch, second[0] if second else None, taken)
 
     def drawn(self, images: ImageSet, index: Tensor, rng: torch.Generator) -> Tensor:
         """Return a batch in which each image has one of its kept views; nothing is drawn where there is but one."""

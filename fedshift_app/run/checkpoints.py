@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.kept_rounds import kept_rounds
@@ -106,6 +107,21 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])
+
+
+def is_due(config: RunConfig, checkpoint: Checkpoint, since: float) -> bool:
+    """Tell whether a round gets a checkpoint (``checkpoint_seconds``).
+
+    Each round has one where nodes keep private parts of it, or where a round is kept by its validation accuracy.
+
+    Args:
+        config: The run.
+        checkpoint: That of the round.
+        since: Seconds since the last one was written.
+    """
+    if since >= config.checkpoint_seconds or checkpoint.server_round in (config.rounds, *config.keep_rounds):
+        return True
+    return bool(checkpoint.memory) or config.keep != "last" or config.evaluate.patience > 0
 
 
 def json_file(folder: Path, server_round: int) -> Path:

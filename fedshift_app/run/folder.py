@@ -267,7 +267,7 @@ class RunFolder:
         self.history.append(replace(result, passing={}))  # those of all rounds would fill the memory
         names, number = self.config.dataset.known().classes, result.server_round
         for feature in classes(self.config.features):
-            if section := feature.section_of(result, names, nodes, drawn=self._drawn):
+            if section := feature.section_of(result, names, nodes, drawn=self.config.shift.label_mix == "own"):
                 self._sections[feature.key] = finite(section)
                 for file in sections.files(self.path, feature.key, number, chosen=number in self.chosen):
                     write_atomically(file, as_text(self._sections[feature.key]))
@@ -293,26 +293,11 @@ class RunFolder:
             averaged=averaged,
             moments=moments or {},
         )
-        if self._is_due(checkpoint):
+        if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
             self._saved = time.perf_counter()
         self._tracker.add(result)
         self.writing += time.perf_counter() - started
-
-    def _is_due(self, checkpoint: Checkpoint) -> bool:
-        """Tell whether the round just added gets a checkpoint (``checkpoint_seconds``)."""
-        config, number = self.config, checkpoint.server_round
-        if time.perf_counter() - self._saved >= config.checkpoint_seconds or number in (
-            config.rounds,
-            *config.keep_rounds,
-        ):
-            return True
-        return bool(checkpoint.memory) or config.keep != "last" or config.evaluate.patience > 0
-
-    @property
-    def _drawn(self) -> bool:
-        """Whether each node drew test images of its own."""
-        return self.config.shift.label_mix == "own"
 
     @property
     def _evaluated(self) -> str:
@@ -339,7 +324,7 @@ class RunFolder:
     def finish(self, nodes: list[Node]) -> dict[str, Any]:
         """Write and return the summary ``results.json``, by which the run counts as finished."""
         results = (
-            summary(self.history, nodes, self.config.features, drawn=self._drawn)
+            summary(self.history, nodes, self.config.features, drawn=self.config.shift.label_mix == "own")
             | model_selection.results(self.config, self.history)
             | {
                 "method": self.config.method["name"],
