@@ -1,6 +1,7 @@
 """``fedshift init``: writes an experiment file for the user's images, with comments on its proposals."""
 
 import contextlib
+import importlib.util
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import typer
 
+from clients.models import packages
 from datasets.base import OWN_SPLITS, Split
 from datasets.io import sites
 from datasets.listing import Item
@@ -27,6 +29,9 @@ from fedshift_core.paths import user_path
 LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
 METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any network with BatchNorm
+FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # likewise, where the encoder and its BatchNorm are frozen
+WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
+PROJECTION = 256  # width of what trains on their features
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
 
 
@@ -41,6 +46,7 @@ class Proposal:
         batch: ``train.batch_size``.
         epochs: ``train.epochs``.
         rounds: ``rounds``.
+        weights: ``model.weights``; the encoder is then frozen. Empty: the network trains from random weights.
     """
 
     size: int
@@ -49,14 +55,21 @@ class Proposal:
     batch: int
     epochs: int
     rounds: int
+    weights: str = ""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods to compare first."""
+        return FROZEN_METHODS if self.weights else METHODS
 
 
-def propose(sides: Sequence[int], images: Sequence[int]) -> Proposal:
+def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = False) -> Proposal:
     """Return settings for a first run, which trains in minutes to an hour on a CPU.
 
     Args:
         sides: The shorter side of images, in pixels; empty where they come as arrays.
         images: Training images of each site.
+        pretrained: This machine has the weights of :data:`WEIGHTS` and what reads them.
     """
     middle = sorted(sides)[len(sides) // 2] if sides else _SMALL
     if middle < _MIDDLE:
@@ -68,6 +81,13 @@ def propose(sides: Sequence[int], images: Sequence[int]) -> Proposal:
         why = "for images above 64 pixels; 224 shows more and takes three times as long"
     fewest = min(images)
     batch = 16 if fewest < 200 else 32 if fewest < 2000 else 64
+    if pretrained and middle >= _MIDDLE:
+        packaged = packages.of(WEIGHTS)
+        assert packaged is not None
+        return Proposal(
+            _LARGE, packaged.network, "with few images, trained weights are worth more than any method", batch,
+            epochs=5, rounds=50, weights=WEIGHTS,
+        )  # fmt: skip
     return Proposal(size, network, why, batch, epochs=2 if sum(images) < 20_000 else 1, rounds=20)
 
 
@@ -99,7 +119,8 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     dataset = _dataset(arguments)
     survey = folders.survey(dataset.source(), dataset.domains)
     counts = {site.domain: Counter(picture.split for picture in site.pictures) for site in survey.sites}
-    proposal = propose(_sides(survey), [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0])
+    images = [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0]
+    proposal = propose(_sides(survey), images, pretrained=has_weights())
     text = _text(name, dataset, survey, proposal)
     try:
         home.mkdir(parents=True, exist_ok=True)
@@ -112,7 +133,7 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_summary(path, survey))
+    typer.echo(_summary(path, survey, proposal))
     return path
 
 
@@ -168,7 +189,6 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     if dataset.seed:
         stated.append(f"  seed: {dataset.seed}")
     more = "".join(f"{line}\n" for line in stated)
-    network = proposal.network
     return f"""\
 # Images of {len(survey.sites)} sites and {len(survey.classes)} classes, as `fedshift init` found them:
 {chr(10).join(sites)}
@@ -184,16 +204,10 @@ dataset:
   resize: squash     # or crop (the middle), or pad (black borders)
   exif: ignore       # apply: turn photographs as their camera noted; `prepare` counts those it concerns
   skip_broken: false # true: continue without images that cannot be read, and name them
-{more}images:
-  crop_padding: 4    # augmentation of training images: a shifted crop,
-  flip: true         # and left for right: false where these differ (letters, organs)
-allocation:
+{more}{_images(proposal)}allocation:
   counts: {_one_each(survey_domains(survey))}   # simulated nodes of each site
   validation_fraction: 0.1   # to choose a round by: of training images, where a site has no validation ones
-model:
-  name: {_quoted(network)}   # {proposal.why}
-  # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more than any method
-train:
+{_model(proposal)}train:
   epochs: {proposal.epochs}          # local epochs a round
   batch_size: {proposal.batch}
   lr: 0.01
@@ -203,6 +217,40 @@ method:
   name: fedavg       # `fedshift methods` lists them
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last
 rounds: {proposal.rounds}
+"""
+
+
+def has_weights() -> bool:
+    """Tell whether this machine has the weights that are proposed, and the library of their network."""
+    return importlib.util.find_spec("timm") is not None and packages.exists(WEIGHTS)
+
+
+def _images(proposal: Proposal) -> str:
+    if proposal.weights:
+        return """\
+images:
+  crop_padding: 0    # no augmentation: the features of an image are computed once. With
+  flip: false        # flip: true, cached_views: 8 keeps those of eight augmented views
+"""
+    return """\
+images:
+  crop_padding: 4    # augmentation of training images: a shifted crop,
+  flip: true         # and left for right: false where these differ (letters, organs)
+"""
+
+
+def _model(proposal: Proposal) -> str:
+    name = f"model:\n  name: {_quoted(proposal.network)}   # {proposal.why}\n"
+    if not proposal.weights:
+        return (
+            f"{name}  # weights: FILE    # pretrained ones, .safetensors or .pth: with few images they are worth more "
+            "than any method\n"
+        )
+    return f"""\
+{name}  weights: {_quoted(proposal.weights)}
+  freeze: encoder    # it stays as ImageNet left it
+  projection: {PROJECTION}    # width of the layer that trains on its features, together with the classifier
+  precompute: true   # what is frozen is computed once for each image, and kept
 """
 
 
@@ -229,11 +277,12 @@ def _one_each(names: Sequence[str]) -> str:
     return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
 
 
-def _summary(path: Path, survey: folders.Survey) -> str:
+def _summary(path: Path, survey: folders.Survey, proposal: Proposal) -> str:
     """Return a summary of the file and the next commands."""
     file = shlex.quote(_as_typed(path))
     sites = ", ".join(shown(name) for name in survey_domains(survey))
     classes = ", ".join(shown(kind) for kind in survey.classes)
+    methods = ",".join(proposal.methods)
     return f"""\
 {shown(path, 4096)}
   sites: {sites}
@@ -241,7 +290,7 @@ def _summary(path: Path, survey: folders.Survey) -> str:
 {_left(survey)}
 Read it, then:
   fedshift prepare {file}       # check the images
-  fedshift sweep {file} method={",".join(METHODS)} seed=0,1
+  fedshift sweep {file} method={methods} seed=0,1
                                 # compare methods
   fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deploy/deployment.md"""
 

