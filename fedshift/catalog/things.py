@@ -5,6 +5,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping
 
+from clients.models import packages
 from datasets import catalog
 from datasets.base import Dataset
 from fedshift.tables import facts
@@ -67,6 +68,10 @@ def _read(experiment: str) -> dict[str, object]:
     return read_yaml(configuration.experiment_file(experiment))
 
 
+#: In place of weights in a package, which need not be installed for a list.
+ANY_NETWORK = "model.name=resnet10 model.weights='' model.freeze=none model.projection=0 model.precompute=off"
+
+
 def experiments() -> list[str]:
     """Return a line for each experiment: its number of nodes, and the paper's table that it reproduces."""
     names = files.names("experiments")
@@ -74,7 +79,9 @@ def experiments() -> list[str]:
     lines = []
     for name in names:
         content = _read(name)
-        nodes = configuration.resolve({"experiment": name}).allocation.num_nodes()
+        packaged = str(section_of(content, "model").get("weights", "")).startswith(packages.PREFIX)
+        flat = {"experiment": name} | ({"set": ANY_NETWORK} if packaged else {})
+        nodes = configuration.resolve(flat).allocation.num_nodes()
         table = f" [{content['paper']}]" if content.get("paper") else ""
         lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {content.get('title', '')}{table}")
     return lines

@@ -195,7 +195,11 @@ def test_nodes_hold_as_many_images_as_the_authors_code_gives_them() -> None:
 @pytest.mark.parametrize("experiment", names("experiments"))
 def test_the_papers_experiments_compute_in_float32(experiment: str) -> None:
     """As the papers did; the others leave it to the machine."""
-    ours = experiment in ("handwritten", "camelyon17", "fed-isic2019") or "-small" in experiment
+    ours = (
+        experiment in ("handwritten", "camelyon17", "fed-isic2019")
+        or "-small" in experiment
+        or "-pretrained" in experiment
+    )
     assert ours != experiment.startswith(PAPERS)
     assert resolve({"experiment": experiment}).train.precision == ("auto" if ours else "float32")
     changed = resolve({"experiment": experiment, "set": "train.precision=auto"})
