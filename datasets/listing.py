@@ -45,12 +45,25 @@ class ImageSet:
         return f"ImageSet({len(self)} images)"
 
     def select(self, index: NDArray[np.int64] | slice) -> "ImageSet":
-        """Return the images at ``index`` (shape (n,)), in that order; of a slice, without a copy."""
-        return ImageSet(self.x[index], self.y[index], lambda: self.marks[index])
+        """Return the images at ``index`` (shape (n,)), in that order; their pixels are copied when they are used."""
+        return _Selected(self, index)
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
         return ImageSet(self.x, labels, lambda: self.marks)
+
+
+class _Selected(ImageSet):
+    """Images of a larger set, whose pixels nobody may ask for (``model.precompute``)."""
+
+    def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
+        vars(self).update(y=of.y[index], of_source=lambda: of.marks[index], _pixels=lambda: of.x[index])
+
+    @functools.cached_property
+    def x(self) -> NDArray[np.uint8]:
+        """Images, shape (n, H, W, 3), uint8, RGB."""
+        pixels: NDArray[np.uint8] = vars(self).pop("_pixels")()
+        return pixels
 
 
 def joined(sets: Sequence[ImageSet]) -> ImageSet:

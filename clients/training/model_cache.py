@@ -81,12 +81,14 @@ class Workbench:
             self.frozen.renew()
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """Return the configured optimiser over all parameters, with nothing left of what it did before.
+        """Return the configured optimiser over all that is not frozen, with nothing left of what it did before.
 
         It passes over parameters without a gradient, which a method may freeze in between.
         """
         if self._optimizer is None:
-            self._optimizer = optimizer_of(self._train, self.model.parameters())
+            frozen = self.model.frozen
+            learning = [weight for name, weight in self.model.named_parameters() if name not in frozen]
+            self._optimizer = optimizer_of(self._train, learning)
         if self._train.optimizer != "sgd":
             self._optimizer.state.clear()
             return self._optimizer
@@ -132,10 +134,16 @@ class DeviceImages:
         self._held: OrderedDict[tuple[int, ...], tuple[ImageSet, Tensor, Tensor]] = OrderedDict()
 
     def get(self, images: ImageSet, *, labels_only: bool = False) -> tuple[Tensor, Tensor]:
-        """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU."""
-        x, y = torch.from_numpy(images.x), torch.from_numpy(images.y)
-        if self._device.type == "cpu" or labels_only:
-            return x, y.to(self._device)
+        """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU.
+
+        With ``labels_only`` there are no images, (0,): pixels that nobody looks at are not read.
+        """
+        y = torch.from_numpy(images.y)
+        if labels_only:
+            return torch.empty(0, dtype=torch.uint8), y.to(self._device)
+        x = torch.from_numpy(images.x)
+        if self._device.type == "cpu":
+            return x, y
         key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)
         if key not in self._held:
             if not self._make_room(x.nbytes):

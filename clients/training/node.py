@@ -63,7 +63,8 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.server_round = 0
         self.steps = 0
         self.passed: Callable[[str], None] = lambda part: None
-        self._taken, self._buffer = self._bench.room(train_set.x.shape[1:])
+        # With kept features no image is looked at, and their pixels are not even copied.
+        self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
         self.shared_frozen = model.frozen - private
         self.shared_names = [name for name in model.state_dict() if name not in private | model.frozen]
@@ -316,7 +317,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
         permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
-        ready = self._ready_for(images, pixels, pipeline) if views else None
+        ready = self._ready_for(images, pixels, pipeline) if views and frozen is None else None
         for index in cut(permutation, batch_size):
             if frozen is not None:
                 yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
