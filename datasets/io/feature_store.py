@@ -252,10 +252,11 @@ class FeatureStore:
         with cache.writing(self.folder):
             _make_root()
             private_files.make_folder(self.folder)
-            for name in (ROWS_FILE, INDEX_FILE, ".lock"):
-                private_files.make(self.folder / name)
+            private_files.make(self.folder / ".lock")
             with (self.folder / ".lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
+                for name in (ROWS_FILE, INDEX_FILE):  # only now: `fedshift cache delete` may just have had the lock
+                    private_files.make(self.folder / name)
                 meta = read_meta(self.folder)
                 if meta is None or meta.get("digest") != self.kind.digest:
                     for name in (ROWS_FILE, INDEX_FILE):

@@ -31,6 +31,11 @@ def data_sets(incomplete: str) -> list[str]:
     return begun_with(catalog.DATASETS, incomplete)
 
 
+def prepared(incomplete: str) -> list[str]:
+    """Complete the name of a data set or experiment."""
+    return list(dict.fromkeys([*data_sets(incomplete), *experiments(incomplete)]))
+
+
 def experiments(incomplete: str) -> list[str]:
     """Complete the name of an experiment."""
     from fedshift_app.config import files
@@ -43,3 +48,10 @@ def networks(incomplete: str) -> list[str]:
     from clients.models.catalog import NETWORKS
 
     return begun_with(NETWORKS, incomplete)
+
+
+def cached(incomplete: str) -> list[str]:
+    """Complete the name of images or features that are kept."""
+    from fedshift.data import inventory
+
+    return begun_with(inventory.names(), incomplete)

@@ -1,4 +1,4 @@
-"""``fedshift init``, ``prepare`` and ``preview``."""
+"""``fedshift init``, ``prepare``, ``preview`` and ``cache``."""
 
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +11,13 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 
 app = typer.Typer()
+cache_app = typer.Typer(help="List, verify and delete decoded images and computed features; alone: list.")
+app.add_typer(cache_app, name="cache")
+
+CacheNames = Annotated[
+    list[str] | None,
+    options.arguments("[NAME ...]", "As `fedshift cache` lists them; * stands for any letters.", completion.cached),
+]
 
 
 @app.command()
@@ -33,7 +40,8 @@ def prepare(
     dataset: Annotated[
         str,
         typer.Argument(
-            help="See `fedshift datasets`; or the .yaml file of an experiment.", autocompletion=completion.data_sets
+            help="See `fedshift datasets`; or an experiment: its name or .yaml file.",
+            autocompletion=completion.prepared,
         ),
     ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
@@ -43,7 +51,8 @@ def prepare(
 
     Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
     that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
-    dataset.download=true, and the others of the section dataset.
+    dataset.download=true, and the others of the section dataset. Of an experiment all keys of `fedshift run`; with
+    model.precompute=on features of all images are computed, too, and kept. Interrupted, the same command goes on.
     """
     from fedshift.data import prepare as prepare_module
 
@@ -74,3 +83,52 @@ def preview(
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot write {shown(output)}: {shown(error)}") from None
     typer.echo(f"wrote {shown(output.resolve(), WHOLE_PATH)}")
+
+
+@cache_app.callback(invoke_without_command=True)
+def cache(ctx: typer.Context, as_json: options.JsonObject = False) -> None:
+    """List, verify and delete decoded images and computed features; alone: list."""
+    if ctx.invoked_subcommand is None:
+        cache_list(as_json=as_json)
+    elif as_json:
+        raise ConfigError("cache: --json comes after list; verify and delete have none")
+
+
+@cache_app.command("list")
+def cache_list(as_json: options.JsonObject = False) -> None:
+    """List images and features that are kept: sizes, ages, what uses them."""
+    from fedshift.data import cache_command
+
+    typer.echo(cache_command.listed(as_json=as_json))
+
+
+@cache_app.command("verify")
+def cache_verify(names: CacheNames = None) -> None:
+    """Compare all checksums and list what is damaged, which makes the exit code 1. Nothing is changed."""
+    from fedshift.data import cache_command
+
+    raise SystemExit(cache_command.verify(names or []))
+
+
+@cache_app.command("delete")
+def cache_delete(
+    names: CacheNames = None,
+    unused: Annotated[
+        float | None, typer.Option(min=0, help="What was last used, checked or made so many days ago.")
+    ] = None,
+    features: Annotated[bool, typer.Option("--features", help="All features.")] = False,
+    images: Annotated[bool, typer.Option("--images", help="All images.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Both.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete images and features that are kept; runs decode and compute them again. What a process writes stays.
+
+    --unused with --features or --images: of these alone. The exit code is 1 if something stays.
+    """
+    from fedshift.data import cache_command
+
+    raise SystemExit(
+        cache_command.delete(
+            names or [], unused=unused, features=features, images=images, everything=everything, yes=yes
+        )
+    )
