@@ -1,8 +1,7 @@
 """``fedshift prepare`` and ``fedshift preview``: data sets checked, decoded, and looked at."""
 
-import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,30 +13,33 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from datasets import catalog
 from datasets.base import ImageSet, Split
 from datasets.corruptions import CORRUPTIONS
+from datasets.io import feature_store
 from datasets.io.decode import Progress as Report
+from datasets.io.feature_store import Done
 from datasets.partition.allocation import Allocation
 from datasets.quality import checkup
 from datasets.quality.corruption_sheet import corruption_sheet
 from datasets.quality.preview import contact_sheet
 from datasets.sets import folders
 from fedshift.data import checking, data_check
+from fedshift.data.cache_command import size_of
 from fedshift.launch import runner
+from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.arguments import not_empty, parse_arguments
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
-from fedshift_core.paths import user_path
+from fedshift_core.limits import as_found, shown
 
 
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
     """Decode a data set into the cache, check all its images, and print a report.
 
     Args:
-        name: A data set, or an experiment file whose data set it is.
-        arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``.
+        name: A data set, or an experiment whose data set it is.
+        arguments: ``data-dir=DIR`` and ``dataset.KEY=VALUE``; of an experiment those of ``fedshift run``.
         as_json: Print one JSON object.
 
     Returns:
@@ -48,7 +50,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         DataError: If a domain is missing, has too few images for a run or none that can be read, or the cache cannot
             be written.
     """
-    section, config = _dataset_config(name, arguments)
+    section, config, nodes = _dataset_config(name, arguments)
     cfg = _with_public(section)
     around = data_check.Around()
     if cfg.kind == folders.NAME:
@@ -71,13 +73,73 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
             err=True,
         )
         return 1
-    if config is not None:  # what a run of this file would refuse
-        checking.check_data(config, runner.num_nodes(config, None))
+    if config is not None:  # what a run of this experiment would refuse
+        nodes = runner.num_nodes(config, nodes)
+        checking.check_data(config, nodes)
+        if config.model.precompute:
+            _features(config, nodes, err=as_json)
     return 0
 
 
-def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None]:
-    """Return the data set's section and, for an experiment file, its configuration."""
+def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
+    """Compute the features of all images of an experiment, and print a line; interrupted, what is done is kept.
+
+    Args:
+        config: The run, with ``model.precompute=on``.
+        nodes: How many nodes it has.
+        err: Print to standard error.
+
+    Raises:
+        ConfigError: If the model's beginning cannot be computed once, or its weights cannot be read.
+        DataError: If there is no room.
+    """
+    if config.model.per_node:
+        typer.echo("features: none, as nodes have networks of their own (model.per_node)", err=err)
+        return
+    from fedshift_app.run import precomputing  # torch: only where there is something to compute
+
+    before = _kept_bytes()
+    try:
+        with _bar("features") as report:
+            depth, number, new = precomputing.for_all_runs(config, nodes, partial(_shown, report))
+    except (KeyboardInterrupt, SystemExit):
+        new_ones = size_of(_kept_bytes() - before)
+        typer.echo(f"features: stopped, {new_ones} of new ones are kept; the same command goes on", err=True)
+        raise
+    size = _kept_bytes()
+    typer.echo(
+        f"features: {depth} of {config.model.name}, {number:,} images and views, {new:,} of them computed now "
+        f"({size_of(size - before)}); all features on this machine: {size_of(size)} in {shown(feature_store.root())}",
+        err=err,
+    )
+
+
+def _kept_bytes() -> int:
+    """Return the size of all features of this machine."""
+    return sum(store.bytes for store in feature_store.kept())
+
+
+def _shown(report: partial[Report], missing: int) -> Callable[[int], Done]:
+    """Return what moves the progress bar as features are computed."""
+    advance, last = report(missing), 0
+
+    def of_set(before: int) -> Done:
+        def done(number: int, _: int) -> None:
+            nonlocal last
+            advance(before + number - last)
+            last = before + number
+
+        return done
+
+    return of_set
+
+
+def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, RunConfig | None, int | None]:
+    """Return the data set's section and, for an experiment, its configuration and number of nodes, if it is given."""
+    if _is_experiment(name, arguments):
+        flat, launch = parse_arguments([name, *arguments])
+        config = configuration.resolve(flat)
+        return config.dataset, config, launch.get("nodes")
     data_dir = ""
     dotted = []
     for argument in arguments:
@@ -88,11 +150,17 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
             dotted.append(argument)
         else:
             raise ConfigError(f"{as_found(argument)}: prepare accepts data-dir=DIR and dataset.KEY=VALUE")
+    return configuration.resolve_dataset(name, data_dir, dotted), None, None
+
+
+def _is_experiment(name: str, arguments: list[str]) -> bool:
+    """Return whether an experiment is to be prepared; a data set of the same name goes first, with its own keys."""
     if name.endswith((".yaml", ".yml")):
-        flat = {"experiment": str(user_path(name, "experiment")), "data-dir": data_dir, "set": shlex.join(dotted)}
-        config = configuration.resolve(flat)
-        return config.dataset, config
-    return configuration.resolve_dataset(name, data_dir, dotted), None
+        return True
+    if name not in files.names("experiments"):
+        return False
+    own = all(argument.startswith(("data-dir=", "dataset.")) for argument in arguments)
+    return name not in catalog.DATASETS or not own
 
 
 def _with_public(cfg: DatasetConfig) -> DatasetConfig:

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,12 +12,19 @@ from clients.models.networks import SplitModel
 from clients.models.shortcut import Shortcut, depth_of
 from clients.training import precision
 from clients.training.precomputed import PLAIN, FrozenFeatures
+from datasets import catalog
+from datasets.io.feature_store import Done
 from datasets.listing import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
+from fedshift_app.node import precision as node_precision
 from fedshift_app.node import setup
 from fedshift_app.node.data import Place
+from fedshift_app.run import initial_model
 
+#: Given how many images and views are missing, returns what is given how many are done before a set.
+Show = Callable[[int], Callable[[int], Done]]
+_Counts = tuple[int, int]
 log = logging.getLogger("fedshift")
 
 
@@ -47,19 +54,61 @@ def ahead(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]
     if not config.model.precompute or config.model.per_node:  # a network of its own each node computes itself
         return
     features = _features(config, model, start)
-    missing = sum(features.missing(images, view) for images, view in _sets(config, num_nodes))
+
+    def said(missing: int) -> Callable[[int], Done]:
+        log.info(
+            "model.precompute=on: the %s of %s is computed once for %s images and views",
+            features.depth, config.model.name, f"{missing:,}",
+        )  # fmt: skip
+        return lambda before: features.said(before, missing)
+
+    _compute(features, lambda: _sets(config, num_nodes), said)
+
+
+def for_all_runs(config: RunConfig, num_nodes: int, show: Show) -> tuple[str, int, int]:
+    """Compute what any run of an experiment needs: of all images of its data set, whatever its seed and nodes.
+
+    Args:
+        config: A run with ``model.precompute=on``; images that it alone has, corrupted ones, are computed, too.
+        num_nodes: How many nodes it has.
+        show: Shows how far the work is.
+
+    Returns:
+        What is computed (``encoder`` or ``stages:N``), of how many images and views, and how many of them were new.
+
+    Raises:
+        ConfigError: If the model's beginning cannot be computed once, or its weights cannot be read.
+        DataError: If there is no room, or images are broken.
+    """
+    config, beginning = initial_model.begin(config)
+    check(config, beginning.model)
+    if arithmetic := node_precision.fastest_here(config, config.model):  # as the run's nodes will say
+        config = config.model_copy(update={"train": config.train.model_copy(update={"arithmetic": arithmetic})})
+    features = _features(config, beginning.model, {})
+    number, new = _compute(features, lambda: _all_sets(config), show)
+    _, more = _compute(features, lambda: _sets(config, num_nodes), show)
+    return features.depth, number + more, new + more
+
+
+def _compute(features: FrozenFeatures, sets: Callable[[], Iterable[tuple[ImageSet, int]]], show: Show) -> _Counts:
+    """Compute what sets of images lack; return how many images and views they have, and how many are new.
+
+    Raises:
+        DataError: If there is no room, or images are broken.
+    """
+    number = missing = 0
+    for images, view in sets():
+        number += len(images)
+        missing += features.missing(images, view)
     if not missing:
-        return
+        return number, 0
     features.check_room(missing)
-    log.info(
-        "model.precompute=on: the %s of %s is computed once for %s images and views",
-        features.depth, config.model.name, f"{missing:,}",
-    )  # fmt: skip
-    done = 0
-    for images, view in _sets(config, num_nodes):  # again: all nodes' images together may not fit into memory
+    begun, done = show(missing), 0
+    for images, view in sets():  # again: all nodes' images together may not fit into memory
         before = features.missing(images, view)
-        features.of(images, view, features.said(done, missing))
+        features.of(images, view, begun(done))
         done += before
+    return number, done
 
 
 def _features(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]]) -> FrozenFeatures:
@@ -72,7 +121,7 @@ def _features(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[
 
 def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
     """Yield the sets of images that the nodes train on and are scored on, each with the views that they need."""
-    views = range(1, config.images.cached_views + 1) if config.images.cached_views > 1 else (PLAIN,)
+    views = _views(config) or (PLAIN,)
     for place in range(num_nodes):
         domain = node_data.dealt(config, num_nodes)[place]
         where = Place(domain, place, num_nodes, config.dataset.source(), True, 0)
@@ -84,3 +133,27 @@ def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
                 yield node_data.test_images(config, where, scored), PLAIN
         if place == 0 and setup.uses_public(config):
             yield node_data.public_set(config, where).images, PLAIN
+
+
+def _all_sets(config: RunConfig) -> Iterator[tuple[ImageSet, int]]:
+    """Yield all images of a data set as they are, and what nodes may train on in each augmented view."""
+    cfg, known = config.dataset, config.dataset.known()
+    for domain in cfg.domains:
+        splits = [split for split in known.splits(domain)
+                  if known.own is None or catalog.has_own(cfg.kind, domain, split, cfg.source())]  # fmt: skip
+        if catalog.gives(cfg.kind, domain, "validation", cfg.source(), own=False):
+            splits.append("validation")
+        for split in splits:
+            images = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
+            yield images, PLAIN
+            if split in config.allocation.pool:
+                yield from ((images, view) for view in _views(config))
+    if cfg.public_domain:
+        split = known.splits(cfg.public_domain)[0]
+        yield catalog.load(cfg.kind, cfg.public_domain, split, cfg.source(), cfg.size, cfg.form()), PLAIN
+
+
+def _views(config: RunConfig) -> tuple[int, ...]:
+    """Return the augmented views that are kept of a training image; none where it is kept as it is."""
+    number = config.images.cached_views
+    return tuple(range(1, number + 1)) if number > 1 else ()
