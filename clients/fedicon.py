@@ -81,9 +81,10 @@ class FedICONClient(DomainClient[FedICONParams]):
     @classmethod
     def check_run(cls, params: FedICONParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a contrast of fewer than two views, and an encoder that cannot learn from it."""
-        if params.lie and model.freeze == "encoder":
+        if params.lie and model.encoder_rests:
             raise ConfigError(
-                "model.freeze=encoder: method fedicon with lie=true has rounds that train the encoder alone"
+                "model.freeze=encoder without model.projection: "
+                "method fedicon with lie=true has rounds that train the encoder alone"
             )
         if params.lie and images.views != 2:
             raise ConfigError(f"images.views={images.views}: method fedicon with lie=true contrasts 2 views")

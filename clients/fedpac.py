@@ -45,8 +45,10 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
     @classmethod
     def check_run(cls, params: FedPACParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse an encoder that does not train."""
-        if model.freeze == "encoder":
-            raise ConfigError("model.freeze=encoder: method fedpac has a phase that trains the encoder alone")
+        if model.encoder_rests:
+            raise ConfigError(
+                "model.freeze=encoder without model.projection: method fedpac has a phase that trains the encoder alone"
+            )
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> frozenset[str]:

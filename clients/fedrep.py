@@ -48,9 +48,10 @@ class FedRepClient(HeadFirst[FedRepParams]):
     @classmethod
     def check_run(cls, params: FedRepParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a body that does not train in a phase of its own."""
-        if params.by_turns and model.freeze == "encoder":
+        if params.by_turns and model.encoder_rests:
             raise ConfigError(
-                "model.freeze=encoder: method fedrep with method.by_turns=true has epochs that train the encoder alone"
+                "model.freeze=encoder without model.projection: "
+                "method fedrep with method.by_turns=true has epochs that train the encoder alone"
             )
 
     @classmethod

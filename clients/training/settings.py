@@ -14,7 +14,9 @@ Probability = Annotated[float, Field(ge=0, le=1)]
 Strength = Annotated[float, Field(ge=0)]
 Turn = Annotated[float, Field(ge=0, le=0.5)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Digest = Annotated[str, BeforeValidator(lambda text: "" if text is None else text), Field(pattern=r"^([0-9a-f]{64})?$")]
+#: A key that is set to nothing, ``model.weights=``, is empty.
+MayBeEmpty = Annotated[str, BeforeValidator(lambda text: "" if text is None else text)]
+Digest = Annotated[MayBeEmpty, Field(pattern=r"^([0-9a-f]{64})?$")]
 #: What does not train: stages are counted from the images.
 Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$")]
 MOST_STEPS = 100  # rounds after which a learning rate changes
@@ -43,7 +45,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         " width with ReLU before it.",
     )
     #: Nodes never read it: the server sends what they need.
-    weights: str = Field(
+    weights: MayBeEmpty = Field(
         "",
         description="File (.safetensors, .pth or .pt) on the server's machine with the initial weights, or"
         " package:NAME for those of an installed package (`fedshift models --pretrained`); empty: random values by"
@@ -103,6 +105,11 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="BatchNorm statistics of the kept model: averaged over the nodes, or re-estimated on their "
         "training images (retaken).",
     )
+
+    @property
+    def encoder_rests(self) -> bool:
+        """Whether nothing of the encoder trains: it is frozen as a whole and has no projection."""
+        return self.freeze == "encoder" and not self.projection
 
 
 class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -69,7 +69,7 @@ def _read(experiment: str) -> dict[str, object]:
 
 
 #: In place of weights in a package, which need not be installed for a list.
-ANY_NETWORK = "model.name=resnet10 model.weights='' model.freeze=none model.projection=0 model.precompute=off"
+ANY_NETWORK = "model.name=resnet10 model.weights= model.freeze=none model.projection=0 model.precompute=off"
 
 
 def experiments() -> list[str]:

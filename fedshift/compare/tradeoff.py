@@ -1,5 +1,6 @@
 """The trade-off of accuracy and costs: ``fedshift compare --costs FILE``, a file of ``fedshift costs --json``."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +9,14 @@ from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from clients.training.settings import ModelConfig
 from fedshift.compare.rows import Row, named
 from fedshift.results import contents
 from fedshift.results.settings import ASIDE
 from fedshift_app.config.keys import COST_SECTIONS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
+from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
@@ -95,12 +98,30 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:
-    """Return the settings that may change the costs; of weights and rates only whether they are 0."""
+    """Return the settings that may change the costs; of weights and rates only whether they are 0.
+
+    Keys that a file of an earlier version lacks have their defaults, as in a run of that version.
+    """
+    complete = _defaults() | dict(settings)
     counted = {
         key: "any" if isinstance(value, float) and value else value
-        for key, value in settings.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
+        for key, value in complete.items() if key.startswith(COST_SECTIONS) and key not in (*ASIDE, *FREE_OF_COST)
     }  # fmt: skip
     return json.dumps(counted, sort_keys=True)
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Return the defaults of the sections that decide costs, by dotted key, as JSON has them."""
+    sections: dict[str, type[BaseModel]] = {
+        "aggregation": AggregationConfig,
+        "server": ServerConfig,
+        "model": ModelConfig,
+    }
+    return {
+        f"{name}.{key}": list(field.default) if isinstance(field.default, tuple) else field.default
+        for name, section in sections.items() for key, field in section.model_fields.items() if not field.is_required()
+    }  # fmt: skip
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -10,7 +10,6 @@ from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import AVERAGED, OWN
 
@@ -101,13 +100,13 @@ def _check_precompute(config: RunConfig) -> None:
         )
     if model.bn == "local":
         raise ConfigError("model.precompute=on: statistics of model.bn=local change on the node; allowed is average")
-    augmented = [f"images.{key}={as_found(getattr(images, key))}" for key in images.augmentations]
+    augmented = [f"images.{key}" for key in images.augmentations]
     if augmented and images.cached_views == 1:
         off = ImageConfig()
         remedy = " ".join(f"images.{key}={json.dumps(getattr(off, key))}" for key in images.augmentations)
         raise ConfigError(
-            f"model.precompute=on with {', '.join(augmented)}: each epoch takes one of images.cached_views kept "
-            f"views, set images.cached_views=8, for example; or keep images as they are: {remedy}"
+            f"model.precompute=on with {', '.join(augmented)}: set images.cached_views=8, for example, of which each "
+            f"epoch takes one; or turn them off: {remedy}"
         )
     if not augmented and images.cached_views > 1:
         raise ConfigError(

@@ -149,8 +149,11 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
     if name != registry.NONE:
         adaptation = imported(ADAPTATIONS[name].adaptation)(params)
         adaptation.check(config.images)
-        if adaptation.tunes_encoder and config.model.freeze == "encoder":
-            raise ConfigError(f"adapt.name={name} trains the encoder before a test, but model.freeze=encoder")
+        if adaptation.tunes_encoder and config.model.encoder_rests:
+            raise ConfigError(
+                f"adapt.name={name} trains the encoder before a test, but with model.freeze=encoder, without "
+                "model.projection, nothing of it trains"
+            )
     return FrozenDict({"name": name} | params.model_dump())
 
 

@@ -1,14 +1,22 @@
-"""What a strategy declares that it sends its nodes, which nodes hold messages against."""
+"""Names that strategies declare; FedMLP's and FedTHE's strategies."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
+from support import after_rounds, check_knowledge, new_strategy, node, update
 
 from fedshift_app.config import registry
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import Refused
 from strategies.contributions import declared
+from strategies.federation.updates import Update
+from strategies.fedmlp import FedMLPStrategy
 from strategies.fedproto import FedProtoStrategy
+from strategies.fedthe import FedTHEStrategy
+
+# --- What a strategy declares that it sends its nodes, which nodes hold messages against ---
 
 
 @pytest.mark.parametrize("method", registry.METHODS)
@@ -34,3 +42,44 @@ def test_a_method_that_does_not_declare_may_send_anything() -> None:
     assert declared(Sends, "sends") is None
     assert declared(Says, "sends") == ("own",)
     assert declared(Weighs, "sends") == ("prototypes", "labels")
+
+
+# --- FedMLP (an approximation) on the server: plain means, and classes that come and go ---
+
+
+def test_a_prototype_is_the_plain_mean_over_the_nodes_that_hold_the_class() -> None:
+    one, two = update([[1, 2], [3, 4], [9, 9]], [1, 5, 0], 0), update([[3, 4], [9, 9], [9, 9]], [100, 0, 0], 1)
+    assert after_rounds(new_strategy(FedMLPStrategy), [one, two]) == {0: [2, 3], 1: [3, 4]}
+
+
+def test_a_class_that_nobody_holds_keeps_its_own() -> None:
+    server = new_strategy(FedMLPStrategy)
+    later = update([[9, 9], [7, 8], [5, 6]], [0, 1, 1])
+    assert after_rounds(server, [update([[1, 2], [3, 4], [9, 9]], [1, 1, 0])], [later]) == {
+        0: [1, 2], 1: [7, 8], 2: [5, 6],
+    }  # fmt: skip
+
+
+# --- FedTHE on the server: the plain mean of the nodes' mean features, and nothing where it is off ---
+
+
+def sent_by(index: int, images: int, feature: list[float]) -> Update:
+    fields = {"feature": np.array(feature, np.float32)}
+    return Update(node(index, (images, 0, 0)), ArrayRecord(), fields, images, {})
+
+
+def test_each_node_counts_the_same_however_many_images_it_has() -> None:
+    server = new_strategy(FedTHEStrategy)
+    server.merge_knowledge([sent_by(0, 1, [1, 4]), sent_by(1, 99, [3, -2]), sent_by(3, 5, [2, 1])])
+    assert server.knowledge["feature"].tolist() == [2, 1]
+    assert server.knowledge["feature"].dtype == np.float32
+
+
+def test_what_travels_is_one_feature_or_nothing() -> None:
+    check_knowledge(new_strategy(FedTHEStrategy), {"feature": np.zeros(2, np.float32)})
+    with pytest.raises(Refused, match=r"feature of shape \(3,\)"):
+        check_knowledge(new_strategy(FedTHEStrategy), {"feature": np.zeros(3, np.float32)})
+    off = new_strategy(FedTHEStrategy, personal_head=False)
+    check_knowledge(off, {})
+    off.merge_knowledge([Update(node(0), ArrayRecord(), {}, 3, {})])
+    assert off.knowledge == {}

@@ -214,7 +214,7 @@ def test_what_they_need_is_said_in_a_line(name: str) -> None:
     assert "the network cnn_bn has no BatchNorm" in message_of("model.name=cnn_bn model.bn=group")
     assert message_of("model.name=cnn_bn model.bn=freeze").startswith(f"{needs}, and model.bn=freeze keeps it as it is")
     assert "all BatchNorm of the network cnn_bn is frozen" in message_of("model.name=cnn_bn model.freeze=norm")
-    assert "trains the encoder before a test, but model.freeze=encoder" in message_of("model.freeze=encoder")
+    assert "trains the encoder before a test, but with model.freeze=encoder" in message_of("model.freeze=encoder")
     for good in ("model.name=cnn_bn", "model.name=cnn_bn model.freeze=stages:1"):
         setup.initial_model(resolve({"set": f"adapt.name={name} {good}"}))
     setup.initial_model(resolve({"method": "fdse", "set": f"adapt.name={name}"}))  # puts BatchNorm into any network

@@ -13,7 +13,7 @@ from fedshift_core.errors import ConfigError
 
 def gathered(name: str) -> list[torch.Tensor]:
     model = build(name, 4, 0)
-    with level_features(levels_of(model.encoder, name)) as result, torch.no_grad():
+    with level_features(levels_of(model, name)) as result, torch.no_grad():
         model(drawn(0, 3, 3, 32, 32))
     return result
 
@@ -46,7 +46,7 @@ def test_levels_of_the_cnn_by_its_layers() -> None:
 def test_levels_of_a_residual_network_by_its_maps(name: str) -> None:
     """Rectified, a map before the activation is the map of its stage, of which the mean is no more than that."""
     model, x = build(name, 4, 0).eval(), drawn(0, 2, 3, 32, 32)
-    levels = levels_of(model.encoder, name)
+    levels = levels_of(model, name)
     given: list[torch.Tensor] = []
     hooks = [level.register_forward_pre_hook(lambda m, args: given.append(args[0].clone())) for level in levels[2:]]
     with level_features(levels) as result, torch.no_grad():
@@ -59,7 +59,7 @@ def test_levels_of_a_residual_network_by_its_maps(name: str) -> None:
 
 def test_they_carry_gradients_and_leave_no_hook() -> None:
     model = build("resnet10", 4, 0)
-    levels = levels_of(model.encoder, "resnet10")
+    levels = levels_of(model, "resnet10")
     with level_features(levels) as result:
         model(drawn(0, 3, 3, 32, 32))
     (grad,) = torch.autograd.grad(result[0].square().sum(), model.encoder.stem[0].weight)
@@ -69,5 +69,5 @@ def test_they_carry_gradients_and_leave_no_hook() -> None:
 
 def test_a_network_that_does_not_tell_is_refused_in_a_line() -> None:
     assert feature_levels(nn.Sequential(nn.Flatten(), nn.Linear(4, 2))) is None
-    result = refusal_of(ConfigError, levels_of, build("torchvision:shufflenet_v2_x0_5", 4, 0).encoder, "method=x")
+    result = refusal_of(ConfigError, levels_of, build("torchvision:shufflenet_v2_x0_5", 4, 0), "method=x")
     assert result.startswith("method=x: the network does not tell its feature levels; allowed are a row of layers")

@@ -1,0 +1,111 @@
+"""What is scored, and how arrays are viewed for it."""
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from support import fedavg, fit, image_set, same, shared
+
+from clients.base import DomainClient
+from clients.training.arrays import view
+from clients.training.eval_slices import asked_images
+from datasets.base import ImageSet
+from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
+
+# --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
+
+
+def asked(of: DomainClient, *how: str) -> tuple[list[Any], dict[str, Any]]:
+    arrays, _, metrics = of.fit(shared(of), {SERVER_ROUND: 1, GAP: list(how)})
+    return arrays, metrics
+
+
+@pytest.mark.parametrize("where", ["train", "validation"])
+def test_both_models_on_its_own_images(where: str) -> None:
+    held = image_set(9, seed=5)
+    made = fedavg(own_sets={"validation": held}, test_set=lambda domain: image_set() if domain == "train" else held)
+    given = shared(made)
+    arrays, metrics = asked(made, "loss", where)
+    for name, weights in ((LOCAL_RECEIVED, given), (LOCAL_TRAINED, arrays)):
+        loss, number, scores = made.evaluate(weights, {SERVER_ROUND: 1, DOMAINS: [where]})
+        assert metrics[name] == pytest.approx(loss)
+        again = fedavg(own_sets={"validation": held})
+        share = again.fit(weights, {SERVER_ROUND: 1, GAP: ["accuracy", where]})[2][LOCAL_RECEIVED]
+        assert share == scores[f"correct/{where}"] / number
+
+
+def test_it_changes_nothing_and_tells_nothing_unasked() -> None:
+    (arrays, result), (plain, metrics) = asked(fedavg(model="cnn_bn"), "loss", "train"), fit(fedavg(model="cnn_bn"))
+    assert same(arrays, plain)
+    assert set(result) - set(metrics) == {LOCAL_RECEIVED, LOCAL_TRAINED}
+    assert {name: result[name] for name in metrics} == metrics
+    assert set(asked(fedavg(), "loss", "validation")[1]) == set(metrics)  # it has no such part
+
+
+# --- Which test images a node scores: all, a part, or a sample that is the same in all rounds and on all nodes ---
+
+SEED = 3
+
+
+def images(number: int) -> ImageSet:
+    """Images whose label is their place."""
+    return ImageSet(np.zeros((number, 2, 2, 3), np.uint8), np.arange(number, dtype=np.int64))
+
+
+def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
+    requested = asked_images(lambda domain: images(number), config, seed)
+    return [test.y.tolist() for _, test in requested]
+
+
+def test_all_images_unless_something_else_is_asked() -> None:
+    assert places(5, domains=["a", "b"]) == [list(range(5))] * 2
+
+
+def test_a_part_is_a_run_of_images() -> None:
+    assert places(9, domains=["a", "b"], drawn=[9, 9], starts=[0, 4], stops=[4, 9]) == [[0, 1, 2, 3], [4, 5, 6, 7, 8]]
+
+
+@given(number=st.integers(2, 60), data=st.data())
+def test_parts_of_a_sample_are_the_sample(number: int, data: st.DataObject) -> None:
+    drawn = data.draw(st.integers(1, number))
+    cut = data.draw(st.integers(0, drawn))
+    (whole,) = places(number, domains=["a"], drawn=[drawn], starts=[0], stops=[drawn])
+    parts = [
+        places(number, domains=["a"], drawn=[drawn], starts=[start], stops=[stop])[0]
+        for start, stop in ((0, cut), (cut, drawn))
+    ]
+    assert parts[0] + parts[1] == whole == sorted(set(whole))
+    assert len(whole) == drawn
+
+
+def test_a_sample_depends_on_seed_and_domain() -> None:
+    config = {"domains": ["a", "b", "a"], "drawn": [8] * 3, "starts": [0] * 3, "stops": [8] * 3}
+    first, second, again = places(50, **config)
+    assert first == again != second
+    assert places(50, seed=SEED + 1, **config)[0] != first
+
+
+# --- Read-only arrays as tensors ---
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
+def test_a_read_only_array_is_viewed_without_a_word(shape: tuple[int, ...]) -> None:
+    array = np.frombuffer(np.arange(np.prod(shape), dtype=np.float32).tobytes(), np.float32).reshape(shape)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)  # else Torch tells it once in the life of a process
+    try:
+        with warnings.catch_warnings(record=True) as result:
+            warnings.simplefilter("always")
+            torch.from_numpy(array)
+            assert len(result) == 1
+            tensor = view(array)
+            assert len(result) == 1
+    finally:
+        torch.set_warn_always(always)
+    assert not array.flags.writeable
+    assert np.array_equal(tensor.numpy(), array)
+    assert not array.size or tensor.data_ptr() == array.__array_interface__["data"][0]
