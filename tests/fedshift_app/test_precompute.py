@@ -37,9 +37,10 @@ REFUSED = ("eata", "fedbn", "fedicon", "fedpac", "fedrep", "tent")
 
 
 @pytest.fixture(autouse=True)
-def own_features(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep features of each test apart; decoded images may be shared."""
-    monkeypatch.setattr(feature_store, "root", lambda: tmp_path / "features")
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty cache of the test's own."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 def weights(run: Run) -> dict[str, Any]:
@@ -233,13 +234,6 @@ AS_THEY_ARE = (*FROZEN, "images.crop_padding=0")
 IN_VIEWS = (*FROZEN, "images.cached_views=2")
 IMAGES, TRAINED_ON = 1797, 1437
 ONCE = "is computed once for"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty cache of the test's own."""
-    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def _rows() -> int:
