@@ -61,9 +61,16 @@ class SplitModel(nn.Module):
         self.opens_after: int | None = None
 
     def train(self, mode: bool = True) -> "SplitModel":
-        """Switch the mode of all but what is frozen."""
-        super().train(mode)
-        self.hold_still()
+        """Switch the mode of all but what is frozen, whose modules, most of all, are not even looked at."""
+        if not self.still:
+            super().train(mode)
+            return self
+        still = {self.get_submodule(name) for name in self.still}
+        waiting: list[nn.Module] = [self]
+        while waiting:
+            module = waiting.pop()
+            module.training = mode
+            waiting += [child for child in module.children() if child not in still]
         return self
 
     def hold_still(self) -> None:

@@ -1,5 +1,6 @@
 """Lists a domain without decoding it: class folders, uncompressed tars, and missing images."""
 
+import functools
 import hashlib
 import tarfile
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -170,6 +171,14 @@ def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]
         DataError: If the tar is compressed, cut short or damaged, a member is out of place, or a class has no image.
     """
     where = path.absolute()
+    with files.reading(where):
+        about = where.stat()
+    state = (about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns)
+    return _listed(where, state, frozenset(domain_names), classes)
+
+
+@functools.lru_cache(maxsize=32)  # a run asks for each several times, and reading 10,000 headers takes a second
+def _listed(where: Path, state: tuple[int, ...], domain_names: frozenset[str], classes: tuple[str, ...]) -> Listing:
     items: dict[tuple[int, str], Item] = {}
     members = [(member, PurePosixPath(member.name)) for member in _members(where) if member.isfile()]
     for member, name in members:
