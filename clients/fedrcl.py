@@ -69,9 +69,9 @@ class FedRCLClient(DomainClient[FedRCLParams]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the terms, weighted."""
         p = self.params
-        if not p.active:
+        levels = levels_of(self.model, "method=fedrcl") if p.active else ()
+        if not levels:  # all of them are frozen
             return super().loss(batch)
-        levels = levels_of(self.model, "method=fedrcl")
         with level_features(levels if p.levels == "all" else levels[-1:]) as maps:
             _, logits = self.forward(batch.x)
         terms = {"ce": losses.cross_entropy(logits, batch.y)}
