@@ -36,6 +36,7 @@ from fedshift_app.run import (
     disk_space,
     exit_codes,
     flwr_run,
+    idle_terms,
     initial_model,
     logs,
     model_selection,
@@ -133,7 +134,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     config, beginning = (config, initial_model.plain(config)) if going_on else initial_model.begin(config)
     start = node_payload.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
     initial, federation = run_build.prepare(config, engine, beginning, start)
-    for warning in filter(None, (initial_model.slow(config), *beginning.warnings)):
+    idle = idle_terms.warning(config, beginning.model)
+    for warning in filter(None, (initial_model.slow(config), *beginning.warnings, idle)):
         console.log.warning("%s", warning)
     progress = Progress(config)
     strategy = run_build.strategy_of(config, federation, progress)

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError
@@ -53,6 +53,10 @@ class Method(BaseModel):
         never_off: Why it cannot be FedAvg; empty if it can.
         terms: Names of its own loss terms with its own settings. The server accepts no others from a node.
         other_terms: Names of loss terms that it has with other settings only.
+        of_features: Which of its terms depend on features, and on what the server sent, alone: if nothing up to the
+            features trains, they have no gradient.
+        switches: Of such a term, by name, the parameters that must be on for it to be so, separated by spaces: ``NAME``
+            is on if it is neither 0 nor false, ``NAME=VALUE`` if it has that value.
         scores: Names of its nodes' further scores of test images (``Scores.others``). The server accepts no others.
         short: Settings that a run of two rounds needs, for tests.
         approximation: Why it only approximates its paper's method; empty if it does not. Tables, pages and logs then
@@ -80,6 +84,8 @@ class Method(BaseModel):
     never_off: str = ""
     terms: tuple[str, ...] = ()
     other_terms: tuple[str, ...] = ()
+    of_features: tuple[str, ...] = ()
+    switches: Section = FrozenDict({})
     scores: tuple[str, ...] = ()
     short: str = ""
     approximation: str = ""
@@ -92,6 +98,14 @@ class Method(BaseModel):
         for key, stated in search.items():
             ranges.read(stated, key)
         return search
+
+    @model_validator(mode="after")
+    def _of_its_terms(self) -> "Method":
+        unknown = [term for term in self.of_features if term not in (*self.terms, *self.other_terms)]
+        unknown += [term for term in self.switches if term not in self.of_features]
+        if unknown:
+            raise ValueError(f"of_features and switches: {unknown[0]!r} is not one of its terms")
+        return self
 
     def made_of(self, base: "Method") -> "Method":
         """Return a recipe with the classes and the defaults of its base method."""

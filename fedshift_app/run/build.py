@@ -135,7 +135,7 @@ def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:
 
 def _terms(config: RunConfig) -> tuple[str, ...]:
     """Return the names of all loss terms that the run's nodes may report."""
-    methods = _methods(config)
+    methods = methods_of(config)
     modules = (MODULES[str(entry["name"])] for entry in config.modules)
     terms = [*(m.terms + m.other_terms for m in methods), *(entry.terms for entry in modules)]
     return tuple(dict.fromkeys((CE, *(name for names in terms for name in names))))
@@ -144,7 +144,7 @@ def _terms(config: RunConfig) -> tuple[str, ...]:
 def _scores(config: RunConfig) -> tuple[str, ...]:
     """Return the names of all further scores that the run's nodes may report."""
     adaptation = setup.adaptation(config)
-    names = [name for method in _methods(config) for name in method.scores]
+    names = [name for method in methods_of(config) for name in method.scores]
     return tuple(dict.fromkeys(names if adaptation is None else (*names, adaptation.before)))
 
 
@@ -163,7 +163,7 @@ def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...]) -> None:
         raise ConfigError(f"evaluate.bn: its first entry is retaken, but {reason}; put {AVERAGED} or {OWN} first")
 
 
-def _methods(config: RunConfig) -> list[Method]:
+def methods_of(config: RunConfig) -> list[Method]:
     """Return the run's method and, for a recipe, the method that it is based on."""
     method = registry.get(config.method["name"])
     return [method, registry.get(method.of)] if method.of else [method]

@@ -1,0 +1,55 @@
+"""Loss terms of a method that can change nothing, as no weight on the way to the features trains."""
+
+import torch
+
+from clients.models.networks import SplitModel
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import data as node_data
+from fedshift_app.run.build import methods_of
+from fedshift_core.params import Params
+
+WIDTH = 256  # of the projection that the line proposes
+
+
+def warning(config: RunConfig, model: SplitModel) -> str:
+    """Return a line about the method's terms that have no gradient; an empty text if all have one.
+
+    Args:
+        config: The run.
+        model: Its model, with what is frozen.
+    """
+    methods = methods_of(config)
+    params = config.node_params()
+    idle = [term for m in methods for term in m.of_features if _is_on(params, str(m.switches.get(term, "")))]
+    # Modules have terms of their own, and may change the way to the features.
+    if not idle or not model.frozen or config.modules or _trains_features(model, node_data.image_size(config)):
+        return ""
+    several = len(idle) > 1
+    line = (
+        f"model.freeze={config.model.freeze} without model.projection: features never change, so the "
+        f"term{'s' * several} {' and '.join(idle)} of {config.method['name']} "
+        f"{'have' if several else 'has'} no gradient and change{'s' * (not several)} nothing"
+    )
+    if not any({*m.terms, *m.other_terms} - {*m.of_features} for m in methods):
+        line += "; that leaves cross-entropy, FedAvg's only term"
+    return f"{line}; model.projection={WIDTH} puts a trainable layer there"
+
+
+def _is_on(params: Params, switches: str) -> bool:
+    """Tell whether all parameters are on that a term needs."""
+    for switch in switches.split():
+        name, _, wanted = switch.partition("=")
+        value = getattr(params, name)
+        if str(value) != wanted if wanted else not value:
+            return False
+    return True
+
+
+def _trains_features(model: SplitModel, size: int) -> bool:
+    """Tell whether features depend on a weight that trains; two images are tried."""
+    mode = model.training
+    images = torch.zeros(2, 3, size, size, device=next(model.parameters()).device)
+    with torch.enable_grad():
+        features, _ = model.eval()(images)
+    model.train(mode)
+    return features.requires_grad

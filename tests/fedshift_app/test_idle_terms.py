@@ -1,0 +1,122 @@
+"""Which loss terms of a method have no gradient where features never change, and the line that says so."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support import InlineRun, refusal_of
+from torch import Tensor
+
+from clients.training.batches import Batch
+from clients.training.trainer import LocalTrainer
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import idle_terms, initial_model
+from fedshift_core.errors import ConfigError
+from fedshift_core.registry import Method
+
+METHODS = {m.name: m for m in registry.listed() if m.terms}
+SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+FROZEN = "model.freeze=encoder"
+#: Their terms are over layers that train: where none does, they are left out.
+OF_LAYERS = {"fdse", "fedrcl"}
+#: Their rounds or phases of the encoder alone need one that trains.
+REFUSED = {"fedicon", "fedpac"}
+OF_EACH_KIND = ("f2dc", "fedcode", "fedproto", "fedrcl", "moon")
+SWITCHES = [(name, term, switch) for name, m in METHODS.items() for term in m.of_features
+            for switch in str(m.switches.get(term, "")).split()]  # fmt: skip
+
+Gradients = Callable[[str, str], dict[str, set[bool]]]
+
+
+def some(names: Any) -> list[Any]:
+    return [name if name in OF_EACH_KIND else pytest.param(name, marks=pytest.mark.long) for name in names]
+
+
+@pytest.fixture
+def gradients(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> Gradients:
+    """Return a function that makes a short run and returns whether each own term had a gradient, step by step."""
+
+    def of_run(method: str, more: str) -> dict[str, set[bool]]:
+        seen: dict[str, set[bool]] = {}
+        plain = LocalTrainer.terms_of
+
+        def recorded(self: LocalTrainer, batch: Batch) -> dict[str, Tensor]:
+            terms = plain(self, batch)
+            for name, term in terms.items():
+                seen.setdefault(name, set()).add(term.requires_grad)
+            return terms
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalTrainer, "terms_of", recorded)
+            given = f"{SHORT} {METHODS[method].short} {more}"
+            run_inline(nodes=2, rounds=2, method=method, set=given)
+        return {name: values for name, values in seen.items() if name != "ce"}
+
+    return of_run
+
+
+def line_of(method: str, more: str) -> str:
+    config = resolve({"experiment": "handwritten", "method": method, "set": f"{METHODS[method].short} {more}"})
+    return idle_terms.warning(config, initial_model.plain(config).model)
+
+
+@pytest.mark.parametrize("method", some(name for name in METHODS if name not in REFUSED))
+def test_a_method_declares_which_terms_have_no_gradient(method: str, gradients: Gradients) -> None:
+    m = METHODS[method]
+    frozen = gradients(method, FROZEN)
+    if method in OF_LAYERS:
+        assert frozen == {}
+    else:
+        assert set(frozen) == set(m.terms)
+        assert {name for name, values in frozen.items() if values == {False}} == set(m.of_features)
+    assert all(values in ({True}, {False}) for values in frozen.values())
+    assert bool(line_of(method, FROZEN)) == bool(m.of_features)
+    projected = gradients(method, f"{FROZEN} model.projection=16")
+    assert {name: {True} for name in m.terms} == projected
+    assert line_of(method, f"{FROZEN} model.projection=16") == ""
+
+
+@pytest.mark.parametrize("method", sorted(REFUSED))
+def test_who_refuses_a_frozen_encoder_declares_none(method: str) -> None:
+    given = {"experiment": "handwritten", "method": method, "set": FROZEN}
+    assert "model.freeze=encoder" in refusal_of(ConfigError, resolve, given)
+    assert METHODS[method].of_features == ()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("method", "term", "switch"), SWITCHES)
+def test_a_switch_takes_the_term_away(method: str, term: str, switch: str, gradients: Gradients) -> None:
+    """Or gives it a gradient."""
+    name, _, wanted = switch.partition("=")
+    assert name in METHODS[method].params()
+    off = {"none": "mlp"}[wanted] if wanted else "false" if name.startswith("use_") else "0"
+    more = f"{FROZEN} method.{name}={off}"
+    assert gradients(method, more).get(term, {True}) == {True}
+    assert term not in line_of(method, more).split()
+
+
+def test_the_line() -> None:
+    assert line_of("fedproto", FROZEN) == (
+        "model.freeze=encoder without model.projection: features never change, so the term proto of fedproto has no "
+        "gradient and changes nothing; that leaves cross-entropy, FedAvg's only term; model.projection=256 puts a "
+        "trainable layer there"
+    )
+    both = line_of("fedsa", FROZEN)
+    assert "the terms anchor and margin of fedsa have no gradient and change nothing; model.projection" in both
+    assert line_of("fedproto", "") == line_of("fedproto", "model.freeze=none") == ""
+    assert line_of("fedproto", f"{FROZEN} modules=[f2dc]") == ""  # they train, on the way to the features
+    assert "model.freeze=stages:4" in line_of("fpl", "model.name=resnet10 model.freeze=stages:4")
+    assert line_of("fpl", "model.name=resnet10 model.freeze=stages:3") == ""
+
+
+def test_a_run_shows_it(run_inline: InlineRun, capsys: pytest.CaptureFixture[str]) -> None:
+    run_inline(nodes=2, rounds=1, method="fpl", set=f"{SHORT} {FROZEN}")
+    shown = capsys.readouterr()
+    assert "the terms cpcl and upcr of fpl have no gradient" in shown.out + shown.err
+
+
+@pytest.mark.parametrize("wrong", [{"of_features": ("other",)}, {"switches": {"mine": "mu"}}])
+def test_only_terms_of_the_method_are_declared(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not one of its terms"):
+        Method(**({"name": "x", "title": "x", "terms": ("mine",)} | wrong))
