@@ -159,6 +159,8 @@ def frozen_features(
     Raises:
         ConfigError: If nothing of it can be computed once.
     """
+    if device.type == "cpu":
+        keep_freed_memory()  # also where no client is made: before round 1
     of_products, layout = precision.parts(precision.arithmetic(config.train, device))
     model = model.to(device).to(memory_format=layout)
     return FrozenFeatures(
