@@ -33,7 +33,8 @@ class Workbench:
 
     Attributes:
         model: On ``device``, as it was initialised.
-        initial: Its weights and buffers at the start, by state-dict name.
+        state: Its weights and buffers, by state-dict name; all that changes them does so in place.
+        initial: Their values at the start.
         begun: The digest of what the server sent to begin from; empty where that is the seed alone.
         images: The images that lie on the device.
         pipeline: Turns them into what the network sees.
@@ -47,7 +48,8 @@ class Workbench:
     ) -> None:  # fmt: skip
         """Make one; ``layout`` is that of the batches, and of the model's weights already."""
         self.model = model
-        self.initial = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+        self.state: dict[str, Tensor] = dict(model.state_dict())  # once: a walk through all modules
+        self.initial = {name: tensor.clone() for name, tensor in self.state.items()}
         self.begun = ""
         self.images = DeviceImages(device)
         self.pipeline = Pipeline(images, device, layout)
@@ -62,7 +64,7 @@ class Workbench:
     def clear(self) -> None:
         """Make room for the next client: the model is as it was at the start."""
         with torch.no_grad():
-            for name, tensor in self.model.state_dict().items():
+            for name, tensor in self.state.items():
                 if self.frozen is None or name not in self.model.frozen:
                     tensor.copy_(self.initial[name])
         for parameter, trained in zip(self.model.parameters(), self._trained, strict=True):
@@ -72,10 +74,9 @@ class Workbench:
     def begin(self, start: Arrays, digest: str) -> None:
         """Put values in the place of initial ones, by state-dict name, for this client and those to come."""
         with torch.no_grad():
-            state = self.model.state_dict()
             for name, array in start.items():
                 self.initial[name].copy_(view(array))
-                state[name].copy_(self.initial[name])
+                self.state[name].copy_(self.initial[name])
         self.begun = digest
         if self.frozen is not None:
             self.frozen.renew()

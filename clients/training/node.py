@@ -36,6 +36,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         knowledge: The arrays that the server sent besides weights, as :meth:`prepare` was given them.
         scalars: The numbers and words that the server's method sent this node; likewise.
         memory: What the node keeps between calls (private parts of the model, a method's own arrays).
+        state: The model's weights and buffers, by state-dict name: what changes them, changes the model.
         public_set: Gives the labelled images that all nodes have, to a method that uses them (``uses_public``).
         server_round: The round of the current call, from 1.
         steps: Optimiser steps of the last local training.
@@ -66,8 +67,9 @@ class NodeTools(NumPyClient, Parametrised[P]):
         # With kept features no image is looked at, and their pixels are not even copied.
         self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
+        self.state = self._bench.state
         self.shared_frozen = model.frozen - private
-        self.shared_names = [name for name in model.state_dict() if name not in private | model.frozen]
+        self.shared_names = [name for name in self.state if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
         self._observing: Callable[[], Observer | None] = lambda: None  # gives the observer of a pass
         self._observer: Observer | None = None  # of the pass that goes on
@@ -107,7 +109,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
     def received_weights(self) -> dict[str, Tensor]:
         """The shared weights and buffers as they came, by name, on the device: read from them only."""
         if self._received is None:
-            state = self.model.state_dict()
+            state = self.state
             with torch.no_grad():
                 self._received = {
                     name: torch.empty_like(state[name]).copy_(view(array))
@@ -257,7 +259,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
         """Put all weights and buffers back afterwards to what they were before, and which weights learn."""
-        state = self.model.state_dict()
+        state = self.state
         kept = {name: tensor.clone() for name, tensor in state.items()}
         learn = [parameter.requires_grad for parameter in self.model.parameters()]
         try:
@@ -364,7 +366,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
     def _load(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights and the node's private parts (or their initial values) into the model."""
         self._parameters, self._received = parameters, None
-        state = self.model.state_dict()
+        state = self.state
         for name, array in zip(self.shared_names, parameters, strict=True):
             state[name].copy_(view(array))
         for name in self._private:
@@ -372,11 +374,11 @@ class NodeTools(NumPyClient, Parametrised[P]):
             state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
-        state = self.model.state_dict()
+        state = self.state
         # Copies: the model's memory is used again, and these are the caller's.
         return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
 
     def _keep_private(self) -> None:
-        state = self.model.state_dict()
+        state = self.state
         for name in self._private:
             self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()

@@ -297,7 +297,7 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
     """
     if strange := sorted((set(arrays) - client.shared_frozen) ^ set(client.shared_names)):
         raise FedShiftError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
-    state = client.model.state_dict()
+    state = client.state
     for name in client.shared_names:
         array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
         if (array.shape, str(array.dtype)) != wanted:
