@@ -89,6 +89,11 @@ class DomainClient(LocalTrainer[P]):
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
 
     @classmethod
+    def trains_encoder_alone(cls, params: P) -> bool:
+        """Tell whether some of the local training changes the encoder alone, of which something must then train."""
+        return False
+
+    @classmethod
     def build_model(cls, plan: Blueprint, params: P) -> SplitModel:
         """Build the model; what a method adds must leave the initial weights of the network as they are."""
         config = plan.config

@@ -21,9 +21,8 @@ from clients.losses import fedpac as terms_of_fedpac
 from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
 from fedshift_core.wire.names import CLASSIFIER
 
@@ -43,12 +42,9 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
 
     @classmethod
-    def check_run(cls, params: FedPACParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
-        """Refuse an encoder that does not train."""
-        if model.encoder_rests:
-            raise ConfigError(
-                "model.freeze=encoder without model.projection: method fedpac has a phase that trains the encoder alone"
-            )
+    def trains_encoder_alone(cls, params: FedPACParams) -> bool:
+        """Return True: the body trains after the head."""
+        return True
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedPACParams) -> frozenset[str]:

@@ -18,8 +18,7 @@ from pydantic import Field
 from clients.base import Phase
 from clients.heads import HeadFirst
 from clients.models.networks import SplitModel
-from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
-from fedshift_core.errors import ConfigError
+from clients.training.settings import ModelConfig
 from fedshift_core.params import Params, Rounds
 
 HEAD = "classifier."  # begins the names of the head
@@ -46,13 +45,9 @@ class FedRepClient(HeadFirst[FedRepParams]):
     """Cross-entropy on the head and on the body by turns."""
 
     @classmethod
-    def check_run(cls, params: FedRepParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
-        """Refuse a body that does not train in a phase of its own."""
-        if params.by_turns and model.encoder_rests:
-            raise ConfigError(
-                "model.freeze=encoder without model.projection: "
-                "method fedrep with method.by_turns=true has epochs that train the encoder alone"
-            )
+    def trains_encoder_alone(cls, params: FedRepParams) -> bool:
+        """Return whether the body has epochs of its own."""
+        return params.by_turns
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedRepParams) -> frozenset[str]:

@@ -120,6 +120,11 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         )
     method.strategy_class().check_run(server, config.rounds)
     client_class.check_run(node, config.model, config.train, config.images)
+    if config.model.encoder_rests and client_class.trains_encoder_alone(node):
+        raise ConfigError(
+            f"model.freeze=encoder: the method {method.name!r}, as it is configured, trains the encoder alone at times;"
+            " model.projection=256 leaves a layer of it to train"
+        )
     return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flwr.app import ArrayRecord
+from torch import nn
 
 from clients.modules.catalog import MODULES
 from clients.training.statistics import layers
@@ -49,9 +50,15 @@ def prepare(
         setup.check_noise(config)
     initial = initial or initial_model.begin(config)[1]
     model = initial.model
-    if not any(parameter.requires_grad for parameter in model.parameters()):
+    if not _learns(model):
         raise ConfigError(f"model.freeze={config.model.freeze}: no parameter is left to train")
     client_class = registry.get(config.method["name"]).client_class()
+    if client_class.trains_encoder_alone(config.node_params()) and not _learns(model.encoder):
+        raise ConfigError(
+            f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
+            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves a "
+            "layer of it to train"
+        )
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     precomputing.check(config, model)
     state = {name: t.numpy() for name, t in model.state_dict().items()}
@@ -89,6 +96,10 @@ def prepare(
     )
     federation = RunContext(config, facts, where, config.model_dump_json())
     return encode(sent), federation
+
+
+def _learns(module: nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
 
 
 def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord) -> str:

@@ -18,6 +18,7 @@ from support import (
     new_client,
     normalised,
     parts_of,
+    refusal_of,
     shared,
     terms_in,
     weights,
@@ -25,6 +26,8 @@ from support import (
 
 from clients.fedpac import FedPACClient
 from clients.training.settings import ImageConfig
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import DOMAINS, LOCAL_DOMAINS, SERVER_ROUND
@@ -133,8 +136,12 @@ def test_statistics_of_the_body_stand_still_while_the_head_trains() -> None:
     assert batches == [3] * len(batches) and batches  # 20 images in batches of 8, one epoch of the body
 
 
-def test_an_encoder_that_does_not_train_is_refused() -> None:
-    made = client()
-    frozen = made.setup.model.model_copy(update={"freeze": "encoder"})
-    with pytest.raises(ConfigError, match=r"^model\.freeze=encoder: method fedpac has a phase"):
-        FedPACClient.check_run(made.params, frozen, made.setup.train, made.setup.images)
+@pytest.mark.parametrize("method", ["fedpac", "fedrep", "fedicon"])
+def test_an_encoder_of_which_nothing_trains_is_refused(method: str) -> None:
+    flat = {"experiment": "handwritten", "method": method}
+    reason = f"the method '{method}', as it is configured, trains the encoder alone at times"
+    views = "images.views=2" if method == "fedicon" else "adapt.name=none"
+    assert reason in refusal_of(ConfigError, resolve, flat | {"set": f"model.freeze=encoder adapt.name=none {views}"})
+    resolve(flat | {"set": f"model.freeze=encoder model.projection=8 adapt.name=none {views}"})
+    config = resolve(flat | {"set": f"model.freeze=stages:4 model.name=resnet10 adapt.name=none {views}"})
+    assert reason in refusal_of(ConfigError, run_build.prepare, config, "inline")

@@ -5,14 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import changed, fedavg, fit, in_phase, new_client, parts_of, refusal_of, shared, weights
+from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared, weights
 
 from clients.base import DomainClient
 from clients.fedrep import FedRepClient, FedRepParams
 from clients.training.batches import Batch
-from clients.training.settings import ModelConfig
-from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 
 
 class Watched(FedRepClient):
@@ -100,11 +97,5 @@ def test_without_turns_it_is_fedper_which_trains_as_fedavg_and_keeps_the_head() 
 
 
 def test_a_frozen_encoder_has_no_turn() -> None:
-    setup = client().setup
-    frozen = ModelConfig(name="cnn", freeze="encoder")
-
-    def check(params: Params) -> None:
-        FedRepClient.check_run(params, frozen, setup.train, setup.images)
-
-    assert "model.freeze=encoder" in refusal_of(ConfigError, check, FedRepParams())
-    check(FedRepParams(by_turns=False))
+    assert FedRepClient.trains_encoder_alone(FedRepParams())
+    assert not FedRepClient.trains_encoder_alone(FedRepParams(by_turns=False))
