@@ -41,7 +41,7 @@ from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import AllModules
 from clients.modules.f2dc import F2DCModules, F2DCParams
-from clients.training import autotune, model_cache, precision
+from clients.training import autotune, memory, precision
 from clients.training.batches import Batch
 from clients.training.model_cache import Workbench
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
@@ -191,7 +191,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     device = torch.device(given.device)
     if device.type == "cpu":
-        model_cache.keep_freed_memory()
+        memory.keep_freed_memory()
     shared_data = Path(__file__).resolve().parents[2] / "shared" / "data"
     name, images = pictures(Path(os.environ.get("FEDSHIFT_TEST_DATA", shared_data)), given.images)
     steps = -(-len(images) // BATCH)

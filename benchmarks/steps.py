@@ -28,7 +28,7 @@ import turns
 from torch import nn
 
 from clients.models import networks
-from clients.training import model_cache, precision
+from clients.training import memory, precision
 from fedshift_core.params import Arithmetic
 
 USUAL = "usual"
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    model_cache.keep_freed_memory()
+    memory.keep_freed_memory()
     device = torch.device(given.device)
     variants = variants_of(device, compiled=given.compile)
     make = functools.partial(Step, network=given.network, batch=given.batch, size=given.size, device=device)

@@ -5,9 +5,6 @@ asking the system for its memory again, would be paid at every message. Nothing 
 the next one.
 """
 
-import ctypes
-import functools
-import sys
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import ClassVar
@@ -23,9 +20,6 @@ from clients.training.precomputed import FrozenFeatures
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-KEPT_BYTES = 1 << 30
 
 
 class Workbench:
@@ -167,18 +161,3 @@ class DeviceImages:
             return float("inf")
         free, _ = torch.cuda.mem_get_info(self._device)
         return free + torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-
-
-@functools.cache
-def keep_freed_memory() -> None:
-    """Let the C library keep up to a gigabyte of freed memory. It is not given back to the system at once.
-
-    Each training step frees and asks for the same maps; fresh pages from the system cost up to a tenth of a step
-    (docs/results/performance.md). Only glibc has these two settings; elsewhere nothing happens.
-    """
-    if sys.platform != "linux":
-        return
-    libc = ctypes.CDLL(None)
-    if hasattr(libc, "gnu_get_libc_version"):
-        libc.mallopt(M_MMAP_THRESHOLD, KEPT_BYTES)
-        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)

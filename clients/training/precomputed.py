@@ -10,11 +10,10 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +25,7 @@ from clients.models.networks import SplitModel
 from clients.models.shortcut import Shortcut, depth_of
 from clients.training import precision
 from clients.training.batches import Batch
+from clients.training.memory import one_arena
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.io.feature_store import Done, FeatureStore, Kind
 from datasets.listing import ImageSet
@@ -37,6 +37,7 @@ PLAIN = 0  # the view of an image as it is; augmented views are counted from 1
 _SAID = 10.0  # seconds from one line about the work to the next
 _AUGMENTATION = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")
 log = logging.getLogger("fedshift")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,7 @@ class FrozenFeatures:
             images = torch.randint(
                 0, 256, (2, self._size, self._size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
             )
-            with self._alone() as pool:
-                probe = pool.submit(self._of_batch, self._prepared(images, None, PLAIN)).result()
+            (probe,) = self._each([images], lambda x: self._of_batch(self._prepared(x, None, PLAIN), fill=False))
             self._shape = probe.shape[1:]
             maps = "float32" if len(self._shape) == 1 else self._config.precompute_maps
             self._about = {
@@ -209,19 +209,21 @@ class FrozenFeatures:
             marks = None if view == PLAIN else images.marks[cut]
             return self._of_batch(self._prepared(torch.from_numpy(images.x[cut]), marks, view))
 
-        with self._alone() as pool:
-            return np.concatenate(list(pool.map(one, cuts)))
+        return np.concatenate(self._each(cuts, one))
 
-    @contextmanager
-    def _alone(self) -> Iterator[ThreadPoolExecutor]:
-        """Open the beginning for threads that compute a batch each, on one core."""
+    def _each(self, batches: Sequence[T], compute: Callable[[T], NDArray[Any]]) -> list[NDArray[Any]]:
+        """Compute batches with the beginning open, one core each, several at a time where there are cores."""
         threads = torch.get_num_threads()
-        with (
-            self._shortcut.opened(),
-            ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool,
-        ):
-            yield pool
-        torch.set_num_threads(threads)
+        try:
+            with self._shortcut.opened():
+                if min(self._workers, len(batches)) == 1:
+                    torch.set_num_threads(1)
+                    return [compute(batch) for batch in batches]
+                one_arena()
+                with ThreadPoolExecutor(self._workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                    return list(pool.map(compute, batches))
+        finally:
+            torch.set_num_threads(threads)
 
     def _prepared(self, x: Tensor, marks: NDArray[np.uint8] | None, view: int) -> Tensor:
         """Return images (B, H, W, 3) as the network sees them in a view (B, 3, H, W).
@@ -240,10 +242,12 @@ class FrozenFeatures:
         return torch.cat(views).contiguous(memory_format=self._layout)
 
     @torch.no_grad()
-    def _of_batch(self, x: Tensor) -> NDArray[Any]:
-        """Return the rows of prepared images (at most BATCH, 3, H, W)."""
-        full = x.new_zeros(BATCH, *x.shape[1:]).contiguous(memory_format=self._layout)
-        full[: len(x)] = x
+    def _of_batch(self, x: Tensor, *, fill: bool = True) -> NDArray[Any]:
+        """Return the rows of prepared images (at most BATCH, 3, H, W); a smaller batch is filled up."""
+        full = x
+        if fill and len(x) < BATCH:
+            full = x.new_zeros(BATCH, *x.shape[1:]).contiguous(memory_format=self._layout)
+            full[: len(x)] = x
         with precision.autocast(self._precision, self._device):
             kept = self._shortcut.beginning(full)[: len(x)].float().contiguous()
         if kept.ndim == 2 or self._config.precompute_maps == "float32":

@@ -21,7 +21,8 @@ from clients.models.freezing import freeze
 from clients.modules.base import AllModules
 from clients.modules.catalog import MODULES
 from clients.training import precision
-from clients.training.model_cache import Workbench, keep_freed_memory
+from clients.training.memory import keep_freed_memory
+from clients.training.model_cache import Workbench
 from clients.training.precomputed import FrozenFeatures
 from clients.training.settings import ModelConfig
 from fedshift_app.config import registry

@@ -56,8 +56,8 @@ def prepare(
     if client_class.trains_encoder_alone(config.node_params()) and not _learns(model.encoder):
         raise ConfigError(
             f"model.freeze={config.model.freeze}: the method {config.method['name']!r}, as it is configured, trains the"
-            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves a "
-            "layer of it to train"
+            f" encoder alone at times, and nothing of that of {config.model.name} trains; model.projection=256 leaves "
+            "a layer of it to train"
         )
     private = client_class.kept_names(model, config.model, config.node_params(), setup.modules(config))
     precomputing.check(config, model)
