@@ -7,9 +7,8 @@ So runs of all seeds and methods must agree on each hash, whatever part of the i
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from fedshift.results.loading import Run, read_config
+from fedshift.results.loading import READ_ALIKE, Run, read_config
 from fedshift.results.settings import NODES
 from fedshift.tables import some
 
@@ -17,10 +16,6 @@ from fedshift.tables import some
 OTHER_IMAGES = "other images"
 #: Marks the number of seeds of a row whose runs have different images.
 MARK = "†"
-#: Settings of the section ``dataset`` that do not change a domain's images once they are read.
-_ASIDE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
-#: Sections that determine which images of a domain a node holds, together with the seed and the number of nodes.
-_DIVIDING = ("allocation.", "shift.")
 #: Numbers of splits, versions and runs per version that a line names; the rest is counted.
 _MOST_SPLITS, _MOST_VERSIONS, _MOST_RUNS = 4, 3, 2
 
@@ -32,7 +27,7 @@ def unlike(runs: Iterable[Run]) -> list[str]:
         runs: Runs; of joined runs (``compare.leave_one_out``) the parts are checked.
     """
     flat = [part for run in runs for part in (run.parts or (run,))]
-    named = [(run.name, run.images, repr(_reading(run))) for run in flat]
+    named = [(run.name, run.images, run.images_read) for run in flat]
     return [*_other_hashes(named), *_other_counts(flat)]
 
 
@@ -47,7 +42,7 @@ def unlike_folders(folders: Iterable[Path]) -> list[str]:
         config = read_config(folder)
         dataset = config["resolved"].get("dataset")
         settings = dataset if isinstance(dataset, Mapping) else {}
-        reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in _ASIDE}
+        reading = {key: value for key, value in settings.items() if f"dataset.{key}" not in READ_ALIKE}
         named.append((folder.name, config.get("images") or {}, repr(reading)))
     return _other_hashes(named)
 
@@ -79,23 +74,12 @@ def _other_counts(runs: Sequence[Run]) -> list[str]:
 
     Only runs with the same settings of the partition are compared.
     """
-    members: dict[tuple[int, str], list[Run]] = {}
+    members: dict[tuple[int, object], list[Run]] = {}
     for run in runs:
-        dividing = {key: value for key, value in run.config.items() if key.startswith(_DIVIDING)}
-        settings = [*dividing.items(), *_reading(run).items(), (NODES, run.config[NODES])]
-        members.setdefault((run.results.seed, repr(settings)), []).append(run)
+        settings = run.images_divided, run.images_read, run.config[NODES]
+        members.setdefault((run.results.seed, settings), []).append(run)
     return [
         f"seed {seed}: the nodes hold other images in {some([run.name for run in same], _MOST_RUNS)}"
         for (seed, _), same in members.items()
-        if len({_counts(run) for run in same}) > 1
+        if len({run.images_held for run in same}) > 1
     ]
-
-
-def _counts(run: Run) -> str:
-    """Return the domain and class counts of all nodes in a fixed order."""
-    return repr(sorted(repr((node.get("domain"), node.get("class_counts"))) for node in run.results.nodes))
-
-
-def _reading(run: Run) -> dict[str, Any]:
-    """Return the settings that determine the images of a domain and split."""
-    return {key: value for key, value in run.config.items() if key.startswith("dataset.") and key not in _ASIDE}

@@ -1,5 +1,6 @@
 """Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -93,6 +94,10 @@ class Results(_Results):
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
 
 
+#: Settings of the section ``dataset`` that do not change a domain's images once they are read.
+READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
+
+
 @dataclass(frozen=True)
 class Run:
     """A finished run.
@@ -144,7 +149,7 @@ class Run:
         clients = self.results.client_models if score == "clients" else None
         return self.results.averaged_rounds if clients is None else clients.averaged_rounds
 
-    @property
+    @functools.cached_property
     def row_settings(self) -> dict[str, Any]:
         """Return the settings that make a row of its own."""
         return {
@@ -156,7 +161,22 @@ class Run:
         """Return the run with the values that a search replaced; the chosen values make no group."""
         return replace(self, config={**self.config, **self.tuned}, tuned={}) if self.tuned else self
 
-    @property
+    @functools.cached_property
+    def images_read(self) -> str:
+        """The settings that determine the images of a domain and split, as text."""
+        return repr({k: v for k, v in self.config.items() if k.startswith("dataset.") and k not in READ_ALIKE})
+
+    @functools.cached_property
+    def images_divided(self) -> str:
+        """The settings that determine, with the seed and the number of nodes, which of them a node holds, as text."""
+        return repr({key: value for key, value in self.config.items() if key.startswith(("allocation.", "shift."))})
+
+    @functools.cached_property
+    def images_held(self) -> str:
+        """The domains and class counts of all nodes in a fixed order, as text."""
+        return repr(sorted(repr((node.get("domain"), node.get("class_counts"))) for node in self.results.nodes))
+
+    @functools.cached_property
     def group_settings(self) -> dict[str, Any]:
         """Return the settings that must be equal for a comparison."""
         return {
