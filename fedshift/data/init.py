@@ -81,7 +81,7 @@ def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = F
         why = "for images above 64 pixels; 224 shows more and takes three times as long"
     fewest = min(images)
     batch = 16 if fewest < 200 else 32 if fewest < 2000 else 64
-    if pretrained and middle >= _MIDDLE:
+    if pretrained and middle >= _LARGE:
         packaged = packages.of(WEIGHTS)
         assert packaged is not None
         return Proposal(
