@@ -176,7 +176,11 @@ class FDSEClient(DomainClient[FDSEParams]):
 
     @classmethod
     def check_run(cls, params: FDSEParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
-        """Refuse to train without BatchNorm's statistics."""
+        """Refuse to train without BatchNorm's statistics, and layers that are computed once."""
+        if model.precompute:
+            raise ConfigError(
+                "model.precompute=on: fdse gives each node layers of its own within the encoder; set it off"
+            )
         if model.bn not in ("average", "local"):
             raise ConfigError(
                 f"method fdse goes by BatchNorm's statistics: model.bn={model.bn}; allowed are average, local"

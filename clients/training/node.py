@@ -369,7 +369,8 @@ class NodeTools(NumPyClient, Parametrised[P]):
         state = self.state
         for name, array in zip(self.shared_names, parameters, strict=True):
             state[name].copy_(view(array))
-        for name in self._private:
+        # What is frozen is as it was; written again, it would be held against its kept features again.
+        for name in self._private if self._bench.frozen is None else self._private - self.model.frozen:
             kept = self.memory.get(MODEL_PART + name)
             state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 

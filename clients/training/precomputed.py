@@ -30,6 +30,7 @@ from clients.training.settings import ImageConfig, ModelConfig
 from datasets.io.feature_store import Done, FeatureStore, Kind
 from datasets.listing import ImageSet
 from fedshift_core.arrays import digest
+from fedshift_core.errors import ConfigError
 
 BATCH = 32  # images that are computed together; a smaller batch is filled up
 KEPT_SETS = 32  # sets of images whose rows are known without another look
@@ -91,6 +92,10 @@ class FrozenFeatures:
         self._stores: dict[int, FeatureStore] = {}
         self._about: dict[str, Any] = {}
         self._shape: tuple[int, ...] = ()
+        state = model.state_dict()
+        self._names = self._shortcut.names
+        self._tensors = [state[name] for name in self._names]
+        self._version = -1
         self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
         self._shortcut.close()
 
@@ -113,10 +118,16 @@ class FrozenFeatures:
             done: Is told how far the work is; by default the log is.
 
         Raises:
+            ConfigError: If the method has changed what is frozen.
             DataError: If it cannot be kept.
         """
+        self._check_unchanged()
+        return self._rows_of(images, view, done)
+
+    def _rows_of(self, images: ImageSet, view: int, done: Done | None = None) -> Rows:
         key = (id(images), view)
         if key not in self._rows:
+            self._check_unchanged()
             store = self._store(view)
             places = store.places(
                 images.marks, lambda index: self._computed(images, index, view), done or self.said(0, len(images))
@@ -129,6 +140,21 @@ class FrozenFeatures:
                 self._rows.popitem(last=False)
         self._rows.move_to_end(key)
         return self._rows[key][1]
+
+    def _check_unchanged(self) -> None:
+        """Refuse weights of the beginning that are not those of the kept features; torch counts changes in place."""
+        version = sum(tensor._version for tensor in self._tensors)
+        if version == self._version:
+            return
+        if self._about and self._digest() != self._about["weights"]:
+            raise ConfigError(
+                f"model.precompute=on: the method changes what is frozen of {self._config.name} while it runs; allowed "
+                "is model.precompute=off"
+            )
+        self._version = version
+
+    def _digest(self) -> str:
+        return digest({name: tensor.cpu().numpy() for name, tensor in zip(self._names, self._tensors, strict=True)})
 
     def missing(self, images: ImageSet, view: int = PLAIN) -> int:
         """Return how many of the images have to be computed yet."""
@@ -151,7 +177,7 @@ class FrozenFeatures:
         """
         taken = self._prepared(torch.from_numpy(images.x).index_select(0, index), None, PLAIN) if pixels else None
         if views == 0:
-            return Batch(self.of(images).take(index), labels[index], epoch, images=taken)
+            return Batch(self._rows_of(images, PLAIN).take(index), labels[index], epoch, images=taken)
         first, *second = (self.drawn(images, index, rng) for rng in rngs[:views])
         return Batch(first, labels[index], epoch, second[0] if second else None, taken)
 
@@ -159,10 +185,10 @@ class FrozenFeatures:
         """Return a batch in which each image has one of its kept views; nothing is drawn where there is but one."""
         number = self._images.cached_views
         if number == 1:
-            return self.of(images).take(index)
+            return self._rows_of(images, PLAIN).take(index)
         views = torch.randint(1, number + 1, (len(index),), generator=rng)
         parts = [(view, torch.nonzero(views == view).flatten()) for view in sorted(set(views.tolist()))]
-        taken = torch.cat([self.of(images, view).take(index[at]) for view, at in parts])
+        taken = torch.cat([self._rows_of(images, view).take(index[at]) for view, at in parts])
         order = torch.cat([at for _, at in parts])
         return taken[torch.argsort(order).to(taken.device)]
 
@@ -186,8 +212,7 @@ class FrozenFeatures:
     def _described(self) -> dict[str, Any]:
         """Return all that decides the numbers; what the beginning makes of random images stands for its code."""
         if not self._about:
-            state = self._model.state_dict()
-            weights = digest({name: state[name].cpu().numpy() for name in self._shortcut.names})
+            weights = self._digest()
             images = torch.randint(
                 0, 256, (2, self._size, self._size, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
             )

@@ -33,7 +33,7 @@ MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
 #: Of each kind of method one or two; all others are like one of them.
 QUICK = ("fedproto", "i2pfl", "fedcode", "fedseproto", "fedmd", "local", "t3a")
 #: A frozen encoder is nothing for them, or their adaptation or augmentation needs the images.
-REFUSED = ("eata", "fedbn", "fedicon", "fedpac", "fedrep", "tent")
+REFUSED = ("eata", "fdse", "fedbn", "fedicon", "tent")
 
 
 @pytest.fixture(autouse=True)
@@ -81,7 +81,8 @@ def test_kept_features_change_no_result(method: str, run_inline: InlineRun) -> N
 @pytest.mark.long
 @pytest.mark.parametrize("method", sorted(set(registry.METHODS) - set(QUICK) - set(REFUSED)))
 def test_kept_features_change_no_result_of_any_method(method: str, run_inline: InlineRun) -> None:
-    check_alike(*pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32"))
+    repeats = " method.repeatable_noise=true" if method == "fedpall" else ""
+    check_alike(*pair(run_inline, method, f"{VECTORS} model.precompute_maps=float32{repeats}"))
 
 
 @pytest.mark.parametrize("method", ["f2dc", "fedrcl", "scaffold"])
@@ -187,6 +188,23 @@ def test_an_epoch_takes_kept_views_by_its_generator() -> None:
     assert len({row.numpy().tobytes() for row in views[:, 0]}) > 1
 
 
+def test_a_method_that_changes_what_is_frozen_is_stopped() -> None:
+    rng = np.random.default_rng(0)
+    images = ImageSet(rng.integers(0, 256, (4, 32, 32, 3), np.uint8), np.zeros(4, np.int64))
+    model = networks.build("cnn", 7, seed=0)
+    freeze(model, "encoder", "cnn")
+    config = ModelConfig(name="cnn", freeze="encoder", precompute=True)
+    features = FrozenFeatures(model, config, ImageConfig(), "float32", torch.channels_last, 32)
+    before = features.of(images).take(slice(None))
+    weight = model.state_dict()["encoder.0.weight"]
+    weight.copy_(weight.clone())  # written, but as it was
+    assert torch.equal(features.of(images).take(slice(None)), before)
+    weight.add_(0.1)
+    assert "the method changes what is frozen of cnn" in refusal_of(ConfigError, features.of, images)
+    features.renew()
+    assert not torch.equal(features.of(images).take(slice(None)), before)
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
@@ -204,14 +222,15 @@ def test_an_epoch_takes_kept_views_by_its_generator() -> None:
         ("images.views=2", "images.views=2 with model.precompute=on needs an augmentation and images.cached_views"),
         ("adapt.name=tent model.freeze=stages:1 model.name=cnn_bn", "adapt.name=tent changes what model.precompute=on"),
         ("method=fedcode model.freeze=stages:1", "fedcode's style encoder looks at the images"),
+        ("method=fdse model.name=cnn_bn", "fdse gives each node layers of its own within the encoder"),
         ("model.precompute=off images.flip=true images.cached_views=2", "needs model.precompute=on, found off"),
         ("model.precompute_gb=0", "model.precompute_gb"),
         ("model.projection=-1", "model.projection"),
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_the_run(settings: str, reason: str) -> None:
-    method = "fedcode" if "method=fedcode" in settings else "fedavg"
-    settings = settings.replace("method=fedcode ", "")
+    method, _, rest = settings.removeprefix("method=").partition(" ")
+    method, settings = (method, rest) if settings.startswith("method=") else ("fedavg", settings)
     given = {"model.freeze": "encoder", "images.crop_padding": "0", "model.precompute": "on"}
     given |= dict(part.split("=") for part in settings.split())
     text = " ".join(f"{key}={value}" for key, value in given.items())
