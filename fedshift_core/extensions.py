@@ -194,6 +194,11 @@ def problems() -> list[str]:
     return [problem for registry in _REGISTRIES for problem in registry.problems()]
 
 
+def offered(group: str) -> list[str]:
+    """Return the names that packages offer in a group, whether they can be used or not."""
+    return sorted({offer.point.name for offer in _offers(group)})
+
+
 @functools.cache
 def _offers(group: str) -> tuple[Offer, ...]:
     """Return the entry points of a group in the order of packages. A package twice on the path counts once."""

@@ -7,6 +7,11 @@ from fedshift_core.spelling import begun_with
 
 def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``[EXPERIMENT] [KEY=VALUE ...]``."""
+    before = [str(word) for word in ctx.params.get("arguments") or ()]
+    if before[-2:] == ["method", "="]:  # bash cuts a word there
+        return methods(incomplete)
+    if incomplete.startswith("method="):
+        return [f"method={name}" for name in methods(incomplete.removeprefix("method="))]
     from fedshift.catalog import words
 
     return words.arguments(ctx, incomplete)
@@ -18,10 +23,13 @@ def costs(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def methods(incomplete: str) -> list[str]:
-    """Complete the name of a method."""
-    from fedshift_app.config import registry
+    """Complete the name of a method, after a comma too; no method's file or package is read for it."""
+    from fedshift_app.config import files
+    from fedshift_core import extensions
 
-    return begun_with(registry.METHODS, incomplete)
+    first, comma, last = incomplete.rpartition(",")
+    names = dict.fromkeys([*files.names("methods"), *extensions.offered("fedshift.methods")])
+    return [f"{first}{comma}{name}" for name in begun_with(names, last)]
 
 
 def data_sets(incomplete: str) -> list[str]:
