@@ -253,7 +253,7 @@ def test_what_goes_not_together_is_refused_before_a_run(given: str, reason: str)
         ("fedcode", "model.name=torchvision:vit_b_32", "has no feature map for SAIN to work on"),
         ("fedcode", "model.head=mlp method.global_model=average_heads", "needs model.head=linear, found mlp"),
         ("moon", "model.head=mlp method.projection=mlp", "needs model.head=linear, found mlp"),
-        ("fedicon", "model.freeze=encoder adapt.name=none method.classifier_rounds=1", "that train the encoder alone"),
+        ("fedicon", "model.freeze=encoder adapt.name=none method.classifier_rounds=1", "trains the encoder alone"),
         ("local", "model.per_node=[cnn,cnn2] model.weights={}", "is for one network, but model.per_node"),
         ("fedproto", "model.per_node=[torchvision:resnet18,cnn]", "must be equally wide|needs dataset.size"),
     ],
