@@ -227,19 +227,16 @@ def with_sain(encoder: nn.Module) -> nn.Module:
 class FrozenStyle(nn.Module):
     """A style encoder next to a frozen one: a projection of its own of the same features."""
 
-    def __init__(self, encoder: nn.Module, width: int) -> None:
+    def __init__(self, encoder: nn.Module, width_in: int, width: int) -> None:
         super().__init__()
-        own = projection_of(encoder)
-        assert own is not None  # ``model.projection``
-        self.projection = Projection(own.width_in, width)
+        self.projection = Projection(width_in, width)
         self._shared = (encoder,)  # no module of this one: its weights are the semantic encoder's
 
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, 3, H, W), or what is kept of them, to style features (B, D)."""
         with torch.no_grad():
             features = unprojected(self._shared[0], x)
-        z: Tensor = self.projection(features)
-        return z
+        return cast(Tensor, self.projection(features))
 
 
 class FedCodeClient(DomainClient[FedCodeParams]):
@@ -261,16 +258,16 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     def build_model(cls, plan: Blueprint, params: FedCodeParams) -> SplitModel:
         """Add the style encoder to the network, which is the semantic encoder and the head."""
         model = super().build_model(plan, params)
-        shares = plan.config.freeze == "encoder" and projection_of(model.encoder) is not None
-        if params.has_style and params.use_sain and not shares and not _has_maps(model.encoder):
+        projection = projection_of(model.encoder) if plan.config.freeze == "encoder" else None
+        if params.has_style and params.use_sain and projection is None and not _has_maps(model.encoder):
             raise ConfigError(
                 f"method fedcode: the network {plan.config.name} has no feature map for SAIN to work on; "
                 "method.use_sain=false takes the ordinary network as style encoder"
             )
 
         def style_encoder() -> nn.Module:
-            if shares:
-                return FrozenStyle(model.encoder, plan.config.projection)
+            if projection is not None:
+                return FrozenStyle(model.encoder, projection.width_in, plan.config.projection)
             bare = networks.bare(plan.config.name, plan.num_classes, plan.size)
             encoder = with_sain(bare.encoder) if params.use_sain else bare.encoder
             if plan.config.projection:

@@ -26,7 +26,7 @@ from clients.models.shortcut import Shortcut, depth_of
 from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.memory import one_arena
-from clients.training.settings import ImageConfig, ModelConfig
+from clients.training.settings import AUGMENTATION, ImageConfig, ModelConfig
 from datasets.io.feature_store import Done, FeatureStore, Kind
 from datasets.listing import ImageSet
 from fedshift_core.arrays import digest
@@ -36,7 +36,6 @@ BATCH = 32  # images that are computed together; a smaller batch is filled up
 KEPT_SETS = 32  # sets of images whose rows are known without another look
 PLAIN = 0  # the view of an image as it is; augmented views are counted from 1
 _SAID = 10.0  # seconds from one line about the work to the next
-_AUGMENTATION = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")
 log = logging.getLogger("fedshift")
 T = TypeVar("T")
 
@@ -93,8 +92,7 @@ class FrozenFeatures:
         self._about: dict[str, Any] = {}
         self._shape: tuple[int, ...] = ()
         state = model.state_dict()
-        self._names = self._shortcut.names
-        self._tensors = [state[name] for name in self._names]
+        self._tensors = {name: state[name] for name in self._shortcut.names}
         self._version = -1
         self._rows: OrderedDict[tuple[int, int], tuple[ImageSet, Rows]] = OrderedDict()
         self._shortcut.close()
@@ -143,7 +141,7 @@ class FrozenFeatures:
 
     def _check_unchanged(self) -> None:
         """Refuse weights of the beginning that are not those of the kept features; torch counts changes in place."""
-        version = sum(tensor._version for tensor in self._tensors)
+        version = sum(tensor._version for tensor in self._tensors.values())
         if version == self._version:
             return
         if self._about and self._digest() != self._about["weights"]:
@@ -154,7 +152,7 @@ class FrozenFeatures:
         self._version = version
 
     def _digest(self) -> str:
-        return digest({name: tensor.cpu().numpy() for name, tensor in zip(self._names, self._tensors, strict=True)})
+        return digest({name: tensor.cpu().numpy() for name, tensor in self._tensors.items()})
 
     def missing(self, images: ImageSet, view: int = PLAIN) -> int:
         """Return how many of the images have to be computed yet."""
@@ -196,7 +194,7 @@ class FrozenFeatures:
         if view not in self._stores:
             about = self._described()
             if view != PLAIN:
-                augmentation = {key: getattr(self._images, key) for key in _AUGMENTATION}
+                augmentation = {key: getattr(self._images, key) for key in (*AUGMENTATION, "jitter_p")}
                 about = about | {"view": view, "augmentation": augmentation}
             name = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in self._config.name)
             kind = Kind(f"{name}-{self.depth.replace(':', '')}", about, self._shape, self._dtype)

@@ -19,6 +19,8 @@ MayBeEmpty = Annotated[str, BeforeValidator(lambda text: "" if text is None else
 Digest = Annotated[MayBeEmpty, Field(pattern=r"^([0-9a-f]{64})?$")]
 #: What does not train: stages are counted from the images.
 Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$")]
+#: Keys of the section ``images`` that augment a training image; ``jitter_p`` belongs to ``jitter``.
+AUGMENTATION = ("crop_padding", "flip", "resized_crop", "jitter", "grayscale")
 MOST_STEPS = 100  # rounds after which a learning rate changes
 
 
@@ -264,8 +266,7 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     @property
     def augmentations(self) -> tuple[str, ...]:
         """The keys by which training images are augmented."""
-        keys = ("crop_padding", "flip", "resized_crop", "jitter", "grayscale")
-        return tuple(key for key in keys if getattr(self, key) != type(self).model_fields[key].default)
+        return tuple(key for key in AUGMENTATION if getattr(self, key) != type(self).model_fields[key].default)
 
     @property
     def draws_real_values(self) -> bool:

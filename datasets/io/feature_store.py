@@ -98,6 +98,7 @@ class FeatureStore:
         self._sums = np.zeros(0, np.uint32)
         self._checked = np.zeros(0, bool)
         self._rows: NDArray[Any] | None = None
+        self._seen: tuple[int, int, int] | None = None  # the state of the index when it was last read
 
     def __len__(self) -> int:
         return len(self._sums)
@@ -136,7 +137,11 @@ class FeatureStore:
         return self._rows
 
     def _read(self) -> None:
-        """Read the index as far as it is complete, and map the rows; without them the store is empty."""
+        """Read the index, if it has changed, as far as it is complete, and map the rows; without it there are none."""
+        state = self._state()
+        if state is not None and state == self._seen:
+            return
+        self._seen = state
         index, number = self._index()
         if number == 0:
             self._places, self._sums, self._checked, self._rows = {}, self._sums[:0], self._checked[:0], None
@@ -149,6 +154,14 @@ class FeatureStore:
         self._rows = np.memmap(
             self.folder / ROWS_FILE, np.dtype(self.kind.dtype), "c", shape=(number, *self.kind.shape)
         )
+
+    def _state(self) -> tuple[int, int, int] | None:
+        """Return what changes whenever somebody writes the index; None if there is none."""
+        try:
+            about = (self.folder / INDEX_FILE).stat()
+        except OSError:
+            return None
+        return about.st_ino, about.st_size, about.st_mtime_ns
 
     def _index(self) -> tuple[bytes, int]:
         """Return the index, and of how many rows it and the rows' file are complete."""
@@ -179,8 +192,9 @@ class FeatureStore:
                 rows.seek(place * self.kind.row_bytes)
                 rows.write(value.tobytes())
                 index.seek(place * RECORD)
-                index.write(keys[first[place]] + np.uint32(zlib.crc32(value.tobytes())).tobytes())
-                self._sums[place] = zlib.crc32(value.tobytes())
+                record = _record(keys[first[place]], value)
+                index.write(record)
+                self._sums[place] = int.from_bytes(record[MARK:], "little")
         self._rows = np.memmap(self.folder / ROWS_FILE, np.dtype(self.kind.dtype), "c", shape=self.rows.shape)
 
     def _fill(self, keys: list[bytes], compute: Compute, done: Done | None) -> None:
@@ -201,12 +215,7 @@ class FeatureStore:
                 values = self._of_kind(compute(np.array(chunk, np.int64)))
                 rows.write(values.tobytes())
                 rows.flush()
-                index.write(
-                    b"".join(
-                        keys[at] + np.uint32(zlib.crc32(value.tobytes())).tobytes()
-                        for at, value in zip(chunk, values, strict=True)
-                    )
-                )
+                index.write(b"".join(_record(keys[at], value) for at, value in zip(chunk, values, strict=True)))
                 index.flush()
                 if done is not None:
                     done(start + len(chunk), len(todo))
@@ -345,6 +354,11 @@ def _keys(marks: NDArray[np.uint8]) -> list[bytes]:
     """Return marks (N, MARK) as bytes, MARK each."""
     data = marks.tobytes()
     return [data[start : start + MARK] for start in range(0, len(data), MARK)]
+
+
+def _record(key: bytes, row: NDArray[Any]) -> bytes:
+    """Return the entry of a row in the index."""
+    return key + zlib.crc32(row.tobytes()).to_bytes(RECORD - MARK, "little")
 
 
 def _megabytes(number: int) -> str:

@@ -12,6 +12,7 @@ from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
 from fedshift_app.config import validating
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.data import image_size
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 
@@ -29,7 +30,7 @@ def configuration_of(model: SavedModel, folder: Path) -> RunConfig:
     except ConfigError as error:
         raise error.under(f"{shown(folder)}: configuration") from None
     built = {
-        "classes": scorer.classes_of(config), "size": scorer.size_of(config), "resize": config.dataset.resize,
+        "classes": scorer.classes_of(config), "size": image_size(config), "resize": config.dataset.resize,
         "window": config.dataset.window, "exif": config.dataset.exif,
         "mean": config.images.mean, "std": config.images.std, "network": config.model.name,
     }  # fmt: skip

@@ -18,7 +18,7 @@ from fedshift.report.reading import Record
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
-from fedshift_app.node.data import Place
+from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
@@ -112,7 +112,7 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
     return saved.write(output, fields | {
         "form": form,
         "classes": scorer.classes_of(config),
-        "size": scorer.size_of(config),
+        "size": image_size(config),
         "resize": config.dataset.resize,
         "window": config.dataset.window,
         "exif": config.dataset.exif,

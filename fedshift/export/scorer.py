@@ -22,6 +22,7 @@ from datasets.base import ImageSet
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
+from fedshift_app.node.data import image_size
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, shown
@@ -32,11 +33,6 @@ KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
 def classes_of(config: RunConfig) -> tuple[str, ...]:
     """Return the names of a run's classes, in the order of the scores."""
     return config.dataset.known().classes
-
-
-def size_of(config: RunConfig) -> int:
-    """Return height and width of a run's images in pixels."""
-    return config.dataset.size or config.dataset.known().size
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def bare_client(config: RunConfig, network: ModelConfig, index: int = 0) -> Doma
         network: The node's own.
         index: The node's.
     """
-    size = size_of(config)
+    size = image_size(config)
     none = ImageSet(np.zeros((0, size, size, 3), np.uint8), np.zeros(0, np.int64))
     train = config.train.model_copy(update={"precision": "float32"})
     about = ClientSetup(config.seed, index, torch.device("cpu"), network, train, config.images, rounds=config.rounds)
@@ -218,7 +214,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     setup.load(shared, client, whose)
     client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)
-    scorer = Scorer(client, needed, size_of(config))
+    scorer = Scorer(client, needed, image_size(config))
     return scorer.eval()
 
 

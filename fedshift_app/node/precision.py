@@ -24,6 +24,7 @@ from clients.training.autotune import Found, Work
 from clients.training.settings import ModelConfig
 from datasets.io import cache
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.data import image_size
 from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
@@ -84,7 +85,7 @@ def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
         return None
     if network.precompute:
         return "float32/channels_last"
-    size = config.dataset.size or config.dataset.known().size
+    size = image_size(config)
     return _known(autotune.work_of(network, config.train, size), os.environ.get(ASKED, ""))
 
 

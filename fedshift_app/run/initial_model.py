@@ -11,6 +11,7 @@ from clients.models.catalog import NETWORKS
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import data as node_data
 from fedshift_app.node import setup
 from fedshift_core.arrays import digest
 from fedshift_core.errors import ConfigError
@@ -53,7 +54,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
             they do not fit the network.
     """
     initial = plain(config)
-    size = config.dataset.size or config.dataset.known().size
+    size = node_data.image_size(config)
     if isinstance(initial.model.encoder, LibraryEncoder):
         initial.model.encoder.check(size)
     if not config.model.weights and not config.model.download:
@@ -76,7 +77,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
 
 def slow(config: RunConfig) -> str:
     """Return a warning if a network for small images gets large ones; otherwise an empty text."""
-    size = config.dataset.size or config.dataset.known().size
+    size = node_data.image_size(config)
     names = dict.fromkeys((config.model.name, *config.model.per_node))
     small = [name for name in names if NETWORKS[name].work]
     if not small or size <= LARGE:
