@@ -158,7 +158,11 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
     copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
     if simulated:
-        precomputing.ahead(settled, beginning.model, federation.model.start, len(nodes))
+
+        def show(features: dict[str, Any] | None) -> None:
+            _tell(status | {"features": features})
+
+        precomputing.ahead(settled, beginning.model, federation.model.start, len(nodes), show)
     # Only now: a run that cannot start leaves no folder behind.
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),

@@ -292,7 +292,10 @@ class FrozenFeatures:
             if now - last >= _SAID:
                 last = now
                 left = (now - began) / done * (of - before - done)
-                log.info("features: %s of %s images, about %.0f s left", f"{before + done:,}", f"{of:,}", left)
+                log.info(
+                    "features: %s of %s images, about %.0f s left", f"{before + done:,}", f"{of:,}", left,
+                    extra={"event": "features"},
+                )  # fmt: skip
 
         return said
 

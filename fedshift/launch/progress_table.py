@@ -17,6 +17,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -62,6 +63,7 @@ class Watched:
         """Watch the run whose folder ``status_file`` names."""
         self.status: dict[str, Any] = {}
         self.rounds: list[dict[str, Any]] = []
+        self.features: dict[str, Any] = {}  # how far kept features are, before round 1
         self._status_file = status_file
         self._read = 0
         self._folder: Path | None = None
@@ -69,8 +71,10 @@ class Watched:
     def look(self) -> None:
         """Read the new lines."""
         if self._folder is None:
-            named = _json(self._status_file).get("run_folder")
+            run = _json(self._status_file)
+            named = run.get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
+            self.features = {} if self._folder else run.get("features") or {}
         if self._folder is None:
             return
         self.status = _json(self._folder / status.FILE) or self.status
@@ -95,6 +99,22 @@ def _json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def bar(features: Mapping[str, Any], left: float | None) -> RenderableType:
+    """Return a line that shows how far the features of images are, which are computed once before round 1.
+
+    Args:
+        features: ``done`` of ``of`` images and views.
+        left: Estimated seconds left; None if unknown.
+    """
+    done, number = features["done"], features["of"]
+    line = Table.grid(padding=(0, 1))
+    line.add_row(
+        "features", ProgressBar(total=number, completed=done, width=WIDEST), f"{done:,}/{number:,}",
+        "" if left is None else f"left {duration(left)}",
+    )  # fmt: skip
+    return line
 
 
 def picture(
@@ -166,10 +186,12 @@ class Screen:
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
             self._watched.look()
-            seconds_left = self._watched.status.get("seconds_left")
+            seconds_left = (self._watched.features or self._watched.status).get("seconds_left")
             if seconds_left != self._left:
                 self._left, self._since = seconds_left, now
         left = None if self._left is None else max(0.0, self._left - (now - self._since))
+        if self._watched.features:
+            return bar(self._watched.features, left)
         return picture(self._watched.status, self._watched.rounds, self._console, left)
 
     def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:

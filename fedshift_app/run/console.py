@@ -28,7 +28,8 @@ MOST_BEFORE_SPARE = 60  # characters of the columns of accuracies that leave roo
 class _Stdout(logging.Handler):
     """Writes to whatever ``sys.stdout`` is now: Flower redirects it to stream logs.
 
-    The line of a round is left out where a table shows it (``fedshift.launch.progress_table``).
+    Lines of a round and of how far features are, are left out where a terminal shows the same
+    (``fedshift.launch.progress_table``).
 
     Attributes:
         aside: Write to ``sys.stderr`` instead.
@@ -37,7 +38,7 @@ class _Stdout(logging.Handler):
     aside = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        if os.environ.get(LIVE) and getattr(record, "event", "") == "round":
+        if os.environ.get(LIVE) and getattr(record, "event", "") in ("round", "features"):
             return
         print(self.format(record), file=sys.stderr if self.aside else sys.stdout, flush=True)
 

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -25,6 +26,7 @@ from fedshift_app.run import initial_model
 #: Given how many images and views are missing, returns what is given how many are done before a set.
 Show = Callable[[int], Callable[[int], Done]]
 _Counts = tuple[int, int]
+TELL_SECONDS = 0.5  # shortest interval between two reports of how far the work is
 log = logging.getLogger("fedshift")
 
 
@@ -39,7 +41,10 @@ def check(config: RunConfig, model: SplitModel) -> None:
     Shortcut(model, depth_of(model, config.model.freeze), node_data.image_size(config))
 
 
-def ahead(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]], num_nodes: int) -> None:
+def ahead(
+    config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]], num_nodes: int,
+    tell: Callable[[dict[str, Any] | None], None],
+) -> None:  # fmt: skip
     """Compute what the nodes of a simulation need and what is not kept yet, so that no node waits for it.
 
     Args:
@@ -47,6 +52,7 @@ def ahead(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]
         model: The run's model.
         start: What the nodes begin from besides the seed, by state-dict name.
         num_nodes: How many nodes there are.
+        tell: Gets how far the work is (``done``, ``of``, ``seconds_left``), and None when it is done.
 
     Raises:
         DataError: If there is no room, or images are broken.
@@ -60,9 +66,38 @@ def ahead(config: RunConfig, model: SplitModel, start: Mapping[str, NDArray[Any]
             "model.precompute=on: the %s of %s is computed once for %s images and views",
             features.depth, config.model.name, f"{missing:,}",
         )  # fmt: skip
-        return lambda before: features.said(before, missing)
+        progress = _Progress(missing, tell)
+
+        def of_set(before: int) -> Done:
+            line = features.said(before, missing)
+
+            def done(number: int, number_of_set: int) -> None:
+                line(number, number_of_set)
+                progress.at(before + number)
+
+            return done
+
+        return of_set
 
     _compute(features, lambda: _sets(config, num_nodes), said)
+    tell(None)
+
+
+class _Progress:
+    """Tells how far the work is, not more often than a terminal is drawn."""
+
+    def __init__(self, number: int, tell: Callable[[dict[str, Any] | None], None]) -> None:
+        self._of, self._tell = number, tell
+        self._began = self._told = time.monotonic()
+        tell({"done": 0, "of": number, "seconds_left": None})
+
+    def at(self, done: int) -> None:
+        """Take in that so many images and views are done."""
+        now = time.monotonic()
+        if done and (now - self._told >= TELL_SECONDS or done == self._of):
+            self._told = now
+            left = (now - self._began) / done * (self._of - done)
+            self._tell({"done": done, "of": self._of, "seconds_left": round(left, 1)})
 
 
 def for_all_runs(config: RunConfig, num_nodes: int, show: Show) -> tuple[str, int, int]:

@@ -20,9 +20,11 @@ from datasets.io import cache, feature_store
 from datasets.listing import ImageSet
 from fedshift.data import prepare
 from fedshift.launch import runner, worker_count
+from fedshift_app import server_app
 from fedshift_app.config import registry, resolving
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
+from fedshift_app.run import precomputing
 from fedshift_core.errors import ConfigError, DataError
 
 # --- ``model.precompute``: runs on kept features give the results of runs that compute them anew ---
@@ -111,6 +113,19 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
     for name, array in weights(first).items():
         np.testing.assert_array_equal(weights(second)[name], array)
         assert other.results
+
+
+def test_a_terminal_is_told_how_far_the_features_are(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[dict[str, Any]] = []
+    monkeypatch.setattr(server_app, "_tell", told.append)
+    monkeypatch.setattr(precomputing, "TELL_SECONDS", 0.0)
+    with pytest.raises(FileNotFoundError):  # nobody wrote where the run folder is
+        run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
+    first, *between, last = [line["features"] for line in told if line.get("features")]
+    assert first == {"done": 0, "of": last["of"], "seconds_left": None} and last["done"] == last["of"] > 0
+    assert last["seconds_left"] == 0 and all(line["run_folder"] is None for line in told if line.get("features"))
+    done = [line["done"] for line in between]
+    assert len(done) > 2 and done == sorted(done)
 
 
 @pytest.mark.parametrize("settings", [VECTORS, MAPS])
