@@ -50,7 +50,7 @@ from fedshift_app.run.folder import SKIPPED_FILE, Past, RunFolder
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
-from fedshift_core.env import COMMAND, STATUS_FILE
+from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from strategies.base import DomainStrategy
 from strategies.features.base import ServerFeature
@@ -92,6 +92,8 @@ def main(grid: Grid, context: Context) -> None:
             console.log.warning("%s", error)
         if not os.environ.get(STATUS_FILE):
             _tell_plainly(grid, status)
+        elif is_simulation_grid(grid) and status["state"] != FAILED:
+            print(ALL_WRITTEN, flush=True)  # what Flower and Ray still do is nothing to wait for
 
 
 def _tell_plainly(grid: Grid, status: dict[str, Any]) -> None:

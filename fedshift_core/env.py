@@ -2,6 +2,8 @@
 
 #: The file for the outcome of the run, which ``fedshift run`` reads.
 STATUS_FILE = "FEDSHIFT_STATUS_FILE"
+#: A line that a simulation's ServerApp prints, where STATUS_FILE is set, once all is written; nobody sees it.
+ALL_WRITTEN = "fedshift: all is written"
 #: The command that the user typed.
 COMMAND = "FEDSHIFT_COMMAND"
 #: The commit of the checkout that ``fedshift run`` belongs to, see ``fedshift_app.run.versions.commit``.

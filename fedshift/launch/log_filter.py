@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedshift_app.run.console import coloured
+from fedshift_core.env import ALL_WRITTEN
 
 #: Control sequences of terminals (ECMA-48): colours, the cursor, the title of the window.
 ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -20,19 +21,26 @@ MISLEADING = (
 
 
 def cleaned(line: str, *, colour: bool) -> str | None:
-    """Return a line as it is shown; None for a misleading one of Flower's.
+    """Return a line as it is shown; None for a misleading one of Flower's, and for the sign of the run's end.
 
     Args:
         line: With the end of the line, if it has one.
         colour: Keep control sequences.
     """
     bare = ANSI.sub("", line)
-    if _is_flowers(bare) and any(part in bare for part in MISLEADING):
+    if is_end(bare) or (_is_flowers(bare) and any(part in bare for part in MISLEADING)):
         return None
     return line if colour else bare
 
 
-def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO) -> int:
+def is_end(line: str) -> bool:
+    """Tell whether a line says that the ServerApp has written all it had to."""
+    return line.strip() == ALL_WRITTEN
+
+
+def call(
+    command: Sequence[str], folder: Path, env: Mapping[str, str], out: TextIO, err: TextIO, *, early: bool = False
+) -> int:
     """Run a program to its end, print its cleaned lines, and return its exit code.
 
     Args:
@@ -41,6 +49,7 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
         env: Its environment.
         out: Where its standard output goes.
         err: Where its standard error goes.
+        early: End it when the ServerApp has written all; the exit code is then 0.
     """
     process = subprocess.Popen(
         command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -52,7 +61,10 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
     with process.stdout, process.stderr:
         errors_thread.start()
         try:
-            _pass_on(process.stdout, out)
+            if _pass_on(process.stdout, out, early=early):
+                process.kill()
+                process.wait()
+                return 0
             return process.wait()
         except BaseException:  # as subprocess.run does
             process.kill()
@@ -62,13 +74,17 @@ def call(command: Sequence[str], folder: Path, env: Mapping[str, str], out: Text
             errors_thread.join()
 
 
-def _pass_on(lines: Iterable[str], to: TextIO) -> None:
+def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
+    """Pass lines on; return whether it was left ``early``, with the sign of the run's end."""
     colour = coloured(to)
     for line in lines:
+        if early and is_end(line):
+            return True
         shown = cleaned(line, colour=colour)
         if shown is not None:
             to.write(shown)
             to.flush()
+    return False
 
 
 def _is_flowers(bare: str) -> bool:

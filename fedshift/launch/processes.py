@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,7 @@ LOADING_SECONDS = 0.05
 MARK = "FEDSHIFT_PROCESS_GROUP"  # in the environment of every process of a group
 OWNER = "FEDSHIFT_PROCESS_OWNER"  # likewise: which process waits for them, as :func:`this_process`
 PORTS = "FEDSHIFT_PORTS"  # environment variable FIRST-LAST: the ports to choose from; unset: the system chooses
+BY_FORCE_LAST = ("terminate", "kill")
 ALL_DONE = b"."  # to a watchdog: the watched process has ended in order
 
 
@@ -99,7 +100,13 @@ class Watchdog:
 
 
 class Group:
-    """Processes that end together, with all their children, even if this process is killed."""
+    """Processes that end together, with all their children, even if this process is killed.
+
+    Attributes:
+        done: They have nothing left to do, and are killed without a signal before.
+    """
+
+    done = False
 
     def __init__(self, folder: Path, env: Mapping[str, str], remove: Path | None = None) -> None:
         """Processes run in ``folder`` with ``env`` and log to ``folder/NAME.log``.
@@ -152,12 +159,13 @@ class Group:
         return "\n".join(self.log(name).read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End all processes of the group and their children: by a signal, then by force.
+        """End all processes of the group and their children: by a signal, unless they are done, then by force.
 
         Flower and Ray put their processes into sessions of their own, so they are recognised by their
         environment, which they inherit.
         """
-        stop_marked(MARK, self._mark, also={started.pid for started in self._running.values()})
+        by = ("kill",) if self.done else BY_FORCE_LAST
+        stop_marked(MARK, self._mark, also={started.pid for started in self._running.values()}, by=by)
         for started in self._running.values():
             with contextlib.suppress(subprocess.TimeoutExpired):  # killed, so it waits for its disk only
                 started.wait(STOP_SECONDS)
@@ -165,7 +173,10 @@ class Group:
         self._watchdog.release()
 
 
-def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = None, also: Collection[int] = ()) -> int:
+def stop_marked(
+    variable: str, value: str, uncounted: tuple[str, str] | None = None, also: Collection[int] = (),
+    by: Sequence[str] = BY_FORCE_LAST,
+) -> int:  # fmt: skip
     """End all processes with this variable in their environment, and their children: by a signal, then by force.
 
     Args:
@@ -173,13 +184,14 @@ def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = N
         value: Its value there.
         uncounted: A variable and its value: processes with both are ended, too, and not counted.
         also: Ids of children of this process that are ended, too, whatever their environment shows.
+        by: Methods of ``psutil.Process``, one after the other.
 
     Returns:
         The number of processes.
     """
     members: set[psutil.Process] = set()
     left_out: set[psutil.Process] = set()
-    for number in ("terminate", "kill"):
+    for method in by:
         if uncounted is not None:  # first: a process that begins in between is counted rather than lost
             left_out |= _marked(*uncounted)
         members |= _marked(variable, value)
@@ -188,7 +200,7 @@ def stop_marked(variable: str, value: str, uncounted: tuple[str, str] | None = N
                 members |= _family(psutil.Process(child))
         for process in members:
             with contextlib.suppress(psutil.Error):
-                getattr(process, number)()
+                getattr(process, method)()
         psutil.wait_procs(members, timeout=STOP_SECONDS)
     return len(members - left_out)
 

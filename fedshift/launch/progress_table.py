@@ -194,10 +194,10 @@ class Screen:
             return bar(self._watched.features, left)
         return picture(self._watched.status, self._watched.rounds, self._console, left)
 
-    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
-        """Run a program to its end, with its lines above the table; return its exit code."""
+    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
+        """Run a program to its end, with its lines above the table; arguments and result as ``log_filter.call``."""
         if self._console is None:
-            return log_filter.call(command, folder, env, sys.stdout, sys.stderr)
+            return log_filter.call(command, folder, env, sys.stdout, sys.stderr, early=early)
         process = subprocess.Popen(
             command, cwd=folder, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace",
@@ -206,6 +206,10 @@ class Screen:
             assert process.stdout is not None
             colour = coloured(sys.stdout)
             for line in process.stdout:
+                if early and log_filter.is_end(log_filter.ANSI.sub("", line)):
+                    process.kill()
+                    process.wait()
+                    return 0
                 if (shown := log_filter.cleaned(line, colour=colour)) is not None:
                     print(shown.rstrip("\n"), flush=True)  # rich, in the place of standard output, moves it up
             return process.wait()

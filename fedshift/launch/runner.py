@@ -98,7 +98,8 @@ def run_simulation(
         each = settle()
         await_superlink(flower, link)
         connect(home, link)
-        return submit(flower, home, run_config, ["--federation-config", each.federation_config(nodes)], screen)
+        options = ["--federation-config", each.federation_config(nodes)]
+        return submit(flower, home, run_config, options, screen, alone=True)
 
 
 @dataclass(frozen=True)
@@ -202,9 +203,13 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
 
 
 def submit(
-    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None
-) -> Path:
+    flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
+    *, alone: bool = False,
+) -> Path:  # fmt: skip
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
+
+    With ``alone`` the group serves this run only: it is killed when all is written, without Ray's and Flower's farewell
+    of some seconds.
 
     Raises:
         FederationError: If the run failed.
@@ -217,11 +222,13 @@ def submit(
     screen = screen or Screen()
     screen.watch(home / "status.json")
     try:
-        returncode = screen.call([*command, *options], flower.folder, flower.env)
+        returncode = screen.call([*command, *options], flower.folder, flower.env, early=alone)
     except (KeyboardInterrupt, SystemExit):
         _print_interrupted(home / "status.json")
         raise
-    return _outcome(home / "status.json", returncode, flower)
+    folder = _outcome(home / "status.json", returncode, flower)
+    flower.done = alone
+    return folder
 
 
 def _print_interrupted(status_file: Path) -> None:
