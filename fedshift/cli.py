@@ -6,9 +6,10 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,6 +25,9 @@ from fedshift_core import __version__
 from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
+
+if TYPE_CHECKING:
+    from fedshift.launch.local_superlink import Begun
 
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {
@@ -96,8 +100,35 @@ def run(
         from fedshift.engine import forking
 
         forking.begin()  # it imports torch while this process does
+    with ExitStack() as stack:
+        new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
+        _run(flat, launch, _begin(flat, launch, stack) if new else None, stack, workers)
+
+
+def _begin(flat: dict[str, Any], launch: dict[str, Any], stack: ExitStack) -> "Begun":
+    """Start the SuperLink of a simulation, which imports Flower while this process imports torch.
+
+    Raises:
+        ConfigError: If the configuration of a new run is wrong.
+    """
+    from fedshift.launch import local_superlink
+    from fedshift_app.config import resolving
+    from fedshift_app.config.files import APP
+    from fedshift_app.run.versions import commit
+
+    if "resume" not in flat:
+        resolving.resolve(flat)
+    os.environ[COMMIT] = commit(APP)
+    os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
+    return stack.enter_context(local_superlink.for_simulation())
+
+
+def _run(
+    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None
+) -> None:
+    """Check a run against its data, run it, and write its report; without a SuperLink in this process."""
     from fedshift.data.checking import check_data
-    from fedshift.launch import advice, progress_table, runner
+    from fedshift.launch import advice, progress_table, runner, worker_count
     from fedshift_app.run import resuming, status
     from fedshift_app.run.versions import commit
 
@@ -118,12 +149,11 @@ def run(
         return runner.resources(config, nodes, *limits)
 
     with progress_table.screen() as screen:
-        if inline:
+        if launch.get("engine", "simulation") == "inline":
             check_data(config, nodes)
             folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen)
         else:
-            os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
-            folder = runner.run_simulation(flat, nodes, settled, screen)
+            folder = runner.run_simulation(begun or _begin(flat, launch, stack), flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")

@@ -1,6 +1,7 @@
 """Checks paths that a person names on the command line or in a configuration."""
 
 import os
+import sys
 from pathlib import Path
 
 from fedshift_core.errors import ConfigError
@@ -67,3 +68,8 @@ def typed_path(given: str | os.PathLike[str]) -> Path:
     """
     user_path(given)
     return Path(given).expanduser()
+
+
+def path_with_flower() -> str:
+    """Return PATH with the commands of this environment first, where Flower looks for its own."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

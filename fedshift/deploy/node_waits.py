@@ -16,7 +16,7 @@ from typing import Any
 from fedshift.deploy.keeper import Keeper
 from fedshift_app.flower import polling
 from fedshift_app.flower.backoff import Backoff, OtherPopen, OtherSleep
-from fedshift_app.flower.internals import path_with_flower
+from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
 

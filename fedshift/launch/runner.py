@@ -5,29 +5,28 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedshift.engine import inline
 from fedshift.engine.workers import WorkersGrid
-from fedshift.launch import processes, superlink
-from fedshift.launch.credentials import Credentials
+from fedshift.launch import processes
+from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink
+from fedshift.launch.local_superlink import SuperLink as SuperLink
+from fedshift.launch.local_superlink import connect as connect
+from fedshift.launch.local_superlink import empty_folder as empty_folder
+from fedshift.launch.local_superlink import environment as environment
+from fedshift.launch.local_superlink import start_superlink as start_superlink
+from fedshift.launch.local_superlink import temporary_folder as temporary_folder
 from fedshift.launch.progress_table import Screen
 from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower.internals import make_context, path_with_flower
+from fedshift_app.flower.internals import make_context
 from fedshift_app.run import flwr_run, status
-from fedshift_core.env import STATUS_FILE, TELEMETRY
+from fedshift_core.env import STATUS_FILE
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
-
-CONNECTION = "fedshift"
-#: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
-TASK_POLL_SECONDS = "0.5"
-LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
 
 
 @dataclass(frozen=True)
@@ -75,11 +74,12 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
 
 
 def run_simulation(
-    run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
+    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
 ) -> Path:
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
+        begun: The run's SuperLink, which is starting.
         run_config: The app's configuration.
         nodes: The number of simulated nodes.
         settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
@@ -91,69 +91,11 @@ def run_simulation(
     Raises:
         FederationError: If the run failed.
     """
-    with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
-        # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
-        link = SuperLink(processes.free_port())
-        begin_superlink(flower, link, "--simulation", "--isolation", "subprocess")
-        each = settle()
-        await_superlink(flower, link)
-        connect(home, link)
-        options = ["--federation-config", each.federation_config(nodes)]
-        return submit(flower, home, run_config, options, screen, alone=True)
-
-
-@dataclass(frozen=True)
-class SuperLink:
-    """A SuperLink on this machine's loopback.
-
-    Attributes:
-        port: Where it listens, with all its APIs.
-        credentials: TLS, and only SuperNodes with a registered key; None for neither.
-    """
-
-    port: int
-    credentials: Credentials | None = None
-
-    @property
-    def address(self) -> str:
-        """Return ``HOST:PORT``, as SuperNodes and ``flwr`` take it."""
-        return f"127.0.0.1:{self.port}"
-
-
-def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
-    """Start a SuperLink and wait until it answers."""
-    begin_superlink(flower, link, *options)
-    await_superlink(flower, link)
-
-
-def begin_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
-    """Start a SuperLink."""
-    address = ["--host", "127.0.0.1", "--port", str(link.port)]
-    if link.credentials is None:
-        # No other user of this machine may submit a run to it.
-        guarded = [sys.executable, "-m", "fedshift.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
-    else:
-        guarded = [sys.executable, "-m", "fedshift.launch.superlink", *link.credentials.superlink_options()]
-    flower.start("superlink", [*guarded, *options, *address])
-
-
-def await_superlink(flower: processes.Group, link: SuperLink) -> None:
-    """Wait until a SuperLink answers."""
-    if link.credentials is None:
-        flower.wait_for_http("superlink", f"http://{link.address}/health")
-    else:
-        flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
-
-
-def connect(home: Path, link: SuperLink) -> None:
-    """Write the SuperLink's address and CA certificate into the ``flwr`` command's configuration."""
-    if link.credentials is None:
-        trust = "insecure = true"
-    else:  # a JSON string is a TOML string
-        trust = f"root-certificates = {json.dumps(str(link.credentials.ca_certificate))}"
-    (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n'
-    )
+    each = settle()
+    await_superlink(begun.flower, begun.link)
+    connect(begun.home, begun.link)
+    options = ["--federation-config", each.federation_config(nodes)]
+    return submit(begun.flower, begun.home, run_config, options, screen, alone=True)
 
 
 def register(flower: processes.Group, public_key: Path) -> None:
@@ -277,39 +219,3 @@ def _outcome(status_file: Path, returncode: int, flower: processes.Group) -> Pat
 def _kind(refused: bool) -> type[FedShiftError]:
     """Return the error class of a failed run: a sweep must know what would fail again."""
     return ConfigError if refused else FederationError
-
-
-@contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield a temporary folder for a run.
-
-    Raises:
-        ConfigError: If there is no place for one, as on a full disk.
-    """
-    try:
-        folder = tempfile.TemporaryDirectory(prefix="fedshift-")
-    except OSError as error:
-        raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
-    with folder as name:
-        yield Path(name)
-
-
-def empty_folder(home: Path) -> Path:
-    """Make an empty working folder for Flower's processes: Python would import modules from it first."""
-    folder = home / "empty"
-    folder.mkdir()
-    return folder
-
-
-def environment(home: Path) -> dict[str, str]:
-    """Return the environment of Flower's processes: own home, no installation at run time, and no reports unasked."""
-    own = {
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
-        **({"RAY_TMPDIR": str(home)} if len(str(home)) <= LONGEST_HOME else {}),
-        STATUS_FILE: str(home / "status.json"),
-        "PATH": path_with_flower(),
-    }
-    return {superlink.TASK_POLL: TASK_POLL_SECONDS, TELEMETRY: "0", **os.environ, **own}

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedshift_core.errors import FedShiftError
+from fedshift_core.paths import path_with_flower
 from fedshift_core.wire.names import RAISED
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import RecordError
@@ -177,11 +178,6 @@ def guard_superlink(guard: Callable[..., Any]) -> None:
         raise FedShiftError(
             "this version of Flower accepts no middleware: its Control API would be open to the network"
         )
-
-
-def path_with_flower() -> str:
-    """Return PATH with the commands of this environment first, where Flower looks for its own."""
-    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 
 def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from fedshift.launch import processes, runner, superlink
 from fedshift_app.flower import internals
+from fedshift_core import paths
 from fedshift_core.env import COMMAND, TELEMETRY
 from fedshift_core.errors import ConfigError, FedShiftError
 
@@ -120,7 +121,7 @@ def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch:
 
 def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    path = internals.path_with_flower()
+    path = paths.path_with_flower()
     assert shutil.which("flower-superexec", path=path) and path.endswith("/nowhere")
 
 

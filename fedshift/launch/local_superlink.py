@@ -1,0 +1,136 @@
+"""The SuperLink of one run, on loopback. It imports neither Flower nor torch, so it starts before them."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedshift.launch import processes, superlink
+from fedshift.launch.credentials import Credentials
+from fedshift_core.env import STATUS_FILE, TELEMETRY
+from fedshift_core.errors import ConfigError
+from fedshift_core.paths import path_with_flower
+
+CONNECTION = "fedshift"
+#: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
+TASK_POLL_SECONDS = "0.5"
+LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """A SuperLink on this machine's loopback.
+
+    Attributes:
+        port: Where it listens, with all its APIs.
+        credentials: TLS, and only SuperNodes with a registered key; None for neither.
+    """
+
+    port: int
+    credentials: Credentials | None = None
+
+    @property
+    def address(self) -> str:
+        """Return ``HOST:PORT``, as SuperNodes and ``flwr`` take it."""
+        return f"127.0.0.1:{self.port}"
+
+
+def start_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink and wait until it answers."""
+    begin_superlink(flower, link, *options)
+    await_superlink(flower, link)
+
+
+def begin_superlink(flower: processes.Group, link: SuperLink, *options: str) -> None:
+    """Start a SuperLink."""
+    address = ["--host", "127.0.0.1", "--port", str(link.port)]
+    if link.credentials is None:
+        # No other user of this machine may submit a run to it.
+        guarded = [sys.executable, "-m", "fedshift.launch.superlink", superlink.ONLY_OWNER, "--insecure"]
+    else:
+        guarded = [sys.executable, "-m", "fedshift.launch.superlink", *link.credentials.superlink_options()]
+    flower.start("superlink", [*guarded, *options, *address])
+
+
+def await_superlink(flower: processes.Group, link: SuperLink) -> None:
+    """Wait until a SuperLink answers."""
+    if link.credentials is None:
+        flower.wait_for_http("superlink", f"http://{link.address}/health")
+    else:
+        flower.wait_for_http("superlink", f"https://{link.address}/health", link.credentials.ca_certificate)
+
+
+def connect(home: Path, link: SuperLink) -> None:
+    """Write the SuperLink's address and CA certificate into the ``flwr`` command's configuration."""
+    if link.credentials is None:
+        trust = "insecure = true"
+    else:  # a JSON string is a TOML string
+        trust = f"root-certificates = {json.dumps(str(link.credentials.ca_certificate))}"
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n'
+    )
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Yield a temporary folder for a run.
+
+    Raises:
+        ConfigError: If there is no place for one, as on a full disk.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="fedshift-")
+    except OSError as error:
+        raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
+    with folder as name:
+        yield Path(name)
+
+
+def empty_folder(home: Path) -> Path:
+    """Make an empty working folder for Flower's processes: Python would import modules from it first."""
+    folder = home / "empty"
+    folder.mkdir()
+    return folder
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's processes: own home, no installation at run time, and no reports unasked."""
+    own = {
+        "FLWR_HOME": str(home),
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without it Ray warns of a change to come
+        **({"RAY_TMPDIR": str(home)} if len(str(home)) <= LONGEST_HOME else {}),
+        STATUS_FILE: str(home / "status.json"),
+        "PATH": path_with_flower(),
+    }
+    return {superlink.TASK_POLL: TASK_POLL_SECONDS, TELEMETRY: "0", **os.environ, **own}
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A SuperLink that is starting, for a simulation.
+
+    Attributes:
+        home: The temporary folder of its run.
+        flower: Its processes.
+        link: Where it will listen.
+    """
+
+    home: Path
+    flower: processes.Group
+    link: SuperLink
+
+
+@contextmanager
+def for_simulation() -> Iterator[Begun]:
+    """Start a SuperLink for one simulation, and end it with all its processes when the block is left."""
+    with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
+        # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
+        begun = Begun(home, flower, SuperLink(processes.free_port()))
+        begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
+        yield begun
