@@ -153,6 +153,15 @@ def _own(dataset: Dataset, domain: str, split: Split, source: Source) -> ImageFi
     return trees.find_plain(source.data_dir, domain, split, dataset.classes)
 
 
+def own_files(name: str, domain: str, split: Split, source: Source) -> ImageFiles | None:
+    """Return the images of a split in a real node's own folder before they are decoded; None if it has none.
+
+    Raises:
+        DataError: If the folder cannot be listed.
+    """
+    return _own(get(name), domain, split, source)
+
+
 def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -> None:
     """Refuse a file of a user's own images in two domains or splits, through a link or another spelling.
 

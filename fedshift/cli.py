@@ -20,6 +20,7 @@ from fedshift.compare import commands as compare_commands
 from fedshift.data import commands as data_commands
 from fedshift.deploy import commands as deploy_commands
 from fedshift.export import commands as export_commands
+from fedshift.site import commands as site_commands
 from fedshift_app.run import exit_codes
 from fedshift_core import __version__
 from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
@@ -63,6 +64,7 @@ app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, .
 app.add_typer(compare_commands.app)  # compare, claims
 app.add_typer(export_commands.app)  # save, save-node, predict
 app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials
+app.add_typer(site_commands.app)  # site
 
 
 @app.command()

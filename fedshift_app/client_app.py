@@ -21,12 +21,14 @@ from fedshift_app.node import (
     one_time_payload as node_payload,
 )
 from fedshift_app.node import (
-    precision as node_precision,
-)
-from fedshift_app.node import (
+    out_log,
+    received_model,
     requests,
     setup,
     state_store,
+)
+from fedshift_app.node import (
+    precision as node_precision,
 )
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
@@ -75,22 +77,28 @@ def _answer(kind: str, msg: Message, context: Context, work: Callable[[], Record
     try:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
     except FedShiftError as error:
-        return Message(Error(code=RAISED, reason=plain(str(error))), reply_to=msg)
+        reason = plain(str(error))
     except Exception as error:
         log.exception("this node failed")
-        return Message(Error(code=RAISED, reason=plain(f"{type(error).__name__}: {error}")), reply_to=msg)
+        reason = plain(f"{type(error).__name__}: {error}")
+    return Message(Error(code=RAISED, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
 
 
 def _as_asked(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> RecordDict:
     """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked.
 
-    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`).
+    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`). What
+    leaves a real node is logged there last (:mod:`fedshift_app.node.out_log`).
     """
     was_packed = has_packed(msg.content)
     if was_packed:
         msg.content = unpacked(msg.content)
     requests.admit(kind, msg, context)
-    return packed(work()) if was_packed else work()
+    reply = work()
+    received_model.keep(kind, msg, context)
+    content = packed(reply) if was_packed else reply
+    out_log.record(kind, msg, context, reply)  # nothing comes after it: what is logged leaves, what is not stays
+    return content
 
 
 def _train(msg: Message, context: Context) -> RecordDict:

@@ -16,3 +16,5 @@ LIVE = "FEDSHIFT_LIVE"
 SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
 #: CPU threads of a simulated node, set by ``fedshift run cpus-per-client=N``; by default one, whatever Ray gives.
 THREADS = "FEDSHIFT_THREADS"
+#: 1 in the environment of a SuperNode whose owner wants the last received weights kept (``supernode --keep-model``).
+KEEP_MODEL = "FEDSHIFT_KEEP_MODEL"

@@ -18,6 +18,7 @@ from fedshift.engine import inline
 from fedshift.launch import processes, runner, worker_count
 from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
 from fedshift_app.node import precision as node_precision
+from fedshift_app.node import state_folder
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
@@ -64,6 +65,14 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ[cache.CACHE_DIR]
     else:
         os.environ[cache.CACHE_DIR] = before
+
+
+@pytest.fixture(autouse=True, scope="session")
+def node_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what real nodes of tests remember and log apart from those of the person who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(state_folder.STATE_DIR, str(tmp_path_factory.mktemp("state") / "nodes"))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -63,3 +63,10 @@ def cached(incomplete: str) -> list[str]:
     from fedshift.data import inventory
 
     return begun_with(inventory.names(), incomplete)
+
+
+def nodes(incomplete: str) -> list[str]:
+    """Complete the name of a real node of this machine."""
+    from fedshift.site import nodes as here
+
+    return begun_with(here.names(), incomplete)

@@ -86,6 +86,9 @@ def supernode(
     cold: Annotated[
         bool, typer.Option("--cold", help="A new process for each message: slower, but uses less memory.")
     ] = False,
+    keep_model: Annotated[
+        bool, typer.Option("--keep-model", help="Keep the last weights received, for `fedshift site report`.")
+    ] = False,
 ) -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
 
@@ -94,7 +97,7 @@ def supernode(
     """
     from fedshift.deploy import supernode as node
 
-    node.serve(context.args, warm=not cold)
+    node.serve(context.args, warm=not cold, keep_model=keep_model)
 
 
 @credentials_app.command("authority")

@@ -4,29 +4,55 @@
 ``fork_server.py``.
 """
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import click
 
 from fedshift.launch import processes
-from fedshift_core.env import COMMAND, TELEMETRY
+from fedshift_core.env import COMMAND, KEEP_MODEL, TELEMETRY
+from fedshift_core.errors import FedShiftError
 
 PORT = "--port"  # of `flower-supernode`
 COLD = "--cold"  # the first option of this module as a program
 
 
-def serve(options: list[str], *, warm: bool = True) -> None:
+def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) -> None:
     """Run ``flower-supernode`` with these options in this process until it is stopped.
 
     Args:
         options: Of ``flower-supernode``.
         warm: Fork the process of each message from one that has imported its libraries.
-    """
-    from fedshift.deploy import node_waits
+        keep_model: Keep the last weights that the node is sent, for its owner's report.
 
+    Raises:
+        ConfigError: If the owner has switched the node off.
+    """
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # this process was not started by the user's command
+    from fedshift.deploy import node_waits
+    from fedshift.site import nodes
+
+    nodes.note_start(node_config(options))
+    if keep_model:
+        os.environ[KEEP_MODEL] = "1"
     node_waits.run_supernode(with_port(options), warm=warm)
+
+
+def node_config(options: Sequence[str]) -> dict[str, Any]:
+    """Return what the options say of the node; empty where Flower will refuse them."""
+    from flwr.common.config import parse_config_args
+
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument("--node-config")
+    try:
+        given, _ = parser.parse_known_args(list(options))
+        return dict(parse_config_args([given.node_config] if given.node_config else None))
+    except (argparse.ArgumentError, click.ClickException, OSError, ValueError):
+        return {}
 
 
 def with_port(options: Sequence[str]) -> list[str]:
@@ -42,4 +68,7 @@ def with_port(options: Sequence[str]) -> list[str]:
 
 if __name__ == "__main__":
     given = sys.argv[1:]
-    serve(given[1:], warm=False) if given[:1] == [COLD] else serve(given)
+    try:
+        serve(given[1:], warm=False) if given[:1] == [COLD] else serve(given)
+    except FedShiftError as error:
+        sys.exit(f"error: {error}")

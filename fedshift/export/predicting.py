@@ -135,7 +135,7 @@ def predict(
         run = opening.program_of(model, file)
     parts: list[Floats] = []
     for group in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), prediction.broken):
-        parts.append(_probabilities(group, run, model))
+        parts.append(probabilities(_tensor(group), run, len(model.classes)))
         prediction.pictures += group.pictures
     if not split and (note := trained_on(model, given, prediction)):
         notes.append(note)
@@ -184,22 +184,35 @@ def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken
 
 def _tensor(batch: Batch) -> Tensor:
     """Return images (B, 3, size, size), float32, 0 to 1."""
-    return torch.from_numpy(np.stack(batch.pixels)).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+    return as_tensor(np.stack(batch.pixels))
 
 
-def _probabilities(batch: Batch, run: Callable[[Tensor], Tensor], model: SavedModel) -> Floats:
-    """Return probabilities (B, C) of a batch."""
-    x = _tensor(batch)
+def as_tensor(pixels: NDArray[np.uint8]) -> Tensor:
+    """Return images (B, size, size, 3) as a tensor (B, 3, size, size), float32, 0 to 1."""
+    return torch.from_numpy(pixels).permute(0, 3, 1, 2).float().div_(255.0).contiguous()
+
+
+def probabilities(x: Tensor, run: Callable[[Tensor], Tensor], classes: int) -> Floats:
+    """Return the probabilities (B, C) of images (B, 3, size, size), float32, 0 to 1.
+
+    Args:
+        x: The images.
+        run: Returns the scores (B, C) of images.
+        classes: C.
+
+    Raises:
+        ConfigError: If the scores are of another shape, or not finite.
+    """
     scores = run(x)
-    if scores.shape != (len(x), len(model.classes)):
+    if scores.shape != (len(x), classes):
         raise ConfigError(
             f"the model gives scores of shape {tuple(scores.shape)} for {len(x)} images; "
-            f"its {len(model.classes)} classes need ({len(x)}, {len(model.classes)})"
+            f"its {classes} classes need ({len(x)}, {classes})"
         )
     if not torch.isfinite(scores).all():
         raise ConfigError("the model gives scores that are not finite")
-    probabilities: Floats = scores.double().softmax(dim=1).numpy()
-    return probabilities
+    shares: Floats = scores.double().softmax(dim=1).numpy()
+    return shares
 
 
 # --- output ------------------------------------------------------------------------

@@ -70,9 +70,18 @@ def is_running(named: str) -> bool:
     """Tell whether the process that :func:`this_process` named is still running."""
     number, _, created = named.partition(" ")
     try:
-        return str(psutil.Process(int(number)).create_time()) == created
+        process = psutil.Process(int(number))
+        return str(process.create_time()) == created and not has_ended(process)
     except (psutil.Error, ValueError):
         return False
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Tell whether a process has ended, also where nobody has taken notice of it yet."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 class Watchdog:

@@ -3,9 +3,6 @@
 Selvaraju et al., "Grad-CAM", ICCV 2017.
 """
 
-import base64
-import io
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -18,9 +15,9 @@ from clients.fdse import Erased
 from clients.models.networks import SplitModel
 from clients.models.resnet import ResNetEncoder
 from datasets.base import ImageSet
+from fedshift.html import pictures
 from fedshift.report.analysis import Floats
 
-SHOWN_SIDE = 96  # pixels of an image on the page
 GAP = 4
 HEAT = np.array((220.0, 50.0, 32.0))  # colour of the highest values; the lowest values are darkened
 LEAST_LIGHT = 0.35
@@ -86,14 +83,12 @@ def scaled(maps: Tensor, size: tuple[int, ...]) -> Floats:
 
 def pair(image: NDArray[np.uint8], heat: Floats) -> str:
     """Return a PNG as a ``data:`` URI: an image (H, W, 3) and the image under its heat (H, W)."""
-    both = [shown(image), shown(under(image, heat))]
+    both = [pictures.scaled(image), pictures.scaled(under(image, heat))]
     width, height = both[0].size
     sheet = Image.new("RGBA", (2 * width + GAP, height), (0, 0, 0, 0))
     for i, part in enumerate(both):
         sheet.paste(part, (i * (width + GAP), 0))
-    data = io.BytesIO()
-    sheet.save(data, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(data.getvalue()).decode()}"
+    return pictures.uri(sheet)
 
 
 def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
@@ -103,10 +98,3 @@ def under(image: NDArray[np.uint8], heat: Floats) -> NDArray[np.uint8]:
     mixed = (1 - strength) * light * image + strength * HEAT
     pixels: NDArray[np.uint8] = np.clip(mixed.round(), 0, 255).astype(np.uint8)
     return pixels
-
-
-def shown(image: NDArray[np.uint8]) -> Image.Image:
-    """Return an image (H, W, 3) in its size on the page."""
-    scale = SHOWN_SIDE / max(image.shape[:2])
-    size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
-    return Image.fromarray(image).resize(size, Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS)

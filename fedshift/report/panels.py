@@ -21,6 +21,7 @@ from fedshift.html.drawing import (
     shown_rounds,
     titled,
 )  # fmt: skip
+from fedshift.html.pictures import scaled
 from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats
 from fedshift.report.features import Seen
@@ -160,7 +161,7 @@ def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) 
         cells = panels[row * columns + first :][: len(heads)]
         pictures = [example.image, *(grad_cam.under(example.image, heat) for heat in example.heats)]
         for axes, picture in zip(cells, pictures, strict=True):
-            axes.imshow(grad_cam.shown(picture), interpolation="nearest")
+            axes.imshow(scaled(picture), interpolation="nearest")
         right = example.predicted == example.true
         cells[0].set_xlabel("recognised" if right else f"as {short(classes[example.predicted])}", fontsize=8)
         for axes, peak in zip(cells[1:], example.peaks, strict=False):

@@ -11,7 +11,6 @@ file is named by its round and by how often the run had been resumed, and the se
 """
 
 import hashlib
-import os
 import re
 import shutil
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift_app.node.data import Place
+from fedshift_app.node.state_folder import STATE_DIR, node_folder, state_dir
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -26,8 +26,8 @@ from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from fedshift_core.wire.messages import RunHeader
 
-#: Environment variable: where real nodes keep what they remember.
-STATE_DIR = "FEDSHIFT_STATE"
+__all__ = ["STATE_DIR", "StateStore", "Version", "keep_last", "node_folder", "simulated", "state_dir", "store_for"]
+
 START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.one_time_payload``)
 #: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that
 #: names more is not heeded.
@@ -210,17 +210,8 @@ def keep_last(base: Path, resumed_after: tuple[int, ...], chosen: int = 0) -> No
                     path.unlink()
 
 
-def state_dir() -> Path:
-    """Return ``$FEDSHIFT_STATE``, or ``~/.local/state/fedshift``."""
-    named = os.environ.get(STATE_DIR, "")
-    return Path(named).expanduser() if named else Path.home() / ".local" / "state" / "fedshift"
-
-
 def _own_folder(where: Place, run_id: str) -> Path:
-    """Return the folder of a real node and run: by its number, or by its domain and folder where it was given none."""
-    images = hashlib.sha256(str(where.source.data_dir).encode()).hexdigest()[:12]
-    name = f"node-{where.partition_id}" if where.partition_id >= 0 else f"{where.domain}-{images}"
-    return state_dir() / name / f"run-{run_id}"
+    return node_folder(where.partition_id, where.domain, str(where.source.data_dir)) / f"run-{run_id}"
 
 
 def _remove_old(node: Path) -> None:

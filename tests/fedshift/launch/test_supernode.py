@@ -46,12 +46,12 @@ if any("fork_server.py" in word for word in sys.orig_argv):
 
 
 def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[str], bool]] = []
-    monkeypatch.setattr(supernode, "serve", lambda options, warm: seen.append((options, warm)))
+    seen: list[tuple[list[str], bool, bool]] = []
+    monkeypatch.setattr(supernode, "serve", lambda given, warm, keep_model: seen.append((given, warm, keep_model)))
     options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'domain="scan" partition-id=0']
-    for cold in (True, False):
-        assert CliRunner().invoke(cli.app, ["supernode", *["--cold"] * cold, *options]).exit_code == 0
-    assert seen == [(options, False), (options, True)]
+    for own in (["--cold"], [], ["--keep-model"]):
+        assert CliRunner().invoke(cli.app, ["supernode", *own, *options]).exit_code == 0
+    assert seen == [(options, False, False), (options, True, False), (options, True, True)]
 
 
 @pytest.mark.parametrize("given", [["--port", "9094"], ["--port=9094"], ["--por", "9094"]])

@@ -1,0 +1,1 @@
+"""What the owner of a real node looks at and decides, on the node's own machine."""

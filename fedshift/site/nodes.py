@@ -1,0 +1,119 @@
+"""The real nodes of this machine: their folders, and what `fedshift supernode` noted when it started one."""
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedshift.launch import processes
+from fedshift_app.node import chained_log, state_folder
+from fedshift_core import atomic_io, private_files
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_NAME, as_found, shown
+
+STARTED_FILE = "supernode.json"
+
+
+@dataclass(frozen=True)
+class SiteNode:
+    """A node of this machine.
+
+    Attributes:
+        folder: Where it keeps what it remembers.
+        config: What it was started with (``--node-config``); empty where `fedshift supernode` never started it.
+        process: Its SuperNode, as ``processes.this_process`` names it; empty likewise.
+        started: When, in UTC.
+    """
+
+    folder: Path
+    config: Mapping[str, Any] = field(default_factory=dict)
+    process: str = ""
+    started: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name by which commands take it."""
+        return self.folder.name
+
+    @property
+    def runs(self) -> bool:
+        """Whether its SuperNode runs."""
+        return bool(self.process) and processes.is_running(self.process)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its owner has switched it off."""
+        return chained_log.is_off(self.folder)
+
+
+def note_start(node_config: Mapping[str, Any]) -> None:
+    """Note that this process is the SuperNode of a node; nothing is noted of one without images of its own.
+
+    Raises:
+        ConfigError: If the owner has switched the node off.
+        DiskError: If it cannot be noted.
+    """
+    folder = state_folder.own_folder(node_config)
+    if folder is None:
+        return
+    if chained_log.is_off(folder):
+        raise ConfigError(
+            f"the owner of {shown(folder.name)} has switched it off", f"to take that back: {undo_command(folder.name)}"
+        )
+    content = {
+        "process": processes.this_process(), "started": chained_log.stamp(time.time()), "node_config": {**node_config},
+    }  # fmt: skip
+    with atomic_io.writing(folder):
+        private_files.make_folder(folder.parent)
+        private_files.make_folder(folder)
+    atomic_io.write_durably(folder / STARTED_FILE, json.dumps(content).encode(), private=True)
+
+
+def undo_command(name: str) -> str:
+    """Return the command that lets a node be started again."""
+    return f"fedshift site stop {shown(name, MOST_NAME)} --undo"
+
+
+def nodes() -> list[SiteNode]:
+    """Return the nodes of this machine, by name: all that have a folder of state."""
+    try:
+        folders = sorted(path for path in state_folder.state_dir().iterdir() if path.is_dir() and not path.is_symlink())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [_node(folder) for folder in folders]
+
+
+def names() -> list[str]:
+    """Return the names of the nodes of this machine."""
+    return [node.name for node in nodes()]
+
+
+def named(name: str) -> SiteNode:
+    """Return the node of a name; with an empty one the only node of this machine.
+
+    Raises:
+        ConfigError: If there is none, or there are several and none is named.
+    """
+    here = nodes()
+    where = f"{shown(state_folder.state_dir())} ($FEDSHIFT_STATE)"
+    if not here:
+        raise ConfigError(f"NODE: no node has worked on this machine: there is nothing in {where}")
+    known = shown(", ".join(node.name for node in here))
+    if name:
+        for node in here:
+            if node.name == name:
+                return node
+        raise ConfigError(f"NODE: {as_found(name)} is no node of this machine; there are {known}, in {where}")
+    if len(here) > 1:
+        raise ConfigError(f"NODE: several nodes are on this machine; name one of {known}")
+    return here[0]
+
+
+def _node(folder: Path) -> SiteNode:
+    try:
+        content = json.loads((folder / STARTED_FILE).read_text(encoding="utf-8"))
+        return SiteNode(folder, dict(content["node_config"]), str(content["process"]), str(content["started"]))
+    except (OSError, ValueError, KeyError, TypeError):  # never started by `fedshift supernode`
+        return SiteNode(folder)

@@ -1,0 +1,219 @@
+"""The file of the log of what leaves a node: lines in a hash chain, a head apart from them, a lock, a switch.
+
+``out.jsonl`` in the node's folder (:func:`fedshift_app.node.state_folder.own_folder`) has a JSON object on each line.
+Lines are appended and never changed. Each holds its number (``n``) and the SHA-256 of the line before (``before``);
+``out.head.json`` holds the number of lines and the hash of the last one, so that lines that are missing at the end are
+noticed, too (``fedshift.site.log`` verifies).
+
+The head is written after its lines: what lies behind it was cut off while it was written. The next process that writes
+marks it (a line of the kind ``interrupted``) and goes on. Processes of one node wait for one another.
+
+The chain shows accidents and clumsy changes. Who can write both files can make up others: a head that was noted
+elsewhere (``fedshift site log`` prints it) shows that, too.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from fedshift_core import atomic_io, private_files
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import plain
+
+log = logging.getLogger("fedshift")
+
+LOG_FILE, HEAD_FILE, LOCK_FILE = "out.jsonl", "out.head.json", ".out.lock"
+OFF_FILE = "off.json"  # the owner has switched the node off (``fedshift site stop``)
+NOTHING = "0" * 64  # the hash before the first line
+REPLY = "reply"  # the kind of the line that begins a reply
+INTERRUPTED = "interrupted"  # the kind of a line that marks what was cut off
+_TAIL = 1 << 16  # bytes in which the beginning of the last line is looked for
+
+
+class LogError(FedShiftError):
+    """The log cannot be written, or is not what its head says; the message is for the node's owner."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """What is kept apart from the log.
+
+    Attributes:
+        lines: Number of lines.
+        bytes: Their bytes, line ends included.
+        sha256: SHA-256 of the last line, without its end.
+    """
+
+    lines: int = 0
+    bytes: int = 0
+    sha256: str = NOTHING
+
+    @classmethod
+    def read(cls, folder: Path) -> "Head | None":
+        """Return the head of a node's log; None if there is none.
+
+        Raises:
+            LogError: If it cannot be read.
+        """
+        path = folder / HEAD_FILE
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls(int(content["lines"]), int(content["bytes"]), str(content["sha256"]))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise LogError(f"{path} cannot be read: {plain(str(error))}") from None
+
+    def write(self, folder: Path) -> None:
+        """Write it; a reader sees the old or the new one.
+
+        Raises:
+            DiskError: If it cannot be written.
+        """
+        data = json.dumps({"lines": self.lines, "bytes": self.bytes, "sha256": self.sha256}).encode() + b"\n"
+        atomic_io.write_durably(folder / HEAD_FILE, data, private=True)
+
+
+def digest(line: bytes) -> str:
+    """Return the hash of a line, without its end."""
+    return hashlib.sha256(line).hexdigest()
+
+
+def stamp(seconds: float) -> str:
+    """Return a time in UTC: ``2026-11-26T01:04:06.250Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make the folder of a node, wait for all other processes that hold its lock, and keep them waiting.
+
+    Raises:
+        OSError: If the folder or the lock's file cannot be made.
+    """
+    private_files.make_folder(folder.parent)
+    private_files.make_folder(folder)
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def append(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
+    """Append a line for each entry, all of one reply in one piece, wait for the disk, then write the head.
+
+    The caller holds the lock.
+
+    Raises:
+        LogError: If the log is not what its head says.
+        OSError: If it cannot be written.
+    """
+    head = _checked_head(folder)
+    private_files.make(folder / LOG_FILE)
+    with (folder / LOG_FILE).open("a+b") as file:  # whatever is read, what is written goes to the end
+        if file.seek(0, os.SEEK_END) > head.bytes:
+            head = _mark(file, head)
+        number, size, before = head.lines, head.bytes, head.sha256
+        pieces: list[bytes] = []
+        for entry in entries:
+            number += 1
+            line = json.dumps({"n": number, **entry, "before": before}).encode()
+            before, size = digest(line), size + len(line) + 1
+            pieces += [line, b"\n"]
+        file.write(b"".join(pieces))
+        file.flush()
+        os.fsync(file.fileno())
+    Head(number, size, before).write(folder)
+
+
+def _checked_head(folder: Path) -> Head:
+    """Return the head, after a look whether the log's last line is the one that it names; a new log gets its head.
+
+    Raises:
+        LogError: If lines are missing at the end, or the head is.
+    """
+    path = folder / LOG_FILE
+    head = Head.read(folder)
+    size = path.stat().st_size if path.exists() else 0
+    aside = f"see `fedshift site log`; to begin a new log, move {LOG_FILE} and {HEAD_FILE} elsewhere"
+    if head is None:
+        if size:
+            raise LogError(f"{path} has lines, but {HEAD_FILE} is missing: {aside}")
+        head = Head()
+        head.write(folder)  # before the first line: a log without a head is never our own doing
+        return head
+    if size < head.bytes:
+        raise LogError(f"{path} has {size} bytes, its head says {head.bytes}, so its end is missing: {aside}")
+    if head.lines and digest(_last_line(path, head.bytes)) != head.sha256:
+        raise LogError(f"{path}: line {head.lines} is not the one of which its head has the hash: {aside}")
+    return head
+
+
+def _last_line(path: Path, end: int) -> bytes:
+    """Return the line that ends at a byte of a file, without its end."""
+    with path.open("rb") as file:
+        tail, start = b"", end
+        while start > 0 and b"\n" not in tail[:-1]:
+            start = max(0, start - _TAIL)
+            file.seek(start)
+            tail = file.read(end - start)
+    return tail.removesuffix(b"\n").rpartition(b"\n")[2]
+
+
+def _mark(file: BinaryIO, head: Head) -> Head:
+    """Mark what lies behind the head: a process ended while it wrote it, and did not send it.
+
+    Returns:
+        The head after the mark; it is not written yet.
+    """
+    file.seek(head.bytes)
+    rest = file.read()
+    torn = not rest.endswith(b"\n")
+    lines = rest.removesuffix(b"\n").split(b"\n")
+    number = head.lines + len(lines) + 1
+    mark = {"n": number, "time": stamp(time.time()), "kind": INTERRUPTED, "lines": len(lines), "torn": torn}
+    line = json.dumps(mark | {"before": digest(lines[-1])}).encode()
+    log.warning("the log of what leaves this node ended in the middle of a reply, which was not sent: it is marked")
+    file.write((b"\n" if torn else b"") + line + b"\n")
+    return Head(number, head.bytes + len(rest) + torn + len(line) + 1, digest(line))
+
+
+# --- the switch -------------------------------------------------------------------------------------
+
+
+def is_off(folder: Path) -> bool:
+    """Tell whether the owner has switched a node off; ``folder`` is the node's."""
+    return (folder / OFF_FILE).exists()
+
+
+def switch_off(folder: Path) -> None:
+    """Let no reply be logged any more, so that none leaves; one that is logged already may be on its way.
+
+    Raises:
+        DiskError: If it cannot be written.
+    """
+    with atomic_io.writing(folder), locked(folder):  # no reply is between its look for the file and its lines
+        data = json.dumps({"time": stamp(time.time())}).encode()
+        atomic_io.write_durably(folder / OFF_FILE, data, private=True)
+
+
+def switch_on(folder: Path) -> bool:
+    """Take :func:`switch_off` back; return whether there was anything to take back.
+
+    Raises:
+        DiskError: If it cannot be removed.
+    """
+    with atomic_io.writing(folder / OFF_FILE):
+        was_off = is_off(folder)
+        (folder / OFF_FILE).unlink(missing_ok=True)
+    return was_off

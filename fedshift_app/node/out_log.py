@@ -1,0 +1,178 @@
+"""What leaves a real node, logged on the node's disk for its owner before it leaves.
+
+The log (:mod:`fedshift_app.node.chained_log`) gets a line for each reply, and a line for each array, number and text in
+it. A reply leaves only when they are on the disk: the log may hold one reply more than was sent, never one less. A
+refusal is a reply with one text. What cannot be logged does not leave; the server gets a fixed line instead
+(:data:`NOT_LOGGED`), the one text that may leave without a line.
+
+**The bytes behind a hash.** Of an array: its .npy file as it travels (``Array.data``), also where it is packed with
+others. Of a text: UTF-8. Of a number: 8 bytes, little-endian, a whole one as a signed integer, any other as IEEE 754;
+of a list one number after the other.
+"""
+
+import hashlib
+import logging
+import math
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, Context, Message, MessageType, RecordDict
+from numpy.typing import NDArray
+
+from fedshift_app.node import chained_log, setup, state_folder
+from fedshift_app.node.chained_log import REPLY, LogError
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import BLOCK, MOST_NAME, plain
+from fedshift_core.wire.names import CLASS_COUNTS, CONFIG, METRICS, NUM_EXAMPLES, NUM_TEST, RUN, RUN_ID, SERVER_ROUND
+from fedshift_core.wire.records import decode_array
+
+log = logging.getLogger("fedshift")
+
+REFUSAL = "error"  # the name of the text of a refusal
+NOT_LOGGED = "refused: this node cannot write its log of what leaves it, so nothing leaves it"
+SWITCHED_OFF = "refused: the owner of this node has switched it off"
+
+
+class OffError(FedShiftError):
+    """The owner has switched the node off."""
+
+
+def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None:
+    """Log a reply of a real node; nothing is logged in a simulation.
+
+    Args:
+        kind: The type of the message, as its handler knows it.
+        msg: The message, unpacked, which was held against the run's configuration.
+        context: The node's.
+        reply: The reply, before it is packed.
+
+    Raises:
+        FedShiftError: In one line, if it cannot be logged or the node is switched off: it must not leave.
+    """
+    folder = state_folder.own_folder(context.node_config)
+    if folder is None:
+        return
+    about, privacy = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN])).privacy
+    if kind == MessageType.TRAIN and privacy.name != "none":
+        _append(folder, about, [*items(reply)], _images(reply), epsilon=privacy.spent(1), delta=privacy.delta)
+    else:
+        _append(folder, about, [*items(reply)], _images(reply))
+
+
+def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
+    """Return the text with which a message is refused; a real node has logged it.
+
+    Where it cannot be logged, or the node is switched off, it is a fixed line, which tells nothing.
+    """
+    folder = state_folder.own_folder(context.node_config)
+    if folder is None:
+        return reason
+    about = _about(kind, msg)
+    try:
+        try:
+            _append(folder, about, [_text(REFUSAL, reason)], 0)
+        except OffError as off:
+            reason = str(off)
+            _append(folder, about, [_text(REFUSAL, reason)], 0, also_off=True)
+    except FedShiftError:
+        return NOT_LOGGED
+    return reason
+
+
+def _append(
+    folder: Path, about: Mapping[str, Any], entries: Sequence[dict[str, Any]], images: int, *, also_off: bool = False,
+    **spent: float,
+) -> None:  # fmt: skip
+    """Append the lines of a reply.
+
+    Args:
+        folder: The node's.
+        about: What all its lines say.
+        entries: Of each array, number and text.
+        images: The images behind it.
+        also_off: Log it although the node is switched off.
+        spent: The privacy that the reply spends.
+
+    Raises:
+        OffError: If the node is switched off.
+        FedShiftError: With a line for the server; the reason is in the node's own log.
+    """
+    whole = {"kind": REPLY, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
+    lines = [{**about, **whole, "images": images, **spent}, *({**about, **one, "images": images} for one in entries)]
+    try:
+        with chained_log.locked(folder):
+            if chained_log.is_off(folder) and not also_off:
+                raise OffError(SWITCHED_OFF)
+            chained_log.append(folder, lines)
+    except (OSError, LogError) as error:
+        log.error("nothing leaves this node: %s", plain(str(error)))
+        raise FedShiftError(NOT_LOGGED) from None
+
+
+def _about(kind: str, msg: Message) -> dict[str, Any]:
+    """Return what all lines of a reply say: when, of which run and round, to which message. The server's words."""
+    config: Mapping[str, Any] = msg.content.config_records.get(CONFIG, {}) if msg.has_content() else {}
+    number, run = config.get(SERVER_ROUND, 0), config.get(RUN_ID, "")  # the first message of a run has none yet
+    return {
+        "time": chained_log.stamp(time.time()),
+        "run": plain(run, MOST_NAME) if isinstance(run, str) and run else "",
+        "flower_run": str(msg.metadata.run_id),
+        "round": number if isinstance(number, int) else 0,
+        "message": kind,
+        "to": plain(msg.metadata.message_id, MOST_NAME),
+    }
+
+
+def _images(reply: RecordDict) -> int:
+    """Return how many of the node's images a reply was computed from, by its own count."""
+    numbers: Mapping[str, Any] = reply.metric_records.get(METRICS, {})
+    if NUM_EXAMPLES in numbers:
+        return int(numbers[NUM_EXAMPLES])
+    return int(sum(numbers.get(CLASS_COUNTS, ()))) + int(numbers.get(NUM_TEST, 0))
+
+
+# --- what a reply holds -----------------------------------------------------------------------------
+
+
+def items(reply: RecordDict) -> Iterator[dict[str, Any]]:
+    """Yield what the log says of each array, number and text: ``RECORD/NAME``, shape, norm, bytes, hash."""
+    for record_name, content in reply.items():
+        for name, value in content.items():
+            yield _item(f"{record_name}/{name}", value)
+
+
+def _item(name: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, Array):
+        return _line("array", name, value.data, value.shape, _norm(decode_array(name, value))) | {"dtype": value.dtype}
+    if isinstance(value, str):
+        return _text(name, value)
+    several = value if isinstance(value, list) else [value]
+    shape = (len(several),) if isinstance(value, list) else ()
+    if any(isinstance(one, str | bytes) for one in several):
+        return _line("text", name, b"".join(one.encode() if isinstance(one, str) else one for one in several), shape)
+    data = b"".join(struct.pack("<q" if isinstance(one, int) else "<d", one) for one in several)
+    return _line("number", name, data, shape, math.hypot(*several))
+
+
+def _text(name: str, value: str) -> dict[str, Any]:
+    return _line("text", name, value.encode(), (len(value),))
+
+
+def _line(kind: str, name: str, data: bytes, shape: Sequence[int], norm: float | None = None) -> dict[str, Any]:
+    """Return what is logged of some bytes; the norm is None where there is none, or it is no finite number."""
+    finite = norm is not None and math.isfinite(norm)
+    return {
+        "kind": kind, "name": name, "shape": list(shape), "norm": norm if finite else None, "bytes": len(data),
+        "sha256": hashlib.sha256(data).hexdigest(),
+    }  # fmt: skip
+
+
+def _norm(array: NDArray[Any]) -> float:
+    """Return the L2 norm of an array, in float64, block by block."""
+    flat = array.reshape(-1)
+    blocks = (np.abs(flat[start : start + BLOCK]) for start in range(0, len(flat), BLOCK))
+    return math.sqrt(math.fsum(float(np.square(block, dtype=np.float64).sum()) for block in blocks))

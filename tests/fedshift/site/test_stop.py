@@ -1,0 +1,159 @@
+"""``fedshift site stop``: nothing leaves, the SuperNode ends and stays away, and what is deleted is the node's."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from typer.testing import CliRunner, Result
+
+from datasets.io import cache, files
+from fedshift import cli
+from fedshift.deploy import node_waits, supernode
+from fedshift.launch import processes
+from fedshift.site import nodes, stop
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import make_context
+from fedshift_app.node import chained_log, received_model, setup, state_folder
+from fedshift_app.node import data as node_data
+from fedshift_core.errors import ConfigError
+
+#: A SuperNode in the role of Flower's: with a child of its own, and deaf to SIGTERM where it is told so.
+STAND_IN = """
+import signal, subprocess, sys, time
+if "deaf" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    return tmp_path / "state"
+
+
+def call(*words: str) -> Result:
+    return CliRunner().invoke(cli.app, ["site", "stop", *words])
+
+
+def start(monkeypatch: pytest.MonkeyPatch, *words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        child = int(process.stdout.readline())
+        named = f"{process.pid} {psutil.Process(process.pid).create_time()}"
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "this_process", lambda: named)
+            nodes.note_start({"domain": "scan", "data-dir": "/data", "partition-id": 0})
+        yield process, child
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("words", [(), ("deaf",)])
+def test_a_supernode_ends_with_all_that_it_started(words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "GRACE_SECONDS", 0.3 if words else 10.0)
+    for process, child in start(monkeypatch, *words):
+        assert nodes.named("").runs
+        result = call()
+        assert result.exit_code == 0, result.output
+        assert f"its SuperNode (process {process.pid}) has ended, and what it worked on is dropped" in result.stdout
+        assert "to take it back: fedshift site stop node-0 --undo" in result.stdout
+        assert not nodes.named("").runs
+        assert not psutil.pid_exists(child) or processes.has_ended(psutil.Process(child))
+        assert chained_log.is_off(state_folder.state_dir() / "node-0")
+
+
+def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: started.append(options))
+    options = ["--insecure", "--node-config", 'domain="scan" data-dir="/data/scan" partition-id=3']
+    supernode.serve(options)
+    (node,) = nodes.nodes()
+    assert (node.name, node.config["data-dir"], node.runs) == ("node-3", "/data/scan", True)
+    # a SuperNode that runs is this very process: only the switch is tried here
+    chained_log.switch_off(node.folder)
+    with pytest.raises(ConfigError, match="has switched it off") as refused:
+        supernode.serve(options)
+    assert "fedshift site stop node-3 --undo" in str(refused.value)
+    assert len(started) == 1
+    assert "node-3 may be started again" in call("--undo").stdout
+    assert "node-3 was not switched off" in call("--undo").stdout
+    supernode.serve(options)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [
+        (["--node-config", 'domain="a b" partition-id=1'], {"domain": "a b", "partition-id": 1}),
+        (["--insecure", "--node-config=domain='x' threads=2"], {"domain": "x", "threads": 2}),
+        (["--node-conf", "partition-id=1"], {"partition-id": 1}),
+        (["--insecure"], {}),
+        (["--node-config", 'domain="open'], {}),  # Flower refuses it itself
+        (["--node-config", "nowhere.toml"], {}),
+    ],
+)
+def test_the_node_is_known_from_its_options(options: list[str], config: dict[str, object]) -> None:
+    assert supernode.node_config(options) == config
+
+
+def test_a_node_of_plain_flower_is_switched_off_too(state: Path) -> None:
+    (state / "node-0").mkdir(parents=True)
+    result = call()
+    assert "no SuperNode that `fedshift supernode` started for it runs" in result.stdout
+    assert chained_log.is_off(state / "node-0")
+
+
+def images(folder: Path, domain: str) -> None:
+    """Write a node's own images, and let them be decoded into the cache."""
+    rng = np.random.default_rng(0)
+    config = resolve({"dataset": "handwritten", "set": "dataset.domains=[scan,sketch]"})
+    classes = config.dataset.known().classes
+    for split, number in (("train", 40), ("test", 20)):
+        x = rng.integers(0, 255, (number, 16, 16, 3), dtype=np.uint8)
+        files.write_npz(folder / f"{domain}_{split}.npz", node_data.ImageSet(x, np.arange(number) % 10), classes)
+    given = {"domain": domain, "data-dir": str(folder), "partition-id": 0 if domain == "scan" else 1}
+    nodes.note_start(given)
+    node_data.own_images(config, setup.place(config, make_context(0, given, {}), setup.DEPLOYMENT))
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
+    others: bool, state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images(tmp_path / "data", "scan")
+    if others:
+        images(tmp_path / "data", "sketch")  # in the same folder
+    folder = state / "node-0"
+    with chained_log.locked(folder):
+        chained_log.append(folder, [{"kind": "number", "bytes": 8}])
+    (folder / "run-1").mkdir()
+    (folder / "run-1" / "round-00001-0-0123456789abcdef.safetensors").write_bytes(b"private")
+    for name in (received_model.FILE, "report.html", "report.json"):
+        (folder / name).write_bytes(b"private")
+    monkeypatch.setattr(processes, "is_running", lambda named: False)
+    before = {path.name for path in cache.cache_dir().glob("[!.]*")}
+    result = call("node-0", "--forget")
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in folder.iterdir()} == set(stop.LOGS)
+    left = {path.name for path in cache.cache_dir().glob("[!.]*")}
+    assert {name for name in before if "-scan-" in name} and not {name for name in left if "-scan-" in name}
+    assert bool({name for name in left if "-sketch-" in name}) == others
+    assert (tmp_path / "data" / "scan_train.npz").is_file()
+    assert "deleted: " in result.stdout and "stays: the log of what left it" in result.stdout
+    assert f"stays: its images: {tmp_path / 'data'}" in result.stdout
+
+
+def test_a_node_that_runs_is_not_forgotten(state: Path) -> None:
+    nodes.note_start({"domain": "scan", "data-dir": "/data", "partition-id": 0})
+    with pytest.raises(ConfigError, match="stop it first"):
+        stop.forget(nodes.named(""))

@@ -1,0 +1,228 @@
+"""The log's file: a chain that shows each kind of tampering, writers that wait for one another, one that dies."""
+
+import json
+import multiprocessing
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import refusal_of
+
+from fedshift.site import log
+from fedshift_app.node import chained_log
+from fedshift_app.node.chained_log import HEAD_FILE, LOG_FILE, Head, LogError
+
+REPLY = {
+    "kind": "reply",
+    "time": "2026-11-26T01:00:00.000Z",
+    "run": "a" * 32,
+    "flower_run": "1",
+    "message": "train",
+    "images": 5,
+}
+
+
+def reply(number: int, items: int = 2) -> list[dict[str, Any]]:
+    """Return the lines of one reply."""
+    whole = {**REPLY, "round": number, "items": items, "bytes": 8 * items}
+    return [whole, *({"kind": "number", "name": f"metrics/{i}", "bytes": 8} for i in range(items))]
+
+
+def write(folder: Path, entries: list[dict[str, Any]]) -> None:
+    with chained_log.locked(folder):
+        chained_log.append(folder, entries)
+
+
+def written(folder: Path, replies: int = 4) -> list[bytes]:
+    """Write some replies; return the lines."""
+    for number in range(1, replies + 1):
+        write(folder, reply(number))
+    return (folder / LOG_FILE).read_bytes().splitlines()
+
+
+def rewrite(folder: Path, lines: list[bytes]) -> None:
+    (folder / LOG_FILE).write_bytes(b"".join(line + b"\n" for line in lines))
+
+
+def rounds(folder: Path) -> list[int]:
+    return [sent.round for sent in log.read(folder).sent]
+
+
+def test_lines_are_numbered_and_chained_and_only_their_owner_reads_them(tmp_path: Path) -> None:
+    folder = tmp_path / "state" / "node-0"
+    lines = written(folder)
+    before = chained_log.NOTHING
+    for number, line in enumerate(lines, 1):
+        entry = json.loads(line)
+        assert (entry["n"], entry["before"]) == (number, before)
+        before = chained_log.digest(line)
+    assert Head.read(folder) == Head(12, sum(len(line) + 1 for line in lines), before)
+    checked = log.read(folder)
+    assert (checked.problems, checked.lines, checked.interrupted) == ([], 12, 0)
+    assert [(sent.round, sent.items, sent.bytes) for sent in checked.sent] == [(n, 2, 16) for n in (1, 2, 3, 4)]
+    for path in folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+KINDS = ("change", "remove", "swap", "repeat", "cut", "bytes", "head", "no-head", "no-log")
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_whatever_is_changed_removed_swapped_added_or_cut_off_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("log") / "node"
+    lines = written(folder, data.draw(st.integers(1, 4)))
+    other = list(lines)
+    kind = data.draw(
+        st.sampled_from(["change", "remove", "swap", "repeat", "cut", "bytes", "head", "no-head", "no-log"])
+    )
+    place = data.draw(st.integers(0, len(lines) - 1))
+    match kind:
+        case "change":
+            entry = json.loads(other[place])
+            entry["bytes"] = entry["bytes"] + data.draw(st.integers(1, 9))
+            other[place] = json.dumps(entry).encode()
+        case "remove":
+            del other[place]
+        case "swap":
+            second = data.draw(st.integers(0, len(lines) - 1).filter(lambda i: i != place))
+            other[place], other[second] = other[second], other[place]
+        case "repeat":
+            other.insert(place, other[place])
+        case "cut":
+            other = other[:place]
+        case "head":
+            head = Head.read(folder)
+            assert head is not None
+            Head(head.lines, head.bytes, chained_log.digest(b"other")).write(folder)
+        case "no-head":
+            (folder / HEAD_FILE).unlink()
+    if kind == "bytes":  # the end of the file, within a line
+        (folder / LOG_FILE).write_bytes((folder / LOG_FILE).read_bytes()[: -data.draw(st.integers(1, 50))])
+    elif kind == "no-log":
+        (folder / LOG_FILE).unlink()
+    else:
+        rewrite(folder, other)
+    assert log.read(folder).problems, kind
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_a_bit_that_flips_anywhere_is_noticed(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("log") / "node"
+    written(folder, 2)
+    content = bytearray((folder / LOG_FILE).read_bytes())
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (folder / LOG_FILE).write_bytes(content)
+    assert log.read(folder).problems
+
+
+def test_nothing_is_appended_to_a_log_that_is_not_what_its_head_says(tmp_path: Path) -> None:
+    """It would hide what is missing."""
+    lines = written(tmp_path / "cut")
+    rewrite(tmp_path / "cut", lines[:-1])
+    written(tmp_path / "changed")
+    rewrite(tmp_path / "changed", [*lines[:-1], lines[-1].replace(b'"metrics/1"', b'"metrics/2"')])
+    written(tmp_path / "headless")
+    (tmp_path / "headless" / HEAD_FILE).unlink()
+    for name, why in (("cut", "its end is missing"), ("changed", "line 12 is not the one"), ("headless", "is missing")):
+        before = (tmp_path / name / LOG_FILE).read_bytes()
+        assert why in refusal_of(LogError, write, tmp_path / name, reply(5))
+        assert (tmp_path / name / LOG_FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("torn", [0, 1, 30])
+@pytest.mark.parametrize("whole", [0, 1, 2, 3])
+def test_what_a_dying_process_leaves_is_marked_and_did_not_leave(tmp_path: Path, torn: int, whole: int) -> None:
+    """It may die after any byte: the head is written last."""
+    written(tmp_path, 2)
+    head = (tmp_path / HEAD_FILE).read_bytes()
+    write(tmp_path, reply(3))
+    lines = (tmp_path / LOG_FILE).read_bytes().splitlines(keepends=True)
+    rest = b"".join(lines[6 : 6 + whole]) + (lines[6 + whole][:torn] if whole < 3 else b"")
+    (tmp_path / LOG_FILE).write_bytes(b"".join(lines[:6]) + rest)
+    (tmp_path / HEAD_FILE).write_bytes(head)
+
+    found = log.read(tmp_path)
+    assert found.problems == []
+    assert found.interrupted == bool(rest)
+    assert rounds(tmp_path) == [1, 2]
+    write(tmp_path, reply(4))
+    write(tmp_path, reply(5))
+    found = log.read(tmp_path)
+    assert found.problems == []
+    assert found.interrupted == bool(rest)
+    assert rounds(tmp_path) == [1, 2, 4, 5]
+    assert (tmp_path / LOG_FILE).read_bytes().startswith(b"".join(lines[:6]) + rest)  # nothing was taken away
+
+
+def test_a_process_may_die_again_while_it_marks_what_another_left(tmp_path: Path) -> None:
+    written(tmp_path, 1)
+    head = (tmp_path / HEAD_FILE).read_bytes()
+    for cut in (40, 25, 3):  # each one dies within its mark, or within its reply
+        with (tmp_path / LOG_FILE).open("ab") as file:
+            file.write(b'{"n": 4, "time": "2026-11-26T01:00:00.000Z", "kind": "reply"'[:cut])
+        write(tmp_path, reply(9))
+        (tmp_path / HEAD_FILE).write_bytes(head)
+        with (tmp_path / LOG_FILE).open("r+b") as file:
+            file.truncate((tmp_path / LOG_FILE).stat().st_size - cut)
+    write(tmp_path, reply(2))
+    assert log.read(tmp_path).problems == []
+    assert rounds(tmp_path) == [1, 2]
+
+
+def test_a_process_may_die_before_the_first_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def die(self: Head, folder: Path) -> None:
+        if self.lines:
+            raise KeyboardInterrupt
+        ordinary(self, folder)
+
+    ordinary = Head.write
+    with monkeypatch.context() as patch:
+        patch.setattr(Head, "write", die)
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path, reply(1))
+    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [])
+    write(tmp_path, reply(2))
+    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [2])
+
+
+def _work(folder: Path, worker: int, number: int) -> None:
+    for i in range(number):
+        write(folder, reply(1000 * worker + i, items=worker))
+
+
+def test_processes_of_one_node_wait_for_one_another(tmp_path: Path) -> None:
+    folder, number = tmp_path / "state" / "node", 25
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=_work, args=(folder, worker, number)) for worker in (1, 2, 3, 4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+    checked = log.read(folder)
+    assert checked.problems == []
+    assert checked.lines == number * sum(1 + worker for worker in (1, 2, 3, 4))
+    by_worker = {w: [sent.round for sent in checked.sent if sent.round // 1000 == w] for w in (1, 2, 3, 4)}
+    assert by_worker == {w: [1000 * w + i for i in range(number)] for w in (1, 2, 3, 4)}
+    assert all(sent.items == sent.round // 1000 for sent in checked.sent)
+
+
+def test_a_line_longer_than_what_is_looked_at_at_once(tmp_path: Path) -> None:
+    write(tmp_path, [*reply(1, 0), {"kind": "number", "name": "x" * 200_000, "bytes": 0}])
+    write(tmp_path, reply(2))
+    assert (log.read(tmp_path).problems, rounds(tmp_path)) == ([], [1, 2])
+
+
+def test_the_lock_is_no_link_to_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / chained_log.LOCK_FILE).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic"):
+        write(tmp_path, reply(1))
+    assert [path.name for path in tmp_path.iterdir()] == [chained_log.LOCK_FILE]
