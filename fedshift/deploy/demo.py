@@ -11,13 +11,15 @@ from fedshift.launch import credentials, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import state_store
+from fedshift_app.node import policy, state_store
 from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # the most SuperNodes of a demo
 #: Keys of `fedshift run` that a demo refuses: it starts a new run, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
+#: A demo's images are nobody's: no owner hides anything, so that its numbers are those of a simulation.
+OPEN_POLICY = f'{policy.POLICY}="{policy.OPEN}"'
 #: Defaults of the demo's own experiment: enough rounds to see that it learns.
 ROUNDS = 4
 
@@ -130,6 +132,6 @@ def start_supernode(
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],
-            *["--node-config", f"{folder.node_config} threads=1"],
+            *["--node-config", f"{folder.node_config} threads=1 {OPEN_POLICY}"],
         ],
     )

@@ -87,12 +87,18 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     figure, (axes,) = canvas(1.3 + 0.24 * max(len(counts), 4))
     texts = None
     if len(classes) <= NAMED and len(str(most)) <= 4:
-        texts = [[str(value) for value in row] for row in counts]
+        texts = [list(node.shown_counts) for node in ordered] if each else [list(map(str, row)) for row in counts]
     heat_map(axes, (counts / most).tolist(), texts)
     _label(axes, classes, names)
     heat_key(figure, axes, 0, most, "training images of the class")
     who = f"{len(ordered)} nodes" if each else f"{len(ordered)} nodes, those of a domain together,"
     title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
+    if some_hidden := [node for node in ordered if node.marks]:
+        least = max(node.least_images for node in some_hidden)
+        title += (
+            f" {len(some_hidden)} of them hide classes of fewer than {least} images, which "
+            f"{'show as such' if each and texts else 'count as 0 here'}."
+        )
     rows = (
         "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
     )
