@@ -111,7 +111,7 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 def start_supernode(
     flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
-    plain: bool = False,
+    plain: bool = False, owner: str = OPEN_POLICY,
 ) -> None:  # fmt: skip
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
 
@@ -121,6 +121,7 @@ def start_supernode(
         folder: Its images.
         key: Its private key, where it needs one.
         plain: Start Flower's own ``flower-supernode``.
+        owner: What its ``--node-config`` says of its owner's policy.
     """
     command = [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift.deploy.supernode"]
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
@@ -132,6 +133,6 @@ def start_supernode(
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],
-            *["--node-config", f"{folder.node_config} threads=1 {OPEN_POLICY}"],
+            *["--node-config", f"{folder.node_config} threads=1 {owner}"],
         ],
     )

@@ -93,16 +93,21 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     heat_key(figure, axes, 0, most, "training images of the class")
     who = f"{len(ordered)} nodes" if each else f"{len(ordered)} nodes, those of a domain together,"
     title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
-    if some_hidden := [node for node in ordered if node.marks]:
-        least = max(node.least_images for node in some_hidden)
-        title += (
-            f" {len(some_hidden)} of them hide classes of fewer than {least} images, which "
-            f"{'show as such' if each and texts else 'count as 0 here'}."
-        )
     rows = (
         "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
     )
-    return finish(figure, "class-counts", title, f"{rows}; a column is a class: how many training images it holds.")
+    hidden = _hidden(ordered, seen=each and texts is not None)
+    caption = f"{rows}; a column is a class: how many training images it holds.{hidden}"
+    return finish(figure, "class-counts", title, caption)
+
+
+def _hidden(nodes: Sequence[Node], *, seen: bool) -> str:
+    """Return a sentence about the classes that owners of nodes hide; empty where none does."""
+    hiding = [node.least_images for node in nodes if node.marks]
+    if not hiding:
+        return ""
+    how = "are marked" if seen else "count as 0 here"
+    return f" Owners of {len(hiding)} of them hide classes of fewer than {max(hiding)} images, which {how}."
 
 
 def tsne(

@@ -111,9 +111,9 @@ class Owner:
             knowledge: By name.
             labels: Of the training images, (N,).
         """
-        rows = [name for name in knowledge if self._behind(name) == "class"]
-        if not rows or self.least_images == 1:
+        if self.least_images == 1:
             return knowledge
+        rows = [name for name in knowledge if self._behind(name) == "class"]
         counts = np.bincount(labels, minlength=len(self.config.dataset.known().classes))
         hidden = np.array(suppression.hide(counts.tolist(), self.least_images)) < 0
         if IMAGES_BY_CLASS in rows:  # of an epoch that did not pass all images there may be fewer
@@ -295,8 +295,17 @@ def _told_at_home(reason: str) -> Iterator[None]:
 
 
 def num_bytes(content: RecordDict) -> int:
-    """Return the bytes of all arrays in a message."""
-    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    """Return the bytes of what a message holds: of arrays and texts, and eight of each number."""
+    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    rest: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
+    return arrays + sum(_size(value) for record in rest for value in record.values())
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of an entry of a record: a number, a text, bytes, or a list of these."""
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def _too_few(least: int, what: str) -> str:

@@ -85,12 +85,8 @@ class Policy(_Section):
         description="Whether confusion matrices, histograms of scores and calibration leave the node "
         "(`evaluate.figures`); false: a run goes on without them.",
     )
-    largest_in: int | None = Field(
-        GIBIBYTE, gt=0, description="Largest message to the node in bytes of its arrays; null for any."
-    )
-    largest_out: int | None = Field(
-        GIBIBYTE, gt=0, description="Largest message from the node in bytes of its arrays; null for any."
-    )
+    largest_in: int | None = Field(GIBIBYTE, gt=0, description="Largest message to the node in bytes; null for any.")
+    largest_out: int | None = Field(GIBIBYTE, gt=0, description="Largest message from the node in bytes; null for any.")
     rounds_per_day: int | None = Field(
         None, gt=0, description="Most rounds in which the node trains within 24 hours, over all runs; null for any."
     )

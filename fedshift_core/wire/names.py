@@ -57,12 +57,12 @@ PUBLIC = "public"  # config: SHA-256 of the node's copy of the public set; absen
 NUM_PUBLIC = "num-public"  # metrics: images in it
 PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
-NUM_TEST = "num-test"  # metrics: test images of the node's own domain
+NUM_TEST = "num-test"  # metrics: test images of the node's own domain; -1: fewer than LEAST_IMAGES
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
-CLASS_COUNTS = "class-counts"  # metrics: training images per class
+CLASS_COUNTS = "class-counts"  # metrics: training images per class; -1: fewer than LEAST_IMAGES, -2: hidden with such
 FASTEST = "fastest"  # metrics: place in ``ARITHMETICS`` of what trains fastest there; absent where the run says it
-NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where it has none
+NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where there is none, -1 too
 NUM_TRAIN = "num-train"  # metrics: training images in all, only where some of ``class-counts`` are hidden
 LEAST_IMAGES = "least-images"  # metrics: least images behind a number that the node tells, only where one is hidden
 
