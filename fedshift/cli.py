@@ -63,8 +63,8 @@ app.add_typer(data_commands.app)  # init, prepare, preview
 app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
 app.add_typer(compare_commands.app)  # compare, claims
 app.add_typer(export_commands.app)  # save, save-node, predict
-app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials
 app.add_typer(site_commands.app)  # site
+app.add_typer(deploy_commands.app)  # export, deploy-demo, superlink, supernode, credentials, policy
 
 
 @app.command()

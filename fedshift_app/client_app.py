@@ -28,19 +28,25 @@ from fedshift_app.node import (
     state_store,
 )
 from fedshift_app.node import (
+    owner as node_owner,
+)
+from fedshift_app.node import (
     precision as node_precision,
 )
+from fedshift_app.node.owner import Owner, PolicyError
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, KNOWLEDGE, RAISED, SERVER_ROUND
+from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, RAISED, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
 log = logging.getLogger("fedshift")
+
+Work = Callable[[Message, Context, Owner], RecordDict]
 
 MEMORY = "memory"  # the record of context.state that holds a node's private arrays
 MEMORY_OF = "memory-of"  # the record of context.state that says from which round they are
@@ -54,56 +60,63 @@ registry.METHODS["fedavg"].params()  # what all methods rest on: a process forke
 @app.train()
 def train(msg: Message, context: Context) -> Message:
     """Train on the node's images."""
-    return _answer(MessageType.TRAIN, msg, context, lambda: _train(msg, context))
+    return _answer(MessageType.TRAIN, msg, context, _train)
 
 
 @app.evaluate()
 def evaluate(msg: Message, context: Context) -> Message:
     """Score the weights on the domains that the server asks for."""
-    return _answer(MessageType.EVALUATE, msg, context, lambda: _evaluate(msg, context))
+    return _answer(MessageType.EVALUATE, msg, context, _evaluate)
 
 
 @app.query()
 def query(msg: Message, context: Context) -> Message:
     """Tell what the node is: its domain, its numbers of images; or why it cannot take part."""
-    return _answer(MessageType.QUERY, msg, context, lambda: _introduce(msg, context))
+    return _answer(MessageType.QUERY, msg, context, _introduce)
 
 
-def _answer(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> Message:
-    """Reply with what ``work`` returns, or with its error in one line. Refuse what the run does not ask for.
+def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
+    """Reply with what ``work`` returns, or with its error in one line. Refuse what run or owner do not ask for.
 
     Flower would send a traceback; the server should be able to show the reason.
     """
+    code = RAISED
     try:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
+    except PolicyError as error:
+        log.warning("refused by this node's policy: %s", error)
+        who = f"node of {context.node_config['domain']}: " if kind == MessageType.QUERY else ""  # it has no place yet
+        code, reason = DECLINED, plain(f"{who}{error}")
     except FedShiftError as error:
         reason = plain(str(error))
     except Exception as error:
         log.exception("this node failed")
         reason = plain(f"{type(error).__name__}: {error}")
-    return Message(Error(code=RAISED, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
+    return Message(Error(code=code, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
 
 
-def _as_asked(kind: str, msg: Message, context: Context, work: Callable[[], RecordDict]) -> RecordDict:
+def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDict:
     """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked.
 
-    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`). What
-    leaves a real node is logged there last (:mod:`fedshift_app.node.out_log`).
+    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`) and the
+    owner's policy (:mod:`fedshift_app.node.owner`); what that does not let out of the reply stays. What leaves a real
+    node is logged there last (:mod:`fedshift_app.node.out_log`).
     """
     was_packed = has_packed(msg.content)
     if was_packed:
         msg.content = unpacked(msg.content)
     requests.admit(kind, msg, context)
-    reply = work()
+    allowed = node_owner.admit(kind, msg, context)
+    reply = allowed.leaves(kind, work(msg, context, allowed))
     received_model.keep(kind, msg, context)
     content = packed(reply) if was_packed else reply
     out_log.record(kind, msg, context, reply)  # nothing comes after it: what is logged leaves, what is not stays
     return content
 
 
-def _train(msg: Message, context: Context) -> RecordDict:
+def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     started = time.perf_counter()
-    called = open_client(msg, context)
+    called = open_client(msg, context, allowed.least_images)
     client, request = called.client, called.request
     sent = decode(request.weights)
     weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
@@ -114,7 +127,8 @@ def _train(msg: Message, context: Context) -> RecordDict:
     context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
     numbers = metrics | client.features.finish(client, started)
-    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), client.contribution(), numbers)
+    knowledge = allowed.contribution(client.contribution(), client.train_set.y)
+    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), knowledge, numbers)
     reply = client.features.protect(setup.read_config(request.header.run), sent, trained)
     return WorkReply(
         num_examples, reply.metrics, bool(client.memory), called.started_anew, encode(reply.weights),
@@ -122,9 +136,9 @@ def _train(msg: Message, context: Context) -> RecordDict:
     ).to_record()  # fmt: skip
 
 
-def _evaluate(msg: Message, context: Context) -> RecordDict:
+def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     started = time.perf_counter()
-    called = open_client(msg, context)
+    called = open_client(msg, context, allowed.least_images)
     client, options = called.client, called.request.for_client
     parameters = setup.in_order(decode(called.request.weights), client, "the server's")
     numbers: Metrics = {}
@@ -139,7 +153,7 @@ def _evaluate(msg: Message, context: Context) -> RecordDict:
     return WorkReply(images, numbers, started_anew=called.started_anew, records=records).to_record()
 
 
-def _introduce(msg: Message, context: Context) -> RecordDict:
+def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
     classes = len(config.dataset.known().classes)
     own = node_data.own_images(config, where)
@@ -151,11 +165,12 @@ def _introduce(msg: Message, context: Context) -> RecordDict:
         None if public is None else (public.sha256, len(public.images)),
     )
     numbers, words = features.of(config.features).introduce(about)
-    return NodeIntroduction(
+    introduction = NodeIntroduction(
         where.domain, counts.tolist(), node_data.num_test(config, where), where.shared, where.partition_id,
         where.num_partitions, None if best is None else ARITHMETICS.index(best),
         node_data.unheld_tests(config, where), numbers, words,
-    ).to_record()  # fmt: skip
+    )  # fmt: skip
+    return allowed.introduction(introduction).to_record()
 
 
 @dataclass(frozen=True)
@@ -175,8 +190,13 @@ class Called:
     started_anew: bool
 
 
-def open_client(msg: Message, context: Context) -> Called:
+def open_client(msg: Message, context: Context, least_images: int = 1) -> Called:
     """Return the client that answers a message about weights.
+
+    Args:
+        msg: The message.
+        context: The node's.
+        least_images: Least images behind a number of a class that may leave the node.
 
     Raises:
         FedShiftError: If the node lacks what it needs, or its memory cannot be read.
@@ -184,7 +204,7 @@ def open_client(msg: Message, context: Context) -> Called:
     request = WorkRequest.from_record(msg.content)
     config = setup.read_config(request.header.run)
     where = setup.place(config, context, request.header.engine)
-    client = setup.make_client(config, where, request.node_index)
+    client = setup.make_client(config, where, request.node_index, least_images)
     store = state_store.store_for(request.header, where)
     node_payload.begin(client, request.header, request.start, store)
     if MEMORY in context.state.array_records:

@@ -27,12 +27,14 @@ class Key:
         holds: Type and shape.
         meaning: What it says, for the reference.
         replaces_scores: A message with this key asks for something else than scores.
+        images: It is a number of the node's own images, behind the other numbers of its feature.
     """
 
     name: str
     holds: str
     meaning: str
     replaces_scores: bool = False
+    images: bool = False
 
     def fits(self, name: str) -> bool:
         """Tell whether a name on the wire is this one."""
@@ -161,9 +163,9 @@ OURS = (
         train=(Key(wire.LOCAL_DOMAINS, "list of text", "domains on whose test images the node scores its model"),),
         train_reply=(
             Key(wire.LOCAL_CORRECT, "int", "correct predictions on a domain's test images"),
-            Key(wire.LOCAL_COUNT, "int", "test images of a domain"),
+            Key(wire.LOCAL_COUNT, "int", "test images of a domain", images=True),
             Key(wire.LOCAL_OWN_CORRECT, "int", "correct predictions on the node's own test set"),
-            Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set"),
+            Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set", images=True),
         ),
         tells="correct predictions on test images",
     ),
@@ -180,9 +182,9 @@ OURS = (
         evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),
         evaluate_reply=(
             Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
-            Key(wire.VALIDATION_COUNT, "int", "images of the validation part"),
+            Key(wire.VALIDATION_COUNT, "int", "images of the validation part", images=True),
         ),
-        introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part"),),
+        introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
         tells="correct predictions on validation images",
     ),
 )  # fmt: skip

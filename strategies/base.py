@@ -20,7 +20,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest
-from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS
+from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
 from fedshift_core.wire.scores import parts_to_options
 from strategies.contributions import check_contribution
 from strategies.features.base import Session, Training
@@ -58,6 +58,7 @@ class DomainStrategy(MethodHooks[P]):
         self.recovery = Recovery()
         self.start_values = Start(federation.model.start, federation.model.frozen)
         self._asked: dict[int, Node] = {}
+        self._withholding: set[int] = set()  # indices of nodes that let out less than was asked, as a line has said
         self._sent = Sent()
         self._kind: str = MessageType.TRAIN  # of what was sent last
         self._encoder = Encoder()
@@ -75,6 +76,10 @@ class DomainStrategy(MethodHooks[P]):
         """
         self.roster.gather(grid, self.federation.engine.min_nodes, self._timeout)
         self.features.check_number(self.federation.number(len(self.roster.nodes)))
+        for node in (node for node in self.roster.nodes if node.few):
+            fields = {"event": "withheld", "node": node.index, "domain": node.domain}
+            few = f"fewer than {node.least_images} {' and '.join(node.few)} images"
+            log.info("%s has %s: its owner lets out no score of them", node, few, extra=fields)
 
     def settle(self, run_json: str) -> None:
         """Send this configuration from now on: it says what the nodes' answers have decided."""
@@ -101,6 +106,7 @@ class DomainStrategy(MethodHooks[P]):
         self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.engine.min_nodes, self._timeout)
+            self._result.left_out += self.roster.declined()
             nodes = self.federation.sample(server_round, present)
             self.features.check_number(len(nodes))
         except FederationError as error:
@@ -321,6 +327,10 @@ class DomainStrategy(MethodHooks[P]):
         """Note what a node says of its memory, and hand its numbers, which are checked, to the features."""
         if problem := self.memory.record(node, self._result.server_round, metrics):
             self._result.started_anew.append(problem)
+        if WITHHELD in metrics and node.index not in self._withholding:
+            self._withholding.add(node.index)
+            fields = {"event": "withheld", "node": node.index, "domain": node.domain}
+            log.info("%s lets out less than the run asks for: its owner's policy", node, extra=fields)
         self.features.observe(node, metrics)
 
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
@@ -330,7 +340,7 @@ class DomainStrategy(MethodHooks[P]):
             self._result.lost = sorted({*self._result.lost, node.index})
         elif lost:
             self.roster.missed(node, self._kind)
-        fields = {"event": "left_out", "round": number, "node": node.index, "domain": node.domain}
+        fields = {"event": checks.event_of(reason), "round": number, "node": node.index, "domain": node.domain}
         log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)
         self.roster.listener.left_out(number, node, reason)
         self._result.left_out.append(f"{node}: {reason}")

@@ -6,6 +6,10 @@
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
 own, the same in all its arrays and at most ``MOST_OWN``. ``counts`` and ``labels`` are int64, all else float32.
 
+What is behind an array decides whether a node whose owner has a policy may send it (``fedshift_app.node.owner``):
+
+    behind = {"style-prototype": "node", "head-weight": "model"}
+
 A row with a label is, or stands for, images of that class: a node may send no more of a class than it announced
 training images of it.
 """
@@ -23,6 +27,10 @@ Declaration = Mapping[str, Shape]
 COUNTS, LABELS = "counts", "labels"
 WHOLE = (COUNTS, LABELS)  # names of arrays of int64
 MOST_OWN = 10_000  # of a dimension that is the node's own
+#: A row is made of all images of a class; the array of all images of the node; it is weights or gradients of the model,
+#: or made of public images; a row is of one image, or of some that nobody counts.
+Behind = Literal["class", "node", "model", "public", "image"]
+BY_CLASS = ("prototypes", COUNTS)  # names of arrays that have a row for each class, unless a strategy says otherwise
 
 
 def check_contribution(
@@ -99,6 +107,20 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
     for label, (number, announced) in enumerate(zip(by_class.tolist(), class_counts, strict=True)):
         if number > announced:
             raise Refused(f"counts says {number} images of class {label}, announced were {announced}")
+
+
+def behind(strategy: type, name: str) -> Behind:
+    """Return what is behind an array that nodes contribute; an array of which the strategy says nothing has images.
+
+    Args:
+        strategy: A subclass of :class:`strategies.base.DomainStrategy`.
+        name: The array's, of what the strategy declares.
+    """
+    stated: Mapping[str, Behind] = strategy.behind  # type: ignore[attr-defined]
+    contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
+    if name in stated:
+        return stated[name]
+    return "class" if name in BY_CLASS and contributes.get(name, ())[:1] == ("C",) else "image"
 
 
 def described(declared: Declaration) -> str:

@@ -22,7 +22,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Declaration, Shape
+from strategies.contributions import Behind, Declaration, Shape
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
@@ -68,6 +68,9 @@ class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells: ClassVar[tuple[str, ...]] = ("pseudo-label",)
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
+    behind: ClassVar[Mapping[str, Behind]] = {
+        "style-prototype": "node", "head-weight": "model", "head-bias": "model",
+    }  # fmt: skip
     optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
 
     def expected(self) -> Declaration:

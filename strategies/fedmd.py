@@ -11,6 +11,7 @@ Symbols: f_n(x) the class scores (logits) of node n for a public image, N_t the 
 Deviations: as in ``clients.fedmd``; a node that is not in a round contributes no scores to the next one's mean.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -19,7 +20,7 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import MOST_OWN, Declaration
+from strategies.contributions import MOST_OWN, Behind, Declaration
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
@@ -41,6 +42,7 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("scores", "window")
     tells: ClassVar[tuple[str, ...]] = ("start", "stop")
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
+    behind: ClassVar[Mapping[str, Behind]] = {"scores": "public"}
 
     def expected(self) -> Declaration:
         """Return scores of as many images as the coming round takes; nothing if nobody digests."""

@@ -12,6 +12,7 @@ below 0.01, if one is negative); (2) a node that is not in a round keeps the com
 that no node of a round holds keeps its prototype; (4) a negative variance, which no honest node sends, counts as 0.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.wire.names import HEAD
 from strategies.base import DomainStrategy
-from strategies.contributions import Declaration, Shape
+from strategies.contributions import Behind, Declaration, Shape
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
@@ -56,6 +57,7 @@ class FedPACStrategy(DomainStrategy[FedPACServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
+    behind: ClassVar[Mapping[str, Behind]] = {"class-features": "class", "variance": "node"}
 
     def expected(self) -> Declaration:
         """Return prototypes if features are aligned, and statistics if heads are combined."""

@@ -10,6 +10,7 @@ Symbols: z^p_n the mean feature of the training images of node n, N_t the nodes 
 Deviations: weights are averaged by number of images, the code's plain mean is ``aggregation.weights=equal``.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +18,7 @@ from pydantic import Field
 
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
+from strategies.contributions import Behind, Declaration
 from strategies.federation.updates import Update
 
 
@@ -36,6 +37,7 @@ class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("feature",)
 
     contributes: ClassVar[Declaration] = {"feature": ("D",)}
+    behind: ClassVar[Mapping[str, Behind]] = {"feature": "node"}
 
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""

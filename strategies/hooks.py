@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, Parametrised
-from strategies.contributions import Declaration
+from strategies.contributions import Behind, Declaration
 from strategies.features.base import Training
 from strategies.features.catalog import Features
 from strategies.features.public_set import PublicSet
@@ -40,6 +40,9 @@ class MethodHooks(FedAvg, Parametrised[P]):
 
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
+    #: What is behind each array of it, where that is no mean or number of the images of each class: a node whose owner
+    #: lets out nothing of few images goes by it (:func:`strategies.contributions.behind`).
+    behind: ClassVar[Mapping[str, Behind]] = {}
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
     #: None: it does not say (:func:`strategies.contributions.declared`).
     sends: ClassVar[tuple[str, ...] | None] = None

@@ -17,6 +17,7 @@ used has changed its own control variate all the same: c lacks that change.
 """
 
 import math
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from pydantic import Field
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
+from strategies.contributions import Behind, Declaration
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
@@ -47,6 +48,7 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
+    behind: ClassVar[Mapping[str, Behind]] = {CHANGE: "model"}
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""

@@ -111,8 +111,10 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
         FedShiftError: If they would be those of one image.
     """
     client.server_round = int(request[SERVER_ROUND])
-    if min(len(client.train_set), int(request[BN_IMAGES])) < LEAST_STATISTICS:
-        raise FedShiftError(f"sums over fewer than {LEAST_STATISTICS} images would be those of a single one")
+    least = max(LEAST_STATISTICS, client.setup.least_images)
+    if min(len(client.train_set), int(request[BN_IMAGES])) < least:
+        few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
+        raise FedShiftError(f"sums over fewer than {least} images would be {few}")
     client.take(parameters)
     moments, images = client.take_statistics(int(request[BN_IMAGES]))
     shared = set(client.shared_names)

@@ -47,6 +47,10 @@ class Features:
         """Return what a message that asks for scores lacks; empty for nothing."""
         return next((why for feature in self.all if (why := feature.missing(request))), "")
 
+    def images(self, kind: str) -> list[Key]:
+        """Return what features declare to be numbers of the node's own images in a kind of message."""
+        return [key for feature in self.declared for key in getattr(feature, kind) if key.images]
+
     def records(self) -> set[str]:
         """Return the names of the records of features."""
         return {key.name for feature in self.declared for key in feature.records}

@@ -35,10 +35,13 @@ def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
         Correct predictions and images by domain, under their names on the wire.
     """
     metrics: Metrics = {}
+    least = client.setup.least_images
     for domain in domains:
         test = client.test_set(domain)
+        if len(test) < least:
+            continue
         metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
     own = client.own_sets.get("test")
-    if domains and own is not None:
+    if domains and own is not None and len(own) >= least:
         metrics |= {LOCAL_OWN_CORRECT: client.score_test(own).correct, LOCAL_OWN_COUNT: len(own)}
     return metrics

@@ -33,7 +33,7 @@ class GapsOnNode(NodeFeature):
 def _own_score(client: Client, name: str, request: Mapping[str, Any]) -> Metrics:
     what, where = request.get(GAP, ("", ""))
     images = client.train_set if where == "train" else client.own_sets.get(where)
-    if not what or images is None:
+    if not what or images is None or len(images) < client.setup.least_images:
         return {}
     client.start_pass()
     correct, loss_sum = client.score(images)

@@ -22,6 +22,6 @@ class ValidationOnNode(NodeFeature):
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return correct predictions and images of the validation part."""
         images = client.own_sets.get(VALIDATION)
-        if not request.get(VALIDATION) or images is None:
+        if not request.get(VALIDATION) or images is None or len(images) < client.setup.least_images:
             return {}
         return {VALIDATION_CORRECT: client.score_test(images).correct, VALIDATION_COUNT: len(images)}

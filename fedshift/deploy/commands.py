@@ -1,4 +1,4 @@
-"""``fedshift export``, ``deploy-demo``, ``superlink``, ``supernode``, ``credentials``: a federation of real nodes."""
+"""``fedshift export``, ``deploy-demo``, ``superlink``, ``supernode``, ``policy``, ``credentials``: real nodes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +13,8 @@ from fedshift_core.limits import WHOLE_PATH, shown
 app = typer.Typer()
 credentials_app = typer.Typer(no_args_is_help=True, help="Make the certificates and keys of a deployment.")
 app.add_typer(credentials_app, name="credentials")
+policy_app = typer.Typer(no_args_is_help=True, help="Write, check and explain what the owner of a node allows.")
+app.add_typer(policy_app, name="policy")
 
 
 @app.command()
@@ -89,15 +91,68 @@ def supernode(
     keep_model: Annotated[
         bool, typer.Option("--keep-model", help="Keep the last weights received, for `fedshift site report`.")
     ] = False,
+    source: Annotated[
+        str, typer.Option("--policy", metavar="FILE", help="What you allow: a file, strict, or open (demo data).")
+    ] = "",
 ) -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
 
-    All options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
+    It does what its owner's policy allows (docs/deploy/policy.md), by default that of `fedshift policy explain strict`.
+    All other options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
     --auth-supernode-private-key FILE and --node-config; so are the numbers.
     """
     from fedshift.deploy import supernode as node
 
-    node.serve(context.args, warm=not cold, keep_model=keep_model)
+    given = context.args
+    if source:
+        from fedshift.deploy import policies
+        from fedshift_app.node import policy
+
+        loaded = policy.load(policies.typed(source))
+        given = policies.with_policy(given, loaded)
+        typer.echo(f"policy: {loaded}", err=True)
+    elif not any("policy=" in option for option in given):
+        typer.echo("policy: strict (built in); name another with --policy", err=True)
+    node.serve(given, warm=not cold, keep_model=keep_model)
+
+
+@policy_app.command("init")
+def policy_init(
+    file: Annotated[Path, options.path_argument("File to write; it must not exist.")],
+    start: Annotated[str, typer.Option("--from", metavar="NAME", help="Begin with strict or open.")] = "strict",
+) -> None:
+    """Write a policy to begin with, each key with what it means; only you can read it."""
+    from fedshift.deploy import policies
+    from fedshift_app.node.policy import BUILT_IN
+    from fedshift_core import atomic_io
+
+    if start not in BUILT_IN:
+        raise ConfigError(f"--from {start}: there are {', '.join(BUILT_IN)}")
+    if file.exists():
+        raise ConfigError(f"{shown(file, WHOLE_PATH)} exists, and is not overwritten")
+    atomic_io.write_durably(file, policies.template(BUILT_IN[start]).encode(), private=True)
+    print_files([file])
+
+
+@policy_app.command("check")
+def policy_check(source: Annotated[str, typer.Argument(metavar="FILE", help="A policy.")]) -> None:
+    """Check a policy as a node does: its keys, and that only you can write it; prints its SHA-256."""
+    from fedshift.deploy import policies
+    from fedshift_app.node import policy
+
+    typer.echo(f"a policy: {policy.load(policies.typed(source))}")
+
+
+@policy_app.command("explain")
+def policy_explain(
+    source: Annotated[str, typer.Argument(metavar="[FILE]", help="A policy; by default strict.")] = "strict",
+) -> None:
+    """Say in words what a policy allows, and what this user's nodes have spent of its budget."""
+    from fedshift.deploy import policies
+    from fedshift_app.node import policy
+
+    for line in policies.explained(policy.load(policies.typed(source))):
+        typer.echo(line)
 
 
 @credentials_app.command("authority")

@@ -11,13 +11,15 @@ from fedshift.launch import credentials, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import state_store
+from fedshift_app.node import policy, state_store
 from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # the most SuperNodes of a demo
 #: Keys of `fedshift run` that a demo refuses: it starts a new run, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
+#: A demo's images are nobody's: no owner hides anything, so that its numbers are those of a simulation.
+OPEN_POLICY = f'{policy.POLICY}="{policy.OPEN}"'
 #: Defaults of the demo's own experiment: enough rounds to see that it learns.
 ROUNDS = 4
 
@@ -109,7 +111,7 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 def start_supernode(
     flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
-    plain: bool = False,
+    plain: bool = False, owner: str = OPEN_POLICY,
 ) -> None:  # fmt: skip
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.
 
@@ -119,6 +121,7 @@ def start_supernode(
         folder: Its images.
         key: Its private key, where it needs one.
         plain: Start Flower's own ``flower-supernode``.
+        owner: What its ``--node-config`` says of its owner's policy.
     """
     command = [processes.command("flower-supernode")] if plain else [sys.executable, "-m", "fedshift.deploy.supernode"]
     trust = ["--root-certificates", str(link.credentials.ca_certificate)] if link.credentials else ["--insecure"]
@@ -130,6 +133,6 @@ def start_supernode(
             *trust,
             *identity,
             *["--superlink", link.address, "--port", str(processes.free_port())],
-            *["--node-config", f"{folder.node_config} threads=1"],
+            *["--node-config", f"{folder.node_config} threads=1 {owner}"],
         ],
     )

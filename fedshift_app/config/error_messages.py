@@ -1,7 +1,8 @@
 """Turns validation errors of a configuration into messages."""
 
 import re
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,20 +14,26 @@ from fedshift_core.spelling import meant
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def explained(error: ValidationError, *section: str) -> ConfigError:
-    """Return an error of one or two lines with the wrong key, the value found and what is allowed."""
+def explained(error: ValidationError, *section: str, model: type[BaseModel] = RunConfig) -> ConfigError:
+    """Return an error of one or two lines with the wrong key, the value found and what is allowed.
+
+    Args:
+        error: What pydantic found.
+        section: Where in the file it looked.
+        model: What the whole file is to be.
+    """
     # Unknown keys first: a misspelt key is the reason why the right one is missing.
     problems = sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden")
-    lines = [_problem(p, (*section, *p["loc"])) for p in problems[:2]]
+    lines = [_problem(p, (*section, *p["loc"]), model) for p in problems[:2]]
     more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
     return ConfigError("\n".join(lines) + more, keys=tuple((*section, *p["loc"]) for p in problems[:2]))
 
 
-def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
+def _problem(problem: Any, loc: tuple[int | str, ...], whole: type[BaseModel]) -> str:
     key = shortened(".".join(str(part) for part in loc)) or "configuration"
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "extra_forbidden":
-        fields = _allowed_fields(loc)
+        fields = _allowed_fields(loc, whole)
         return f"unknown key {key}; there are {', '.join(fields)}{meant(loc[-1], fields)}"
     if problem["type"] == "missing":
         return f"{key} is missing"
@@ -37,12 +44,13 @@ def _problem(problem: Any, loc: tuple[int | str, ...]) -> str:
     return f"{key}: {message}, found {as_found(problem['input'])}{meant(problem['input'], words)}"
 
 
-def _allowed_fields(loc: tuple[int | str, ...]) -> list[str]:
-    """Return the keys that are allowed at ``loc``."""
-    model: type[BaseModel] = RunConfig
+def _allowed_fields(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    """Return the keys that are allowed at ``loc``, a place in a model."""
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))
-        inner = field.annotation if field else None
+        of_field = field.annotation if field else None
+        # Of a section that may be absent: the model, not None.
+        inner = next((kind for kind in get_args(of_field) if kind is not NoneType), of_field)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             model = inner
     return list(model.model_fields)

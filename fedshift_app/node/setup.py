@@ -55,7 +55,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     # Else the server's words would decide which files of a real node are read and written.
-    if engine == SIMULATION and given.keys() & {"data-dir", "domain"}:
+    if engine == SIMULATION and given.keys() & {"data-dir", "domain", "policy"}:
         raise ConfigError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = dealt(config, num_partitions)[partition_id]
@@ -105,10 +105,16 @@ def _integer(given: Any, key: str) -> int:
     return value
 
 
-def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
+def make_client(config: RunConfig, where: Place, index: int, least_images: int = 1) -> DomainClient:
     """Build the method's client for this node around a model with the run's initial weights.
 
     It is the only one of its run in this process: the client before must not be used any more.
+
+    Args:
+        config: The run's configuration.
+        where: The node.
+        index: Its place in the order of the federation.
+        least_images: Least images behind a number of a class that may leave the node, by its owner's policy.
     """
     device = precision.default_device()
     if where.threads and device.type == "cpu":
@@ -118,7 +124,7 @@ def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     network = own_network(config, where)
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
-    about = ClientSetup(config.seed, index, device, network, train, config.images, config.rounds)
+    about = ClientSetup(config.seed, index, device, network, train, config.images, config.rounds, least_images)
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     if not where.shared:

@@ -207,4 +207,5 @@ def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
 
 def _node(fields: dict[str, Any]) -> Node:
     unheld = tuple((str(domain), int(number)) for domain, number in fields["unheld_tests"])
-    return Node(**fields | {"class_counts": tuple(fields["class_counts"]), "unheld_tests": unheld})
+    listed = {name: tuple(fields.get(name, ())) for name in ("class_counts", "marks", "few")}
+    return Node(**fields | listed | {"unheld_tests": unheld})

@@ -342,7 +342,7 @@ class RunFolder:
                         "index": n.index,
                         "domain": n.domain,
                         "num_examples": n.num_examples,
-                        "class_counts": n.class_counts,
+                        "class_counts": n.shown_counts if n.marks else n.class_counts,
                     }
                     for n in nodes
                 ],

@@ -57,12 +57,21 @@ class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
         The smallest with :math:`\Phi(\mu/2-\epsilon/\mu)-e^\epsilon\,\Phi(-\mu/2-\epsilon/\mu)\le\delta`, where
         :math:`\mu=\sqrt{\text{rounds}}\cdot 2C/\sigma`.
         """
-        mu = math.sqrt(rounds) * self.sensitivity / self.noise
-        low, high = 0.0, mu * mu + 10 * mu * math.sqrt(-math.log(self.delta)) + 1
-        for _ in range(100):
-            middle = (low + high) / 2
-            low, high = (low, middle) if _delta(mu, middle) <= self.delta else (middle, high)
-        return high
+        return epsilon_of(math.sqrt(rounds) * self.sensitivity / self.noise, self.delta)
+
+    @property
+    def mu_squared(self) -> float:
+        r"""What one round spends in Gaussian differential privacy: the square of :math:`2C/\sigma`. Rounds add up."""
+        return (self.sensitivity / self.noise) ** 2
+
+
+def epsilon_of(mu: float, delta: float) -> float:
+    r"""Return the smallest epsilon, at ``delta``, of what is :math:`\mu` Gaussian differentially private."""
+    low, high = 0.0, mu * mu + 10 * mu * math.sqrt(-math.log(delta)) + 1
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _delta(mu, middle) <= delta else (middle, high)
+    return high
 
 
 def _delta(mu: float, epsilon: float) -> float:

@@ -15,6 +15,7 @@ metrics     MetricRecord                                    ``num-examples``, lo
 #: The statistics of ``evaluate.bn``.
 AVERAGED, RETAKEN, OWN, BATCH = "averaged", "retaken", "own", "batch"
 RAISED = 2  # the code of an error that a node's app tells itself (Flower's CLIENT_APP_RAISED_EXCEPTION)
+DECLINED = 100  # likewise where the policy of the node's owner refuses what the server asks for
 
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"
@@ -56,12 +57,14 @@ PUBLIC = "public"  # config: SHA-256 of the node's copy of the public set; absen
 NUM_PUBLIC = "num-public"  # metrics: images in it
 PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
-NUM_TEST = "num-test"  # metrics: test images of the node's own domain
+NUM_TEST = "num-test"  # metrics: test images of the node's own domain; -1: fewer than LEAST_IMAGES
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
-CLASS_COUNTS = "class-counts"  # metrics: training images per class
+CLASS_COUNTS = "class-counts"  # metrics: training images per class; -1: fewer than LEAST_IMAGES, -2: hidden with such
 FASTEST = "fastest"  # metrics: place in ``ARITHMETICS`` of what trains fastest there; absent where the run says it
-NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where it has none
+NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where there is none, -1 too
+NUM_TRAIN = "num-train"  # metrics: training images in all, only where some of ``class-counts`` are hidden
+LEAST_IMAGES = "least-images"  # metrics: least images behind a number that the node tells, only where one is hidden
 
 # --- metrics, node -> server ---
 NUM_EXAMPLES = "num-examples"
@@ -84,6 +87,7 @@ VALIDATION_COUNT = "validation-count"
 CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_core.wire.counts``
 CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
+WITHHELD = "withheld"  # 1 if the node's owner lets out less than the run asks for; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent
 SECONDS = "seconds/"  # + part of the node's work, of ``WORK``; only where the run measures its time
 WORK = ("data", "forward/backward", "prototypes", "messages", "evaluation")  # see ``clients.training.phases``

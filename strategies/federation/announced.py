@@ -60,7 +60,8 @@ def weighed_node(node: Node, most: float) -> Node:
     share = most / node.num_examples
     if share >= 1:
         return node
-    return replace(node, class_counts=tuple(int(share * count) for count in node.class_counts))
+    scaled = tuple(int(share * count) for count in node.class_counts)
+    return replace(node, class_counts=scaled, num_hidden=int(share * node.num_hidden))
 
 
 def weighed(update: Update, most: float, declared: Declaration) -> Update:

@@ -27,6 +27,7 @@ from fedshift_core.limits import (
     whole,
 )
 from fedshift_core.wire.names import (
+    DECLINED,
     KEPT,
     LOSS,
     LOSS_TERM,
@@ -35,10 +36,12 @@ from fedshift_core.wire.names import (
     PROCESS,
     SECONDS,
     STARTED_ANEW,
+    WITHHELD,
     WORK,
 )  # fmt: skip
 
 NO_ANSWER = "no answer in time"
+OWNER = "its owner's policy refuses: "  # before the reason of a node that does not do what its owner does not allow
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ ANY_COUNT = Range(0, LARGEST_COUNT)
 _ONE = Range(1, 1)
 #: What a node may say in addition to the results of its work.
 _ASIDE: Known = {
-    PROCESS: ANY_COUNT, KEPT: _ONE, STARTED_ANEW: _ONE,
+    PROCESS: ANY_COUNT, KEPT: _ONE, STARTED_ANEW: _ONE, WITHHELD: _ONE,
     **{SECONDS + part: Range(0, MOST_SECONDS, whole=False) for part in WORK},
 }  # fmt: skip
 #: A mean over training images.
@@ -96,11 +99,16 @@ def opened(reply: Message, records: Collection[str]) -> RecordDict:
         Refused: If it is not, or the reply is an error.
     """
     if reply.has_error():
-        raise Refused(reply.error.reason)
+        raise Refused(f"{OWNER if reply.error.code == DECLINED else ''}{plain(reply.error.reason)}")
     for name in reply.content:
         if name not in records:
             raise Refused(f"unknown record {plain(name, MOST_NAME)!r}")
     return reply.content
+
+
+def event_of(reason: str) -> str:
+    """Return the event of the log for a node that is left out for a reason."""
+    return "declined" if OWNER in reason else "left_out"
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:

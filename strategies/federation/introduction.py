@@ -1,6 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,15 +10,18 @@ from flwr.app import Message
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
     CONFIG,
     DOMAIN,
     FASTEST,
+    LEAST_IMAGES,
     METRICS,
     NUM_PARTITIONS,
     NUM_PUBLIC,
     NUM_TEST,
+    NUM_TRAIN,
     NUM_VALIDATION,
     PARTITION_ID,
     PUBLIC,
@@ -59,7 +63,7 @@ class Introduction:
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
-            *(UNHELD_TEST + domain for domain in domains),
+            NUM_TRAIN, LEAST_IMAGES, *(UNHELD_TEST + domain for domain in domains),
         ))  # fmt: skip
 
     def read(self, reply: Message) -> Answer:
@@ -75,19 +79,28 @@ class Introduction:
         try:
             said: Any = content[CONFIG]
             domain = said[DOMAIN]
+            least = _whole(LEAST_IMAGES, numbers.get(LEAST_IMAGES, 1), 1)
+            marks = self._counts(numbers[CLASS_COUNTS], HIDDEN if least > 1 else 0)
+            counts = tuple(max(number, 0) for number in marks)
+            tests = _whole(NUM_TEST, numbers[NUM_TEST], FEW if least > 1 else 0)
+            validation = _whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0), FEW if least > 1 else 0)
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
                 domain=domain,
-                class_counts=self._counts(numbers[CLASS_COUNTS]),
-                num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
+                class_counts=counts,
+                num_test=max(tests, 0),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
                 partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
                 unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
-                num_validation=_whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0)),
+                num_validation=max(validation, 0),
                 num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
                 public=_digest(said.get(PUBLIC, "")),
+                marks=marks if min(marks) < 0 else (),
+                num_hidden=_num_hidden(marks, counts, numbers),
+                least_images=least,
+                few=tuple(split for split, number in (("test", tests), ("validation", validation)) if number == FEW),
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
@@ -99,14 +112,14 @@ class Introduction:
         # Simulated nodes know how many they are.
         return Answer(node, fastest, announced if node.shared_test else 0)
 
-    def _counts(self, announced: object) -> tuple[int, ...]:
-        """Return the training images per class; a list of another length is not looked through."""
+    def _counts(self, announced: object, least: int) -> tuple[int, ...]:
+        """Return the training images per class, each at least ``least``; a list of another length is not read."""
         if not isinstance(announced, list) or len(announced) != self._num_classes:
             description = f"{len(announced)} classes" if isinstance(announced, list) else "no list"
             raise FederationError(
                 f"a node announces training images of {description}, expected are {self._num_classes} classes"
             )  # fmt: skip
-        return tuple(_whole(CLASS_COUNTS, count) for count in announced)
+        return tuple(_whole(CLASS_COUNTS, count, least) for count in announced)
 
     def _check(self, node: Node) -> None:
         """Refuse what a node says of itself if it makes no sense in this run."""
@@ -126,6 +139,14 @@ def _digest(digest: object) -> str:
     if not isinstance(digest, str) or (digest and not _SHA256.fullmatch(digest)):
         raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
     return digest
+
+
+def _num_hidden(marks: Sequence[int], counts: Sequence[int], numbers: Mapping[str, Any]) -> int:
+    """Return how many training images the hidden classes have together, each of them one or more."""
+    if min(marks) >= 0:
+        return 0
+    hidden = sum(number < 0 for number in marks)
+    return _whole(NUM_TRAIN, numbers[NUM_TRAIN], sum(counts) + hidden) - sum(counts)
 
 
 def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from fedshift_core import suppression
+
 UNSEATED = -1
 
 
@@ -15,7 +17,7 @@ class Node:
         node_id: Flower's id, random.
         index: The node's place in the order of the federation, from 0; -1 before it has one.
         domain: The domain of its images.
-        class_counts: Training images per class.
+        class_counts: Training images per class; 0 of a class that the node's owner hides.
         num_test: Test images of its own domain.
         shared_test: It sees the whole test set of any domain (simulation), not only a part of its own.
         partition_id: The number it was started with, or -1.
@@ -23,6 +25,10 @@ class Node:
         num_validation: Images of its validation part.
         num_public: Images of its copy of the public set; 0 where the method uses none.
         public: SHA-256 of that copy.
+        marks: By class its number, or that it is hidden (``fedshift_core.suppression``); empty where none is.
+        num_hidden: Training images of all hidden classes together.
+        least_images: Least images behind a number that the node's owner lets out; 1 where nothing was hidden.
+        few: What else has fewer: ``test``, ``validation``; its number counts as 0.
     """
 
     node_id: int
@@ -36,6 +42,10 @@ class Node:
     num_validation: int = 0
     num_public: int = 0
     public: str = ""
+    marks: tuple[int, ...] = ()
+    num_hidden: int = 0
+    least_images: int = 1
+    few: tuple[str, ...] = ()
 
     def tests_of(self, domain: str) -> int:
         """Return the number of test images that the node can be asked to score of a domain."""
@@ -44,7 +54,12 @@ class Node:
     @property
     def num_examples(self) -> int:
         """Number of training images."""
-        return sum(self.class_counts)
+        return sum(self.class_counts) + self.num_hidden
+
+    @property
+    def shown_counts(self) -> tuple[str, ...]:
+        """Training images per class for people: ``12``, ``<5`` or ``hidden``."""
+        return tuple(suppression.shown(number, self.least_images) for number in self.marks or self.class_counts)
 
     def __str__(self) -> str:
         return f"node {self.index} ({self.domain})"

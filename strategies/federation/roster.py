@@ -18,7 +18,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.messages import RunHeader
-from strategies.federation import announced
+from strategies.federation import announced, checks
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike
 from strategies.federation.nodes import Listener as Listener
@@ -66,6 +66,7 @@ class Roster:
         self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
         self._doubled: set[int] = set()  # node ids that wait, and were reported, because their place is taken
         self._reasons: dict[str, int] = {}  # why nodes were refused, with their number
+        self._declined: list[str] = []  # refusals of owners that no round has recorded yet
         self._connected = 0  # nodes with a place that were connected at the last look
         self._announced = 0  # how many nodes there are by the nodes' own word
 
@@ -87,6 +88,11 @@ class Roster:
     def exclude(self, node: Node) -> None:
         """Let a node take no part any more, also under a new id."""
         self._excluded.add(node.index)
+
+    def declined(self) -> list[str]:
+        """Return why owners let their nodes take no part, one line each, and forget it: a round records it once."""
+        lines, self._declined = self._declined, []
+        return lines
 
     @property
     def num_domains(self) -> int:
@@ -184,7 +190,7 @@ class Roster:
         """
         wait = timeout if self._simulated else min(timeout, NEWCOMER_SECONDS)
         for problem in self._ask_strangers(grid, wait):  # each once, however many nodes have it
-            log.warning("a new node cannot take part: %s", problem, extra={"event": "refused_node"})
+            log.warning("a new node cannot take part: %s", problem, extra={"event": _event(problem)})
         known = {node.index for node in self.nodes}
         ids = set(grid.get_node_ids())
         self._seat(ids, started=True)
@@ -302,6 +308,9 @@ class Roster:
 
     def _refuse(self, node_id: int, problem: str, problems: dict[str, int]) -> None:
         """Keep a node out for good, and count why."""
+        if problem.startswith(checks.OWNER):
+            problem = f"{problem} (SuperNode {node_id})"  # as `flwr supernode list` names it
+            self._declined.append(f"a node: {problem}")
         problems[problem] = problems.get(problem, 0) + 1
         _count(self._reasons, problem)
         self._nodes.pop(node_id, None)
@@ -362,7 +371,11 @@ def _doubled(index: int, former: Node, node: Node) -> str:
 def _warn(problems: dict[str, int]) -> None:
     for problem, number in problems.items():
         who = "a node" if number == 1 else f"{number} nodes"
-        log.warning("%s cannot take part, the others go on: %s", who, problem, extra={"event": "refused_node"})
+        log.warning("%s cannot take part, the others go on: %s", who, problem, extra={"event": _event(problem)})
+
+
+def _event(problem: str) -> str:
+    return "declined" if problem.startswith(checks.OWNER) else "refused_node"
 
 
 def _count(reasons: dict[str, int], reason: str) -> None:

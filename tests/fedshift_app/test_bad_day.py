@@ -17,6 +17,7 @@ from safetensors.numpy import load_file
 from support import ROOT, InlineRun, Run
 
 from datasets.io import cache
+from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.launch import processes, runner
 from fedshift_app.config import resolving as configuration
@@ -93,7 +94,7 @@ class Federation:
         self._started += 1
         name = f"supernode-{index}-{self._started}"
         self.marks(index).mkdir(exist_ok=True)
-        result = self.folders[index].node_config + " threads=1"
+        result = f"{self.folders[index].node_config} threads=1 {deploy_demo.OPEN_POLICY}"
         if domain:
             result = result.replace(f'domain="{DOMAINS[index]}"', f'domain="{domain}"')
         else:

@@ -49,7 +49,9 @@ class RealNode:
         self.config = resolve({"method": method, "rounds": rounds, "set": f"{SHORT} {given}"})
         self.run = self.config.model_dump_json()
         self.domain = folder.domain
-        self.context: Context = make_context(7, {"domain": folder.domain, "data-dir": str(folder.path)}, {})
+        # Its owner allows all: what is tried here is the run's configuration.
+        given_to_node = {"domain": folder.domain, "data-dir": str(folder.path), "policy": "open"}
+        self.context: Context = make_context(7, given_to_node, {})
 
     @functools.cached_property
     def weights(self) -> Arrays:

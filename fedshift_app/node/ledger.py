@@ -1,0 +1,161 @@
+"""What a real node has spent of its images' privacy, and how often it has trained, over all runs; on its own disk.
+
+A ledger belongs to a folder of images. It is written, and synced to the disk, before a noised update leaves: a node
+that dies in between has counted a round that never left, never the reverse. Whoever removes the file starts anew.
+
+What a round spends is the square of mu in Gaussian differential privacy, which adds up over rounds and runs however
+their noise differs: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2.
+"""
+
+import fcntl
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, Field, ValidationError
+
+from fedshift_app.node import state_store
+from fedshift_core import atomic_io, private_files
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.options.privacy import epsilon_of
+
+DAY = 86_400.0  # seconds
+FOLDER = "ledgers"  # in the node's state folder
+
+
+class Spent(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What one run has spent.
+
+    Attributes:
+        rounds: In how many rounds an update with noise left.
+        mu_squared: What they spent together.
+    """
+
+    rounds: int = Field(0, ge=0)
+    mu_squared: float = Field(0.0, ge=0)
+
+
+class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What a ledger holds.
+
+    Attributes:
+        images: The folder of images, for whoever reads the file.
+        runs: By the run's id.
+        trained: When updates left within the last 24 hours, in seconds since 1970.
+    """
+
+    images: str = ""
+    runs: dict[str, Spent] = Field(default_factory=dict)
+    trained: tuple[float, ...] = ()
+
+    @property
+    def mu_squared(self) -> float:
+        """What all runs have spent."""
+        return math.fsum(spent.mu_squared for spent in self.runs.values())
+
+    def epsilon(self, delta: float, more: float = 0.0) -> float:
+        """Return the epsilon that all runs have spent, and would have with so much more of mu squared."""
+        squared = self.mu_squared + more
+        return epsilon_of(math.sqrt(squared), delta) if squared > 0 else 0.0
+
+    def rounds_of_day(self, now: float) -> int:
+        """Return in how many rounds the node has trained in the 24 hours before."""
+        return sum(moment > now - DAY for moment in self.trained)
+
+    def charged(self, run: str, mu_squared: float, now: float) -> "Book":
+        """Return the book with a round that leaves now; without noise ``mu_squared`` is 0, and only the day counts."""
+        runs = self.runs
+        if mu_squared > 0:
+            spent = runs.get(run, Spent())
+            runs = runs | {run: Spent(rounds=spent.rounds + 1, mu_squared=spent.mu_squared + mu_squared)}
+        recent = (*(moment for moment in self.trained if moment > now - DAY), now)
+        return Book(images=self.images, runs=runs, trained=recent)
+
+
+#: Takes the book as it is and returns why a round may not be charged; empty where it may.
+Check = Callable[[Book, float], str]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of a folder of images.
+
+    Attributes:
+        path: Its file, mode 0600.
+        images: The folder of images.
+        clock: Seconds since 1970.
+    """
+
+    path: Path
+    images: str = ""
+    clock: Callable[[], float] = time.time
+
+    def read(self) -> Book:
+        """Return what has been spent; nothing where there is no file.
+
+        Raises:
+            FedShiftError: If the file cannot be read: to begin anew would spend more than was allowed.
+        """
+        try:
+            return Book.model_validate(json.loads(self.path.read_bytes()))
+        except FileNotFoundError:
+            return Book(images=self.images)
+        except (OSError, ValueError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not what was written"
+            raise FedShiftError(
+                f"cannot read the ledger {shown(self.path, WHOLE_PATH)}: {reason}; restore it: a node that has lost "
+                "what it spent trains no more"
+            ) from None
+
+    def refused(self, check: Check) -> str:
+        """Return why a round could not be charged now; empty where it could."""
+        return check(self.read(), self.clock())
+
+    def charge(self, run: str, mu_squared: float, check: Check) -> str:
+        """Write a round down, on the disk before this returns. Another node of the same images waits for its turn.
+
+        Returns:
+            Why it is not charged; empty where it was.
+
+        Raises:
+            FedShiftError: If the ledger cannot be read or written.
+        """
+        try:
+            private_files.make_folder(self.path.parent)
+            with self._locked():
+                book, now = self.read(), self.clock()
+                if why := check(book, now):
+                    return why
+                text = book.charged(run, mu_squared, now).model_dump_json(indent=1)
+                atomic_io.write_durably(self.path, text.encode(), private=True)
+        except OSError as error:
+            raise FedShiftError(
+                f"cannot write the ledger {shown(self.path, WHOLE_PATH)}: {error.strerror}; nothing leaves this node"
+            ) from None
+        return ""
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self.path.with_suffix(".lock")
+        private_files.make(lock)
+        with lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, also by the end of the process
+            yield
+
+
+def of_images(folder: Path) -> Ledger:
+    """Return the ledger of a folder of images, in the node's state folder."""
+    images = str(folder.resolve())
+    name = hashlib.sha256(images.encode()).hexdigest()[:16]
+    return Ledger(state_store.state_dir() / FOLDER / f"{name}.json", images)
+
+
+def all_ledgers() -> list[Ledger]:
+    """Return the ledgers of this user's nodes."""
+    return [Ledger(path) for path in sorted((state_store.state_dir() / FOLDER).glob("*.json"))]

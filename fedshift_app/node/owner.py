@@ -1,0 +1,313 @@
+"""The owner of a real node: what the policy refuses of a message, and what it lets out of a reply.
+
+Before work :func:`admit` holds a message against the policy, as ``fedshift_app.node.requests`` holds it against the
+run's configuration. While the node works, :class:`Owner` hides what the policy hides. After it :meth:`Owner.leaves`
+looks at the whole reply once more, and charges the ledger. A refusal is one line in the node's own log and at the
+server, which goes on with the other nodes.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from clients.features import catalog as features
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import ledger, policy, policy_rules, setup
+from fedshift_app.node.data import Place
+from fedshift_app.node.ledger import Book, Ledger
+from fedshift_app.node.policy import Policy
+from fedshift_core import suppression
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.wire.messages import NodeIntroduction
+from fedshift_core.wire.names import (
+    CLASS_COUNTS,
+    CLASSES,
+    CONFIG,
+    CONFUSION,
+    COUNT,
+    COUNTS,
+    DRAWN,
+    KNOWLEDGE,
+    LEAST_IMAGES,
+    METRICS,
+    NUM_EXAMPLES,
+    NUM_TEST,
+    NUM_TRAIN,
+    RUN_ID,
+    WITHHELD,
+)
+from fedshift_core.wire.records import decode
+from strategies.contributions import COUNTS as IMAGES_BY_CLASS
+from strategies.contributions import Behind, behind
+
+log = logging.getLogger("fedshift")
+
+SEEN = "policy"  # the record of context.state with the SHA-256 of the policy that the node went by last
+_SHA256 = "sha256"
+_OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the node's own images
+_SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
+
+
+class PolicyError(FedShiftError):
+    """The policy of the node's owner does not allow what the server asks for."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """What the owner of a node allows in a run.
+
+    Attributes:
+        policy: The policy; None of a simulated node.
+        config: The configuration of the run.
+        where: The node.
+        run: The run's id, of the ledger.
+        ledger: What the node has spent; None of a simulated node.
+    """
+
+    policy: Policy | None
+    config: RunConfig
+    where: Place
+    run: str = ""
+    ledger: Ledger | None = None
+
+    @property
+    def least_images(self) -> int:
+        """Least number of images behind a number that may leave."""
+        return 1 if self.policy is None else self.policy.least_images
+
+    # --- while the node works ------------------------------------------------------------------------
+
+    def introduction(self, said: NodeIntroduction) -> NodeIntroduction:
+        """Return what the node may say of itself.
+
+        Raises:
+            PolicyError: If it has too few images to take part.
+        """
+        least, counts = self.least_images, said.class_counts
+        if sum(counts) < least:
+            raise PolicyError(_too_few(least, "training images"))
+        marks = list(suppression.hide(counts, least))
+        more = {NUM_TRAIN: sum(counts)} if min(marks) < 0 else {}
+        other = {NUM_TEST: said.num_test} | {k: n for k, n in said.numbers.items() if self._counts_images(k, _SAID)}
+        few = {name: suppression.FEW for name, number in other.items() if 0 < number < least}
+        if more or few:
+            more[LEAST_IMAGES] = least
+        num_test = few.pop(NUM_TEST, said.num_test)
+        return replace(said, class_counts=marks, num_test=num_test, numbers={**said.numbers, **few, **more})
+
+    def contribution(self, knowledge: Arrays, labels: NDArray[Any]) -> Arrays:
+        """Return what a method contributes, in which a hidden class is one that the node does not hold.
+
+        Args:
+            knowledge: By name.
+            labels: Of the training images, (N,).
+        """
+        if self.least_images == 1:
+            return knowledge
+        rows = [name for name in knowledge if self._behind(name) == "class"]
+        counts = np.bincount(labels, minlength=len(self.config.dataset.known().classes))
+        hidden = np.array(suppression.hide(counts.tolist(), self.least_images)) < 0
+        if IMAGES_BY_CLASS in rows:  # of an epoch that did not pass all images there may be fewer
+            hidden |= knowledge[IMAGES_BY_CLASS] < self.least_images
+        thinned = dict(knowledge)
+        for name in rows:
+            thinned[name] = knowledge[name].copy()
+            thinned[name][hidden] = 0
+        return thinned
+
+    def _behind(self, name: str) -> Behind:
+        return behind(registry.get(self.config.method["name"]).strategy_class(), name)
+
+    def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
+        """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
+        return any(key.fits(name) for kind in kinds for key in features.of(self.config.features).images(kind))
+
+    # --- before the reply leaves -----------------------------------------------------------------------
+
+    def leaves(self, kind: str, reply: RecordDict) -> RecordDict:
+        """Return what may leave of a reply. A round of training is in the ledger when this returns.
+
+        Raises:
+            PolicyError: If it may not leave.
+        """
+        if self.policy is None:
+            return reply
+        numbers = reply.metric_records[METRICS]
+        self._check_images(kind, numbers)
+        if COUNTS in reply and not (self.policy.figures and self._has_images(reply.array_records[COUNTS])):
+            del reply[COUNTS]
+            numbers[WITHHELD] = 1
+        if kind == MessageType.TRAIN:
+            self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
+        most, size = self.policy.largest_out, num_bytes(reply)
+        if most is not None and size > most:
+            raise PolicyError(f"the reply has {size} bytes, allowed are largest_out={most}")
+        if kind == MessageType.TRAIN:
+            self._charge()
+        return reply
+
+    def _check_images(self, kind: str, numbers: MetricRecord) -> None:
+        """Refuse a number of images below the least, whatever the reply calls it."""
+        kinds = _SAID if kind == MessageType.QUERY else _WORKED
+        for name, value in numbers.items():
+            if name in _OF_IMAGES or name.startswith(COUNT) or self._counts_images(name, kinds):
+                each = value if isinstance(value, list) else [value]
+                if any(0 < number < self.least_images for number in each):
+                    raise PolicyError(_too_few(self.least_images, f"images are behind {plain(name, MOST_NAME)}"))
+
+    def _has_images(self, counts: ArrayRecord) -> bool:
+        """Tell whether each class of scored images has enough of them, or none."""
+        for name, array in decode(counts).items():
+            if not name.startswith((CONFUSION, CLASSES)):
+                continue
+            of_class = array[0] if name.startswith(CLASSES) else array.sum(axis=1)
+            if ((of_class > 0) & (of_class < self.least_images)).any():
+                return False
+        return True
+
+    def _check_contribution(self, knowledge: Arrays) -> None:
+        assert self.policy is not None
+        for name in knowledge:
+            if why := policy_rules.refuse_array(self.policy, name, self._behind(name)):
+                raise PolicyError(why)
+        counts = knowledge.get(IMAGES_BY_CLASS)
+        if counts is not None and ((counts > 0) & (counts < self.least_images)).any():
+            raise PolicyError(_too_few(self.least_images, "images are behind a class of what the method contributes"))
+
+    def _charge(self) -> None:
+        assert self.ledger is not None
+        if not self._keeps_ledger:
+            return
+        with _told_at_home("this node's ledger cannot be written"):
+            why = self.ledger.charge(self.run, self._mu_squared, self.unaffordable)
+        if why:
+            raise PolicyError(why)
+
+    # --- the ledger --------------------------------------------------------------------------------------
+
+    @property
+    def _keeps_ledger(self) -> bool:
+        """Whether rounds are written down: those with noise always, for a budget that the owner may set later."""
+        return self._mu_squared > 0 or (self.policy is not None and self.policy.rounds_per_day is not None)
+
+    @property
+    def _mu_squared(self) -> float:
+        return 0.0 if self.config.privacy.name == "none" else self.config.privacy.mu_squared
+
+    def unaffordable(self, book: Book, now: float) -> str:
+        """Return why one more round may not leave; empty where it may."""
+        assert self.policy is not None
+        most = self.policy.rounds_per_day
+        if most is not None and book.rounds_of_day(now) >= most:
+            return f"the node has trained in {most} rounds within 24 hours, allowed are rounds_per_day={most}"
+        return self.over_budget(book)
+
+    def over_budget(self, book: Book) -> str:
+        """Return why the budget does not pay for one more round; empty where it does."""
+        budget = None if self.policy is None else self.policy.budget
+        if budget is None:
+            return ""
+        after = book.epsilon(budget.delta, self._mu_squared)
+        if after <= budget.epsilon:
+            return ""
+        return (
+            f"one more round would bring all runs to epsilon {after:.4g} at delta {budget.delta:g}, allowed is "
+            f"budget.epsilon={budget.epsilon:g}"
+        )
+
+
+def admit(kind: str, msg: Message, context: Context) -> Owner:
+    """Let a message pass that was held against the run's configuration, or refuse it before any work.
+
+    Args:
+        kind: The type of the message.
+        msg: The message, unpacked.
+        context: The node's; its ``node_config`` names the policy, :data:`fedshift_app.node.policy.STRICT` where not.
+
+    Raises:
+        PolicyError: In one line: what the run has, what the policy allows.
+    """
+    record: Any = msg.content.config_records[CONFIG]
+    config, where = setup.open_message(record, context)
+    if where.shared:
+        return Owner(None, config, where)
+    allowed = _policy_of(context)
+    folder = where.source.data_dir
+    assert folder is not None  # of a real node (``setup.place``)
+    run = str(record.get(RUN_ID) or msg.metadata.run_id)
+    owner = Owner(allowed, config, where, run, ledger.of_images(folder))
+    for rule in policy_rules.RULES:
+        if why := rule(allowed, config, where):
+            raise PolicyError(why)
+    most, size = allowed.largest_in, num_bytes(msg.content)
+    if most is not None and size > most:
+        raise PolicyError(f"the message has {size} bytes, allowed are largest_in={most}")
+    if any(0 < drawn < allowed.least_images for drawn in record.get(DRAWN, ())):
+        raise PolicyError(_too_few(allowed.least_images, "test images would be scored"))
+    _check_spending(kind, owner)
+    return owner
+
+
+def _check_spending(kind: str, owner: Owner) -> None:
+    """Refuse training that could not be charged. Who has nothing left to spend takes no part; a day passes."""
+    assert owner.ledger is not None
+    assert owner.policy is not None
+    why = ""
+    with _told_at_home("this node's ledger cannot be read"):
+        if kind == MessageType.TRAIN and (owner.policy.budget or owner.policy.rounds_per_day):
+            why = owner.ledger.refused(owner.unaffordable)
+        elif kind == MessageType.QUERY and owner.policy.budget:
+            why = owner.ledger.refused(lambda book, now: owner.over_budget(book))
+    if why:
+        raise PolicyError(why)
+
+
+def _policy_of(context: Context) -> Policy:
+    """Return the owner's policy as it is now; one that has changed since the last message is named in a line."""
+    given = context.node_config
+    with _told_at_home("this node's policy cannot be read"):
+        loaded = policy.load(str(given.get(policy.POLICY, policy.STRICT)))
+    kept: Mapping[str, Any] = context.state.config_records.get(SEEN, {})
+    before = str(kept.get(_SHA256, given.get(policy.POLICY_SHA256, loaded.sha256)))
+    if loaded.sha256 != before:
+        log.warning("this node's policy has changed, and holds from this message on: %s", loaded)
+    context.state[SEEN] = ConfigRecord({_SHA256: loaded.sha256})
+    return loaded.policy
+
+
+@contextmanager
+def _told_at_home(reason: str) -> Iterator[None]:
+    """Refuse with a reason that names no file of the node; the error itself is for the node's log."""
+    try:
+        yield
+    except FedShiftError as error:
+        log.warning("%s", error)
+        raise PolicyError(reason) from None
+
+
+def num_bytes(content: RecordDict) -> int:
+    """Return the bytes of what a message holds: of arrays and texts, and eight of each number."""
+    arrays = sum(len(array.data) for record in content.array_records.values() for array in record.values())
+    rest: list[Mapping[str, Any]] = [*content.config_records.values(), *content.metric_records.values()]
+    return arrays + sum(_size(value) for record in rest for value in record.values())
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of an entry of a record: a number, a text, bytes, or a list of these."""
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str | bytes) else 8
+
+
+def _too_few(least: int, what: str) -> str:
+    """Return that there are too few of something, without their number."""
+    return f"fewer than least_images={least} {what}"

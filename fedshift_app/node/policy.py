@@ -1,0 +1,210 @@
+"""What the owner of a real node allows (``fedshift supernode --policy FILE``): the file's keys, and how it is read.
+
+A node obeys the run's configuration (``fedshift_app.node.requests``) and its owner's policy. What a policy does to a
+message and to its reply is in :mod:`fedshift_app.node.owner`. A simulated node has no owner, and so no policy.
+"""
+
+import functools
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from clients.models.catalog import NETWORKS, family_of
+from fedshift_app.config import registry
+from fedshift_app.config.error_messages import explained
+from fedshift_core import yaml_files
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import WHOLE_PATH, as_found, shown
+
+POLICY, POLICY_SHA256 = "policy", "policy-sha256"  # keys of ``--node-config``
+STRICT, OPEN = "strict", "open"  # the built-in policies
+ANY = "any"
+GIBIBYTE = 2**30
+
+
+def _listed(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+#: ``any``, or a list of names.
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """A part of a policy."""
+
+
+class RequiredNoise(_Section):
+    """The noise that a run must have (its section ``privacy``)."""
+
+    name: Literal["local-dp"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
+    epsilon: float = Field(gt=0, description="Most epsilon that a run may spend if the node trains in all its rounds.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
+
+
+class Budget(_Section):
+    """What all runs together may spend of the images' privacy."""
+
+    epsilon: float = Field(gt=0, description="Most epsilon of all runs together. A run without noise is refused.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is reckoned.")
+
+
+class SecureSums(_Section):
+    """The secure sums that a run must have."""
+
+    nodes: int = Field(ge=2, description="Least number of nodes behind a sum that the server sees.")
+
+
+class Policy(_Section):
+    """What a node's owner allows. The defaults are the policy ``strict``."""
+
+    methods: Names = Field((ANY,), description="Methods that a run may use: `any`, or a list of names.")
+    networks: Names = Field((ANY,), description="Networks that a run may use: `any`, or a list of names.")
+    contributions: Names = Field(
+        (ANY,),
+        description="What a method may send in addition to weights, by the names of its arrays: `any`, or a list; `[]` "
+        "for weights alone.",
+    )
+    features: Names = Field(
+        (), description="Features of other packages that a run may use (its section `features`): `any`, or a list."
+    )
+    least_images: int = Field(
+        5,
+        ge=1,
+        le=10**6,
+        description="Least number of images behind a number that leaves the node: of a class behind a prototype or a "
+        "count, of a domain behind a score. 1 hides nothing.",
+    )
+    figures: bool = Field(
+        False,
+        description="Whether confusion matrices, histograms of scores and calibration leave the node "
+        "(`evaluate.figures`); false: a run goes on without them.",
+    )
+    largest_in: int | None = Field(GIBIBYTE, gt=0, description="Largest message to the node in bytes; null for any.")
+    largest_out: int | None = Field(GIBIBYTE, gt=0, description="Largest message from the node in bytes; null for any.")
+    rounds_per_day: int | None = Field(
+        None, gt=0, description="Most rounds in which the node trains within 24 hours, over all runs; null for any."
+    )
+    privacy: RequiredNoise | None = Field(None, description="Noise that a run must have; null for none.")
+    budget: Budget | None = Field(
+        None, description="What all runs together may spend of the images' privacy; null for no limit."
+    )
+    secure_sums: SecureSums | None = Field(None, description="Secure sums that a run must have; null for none.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_shape(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+    def allows(self, key: Literal["methods", "networks", "contributions", "features"], name: str) -> bool:
+        """Tell whether a name is among those of a key."""
+        names: tuple[str, ...] = getattr(self, key)
+        return names == (ANY,) or name in names
+
+
+BUILT_IN = {
+    STRICT: Policy(),
+    OPEN: Policy(features=(ANY,), least_images=1, figures=True, largest_in=None, largest_out=None),
+}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A policy, and where it is from.
+
+    Attributes:
+        policy: What it allows.
+        source: The file, or the name of a built-in policy.
+        sha256: Of the file; empty of a built-in policy.
+    """
+
+    policy: Policy
+    source: str
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        return f"{shown(self.source, WHOLE_PATH)} ({f'SHA-256 {self.sha256}' if self.sha256 else 'built in'})"
+
+
+def load(source: str) -> Loaded:
+    """Return the policy of a file, or a built-in one.
+
+    Raises:
+        ConfigError: If the file cannot be read, is not its owner's alone to write, or has a key or value that is not
+            allowed.
+    """
+    if source in BUILT_IN:
+        return Loaded(BUILT_IN[source], source)
+    data = _read(Path(source))
+    return Loaded(_parsed(source, data), source, hashlib.sha256(data).hexdigest())
+
+
+def _read(path: Path) -> bytes:
+    """Return a file that nobody else can write."""
+    name = shown(path, WHOLE_PATH)
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())  # of what is read, not of what has the name a moment later
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"policy {name}: it is no file; expected a YAML file, {STRICT} or {OPEN}")
+            if status.st_uid != os.geteuid():
+                raise ConfigError(
+                    f"policy {name}: it belongs to user {status.st_uid}, expected is {os.geteuid()}, who runs the node"
+                )
+            if status.st_mode & 0o022:
+                raise ConfigError(
+                    f"policy {name}: others can write it (mode {stat.S_IMODE(status.st_mode):04o}): chmod go-w"
+                )
+            data = file.read(yaml_files.MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(
+            f"policy {name}: cannot be read: {error.strerror}; expected a YAML file, {STRICT} or {OPEN}"
+        ) from None
+    return data
+
+
+@functools.lru_cache(maxsize=4)
+def _parsed(source: str, data: bytes) -> Policy:
+    name = f"policy {shown(source, WHOLE_PATH)}"
+    try:
+        content = yaml_files.parse(data.decode())
+    except ValueError as error:
+        raise ConfigError(f"{name}: cannot be read as YAML: {error}") from None
+    if content is not None and not isinstance(content, dict):
+        raise ConfigError(f"{name}: expected a mapping of keys to values, found {as_found(content)}")
+    try:
+        policy = Policy.model_validate(content)
+        _check_names(policy)
+    except ValidationError as error:
+        raise explained(error, model=Policy).under(name) from None
+    except ConfigError as error:
+        raise error.under(name) from None
+    return policy
+
+
+def _check_names(policy: Policy) -> None:
+    """Refuse names that nothing has: a misspelt one would refuse every run.
+
+    Raises:
+        ConfigError: With what there is.
+    """
+    for key in ("methods", "networks", "contributions", "features"):
+        names = getattr(policy, key)
+        if ANY in names and len(names) > 1:
+            raise ConfigError(f"{key}: {ANY} stands alone, found {as_found(list(names))}")
+        if key in ("methods", "networks") and not names:
+            raise ConfigError(f"{key}: an empty list would refuse every run; expected names, or {ANY}")
+    for name in policy.methods:
+        if name != ANY:
+            registry.METHODS.named(name, "methods")
+    for name in policy.networks:
+        if name != ANY and family_of(name) is None:  # a library would have to be imported
+            NETWORKS.named(name, "networks")
+    for name in policy.features:
+        if name != ANY:
+            registry.FEATURES.named(name, "features")

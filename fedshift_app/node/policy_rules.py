@@ -1,0 +1,93 @@
+"""Which runs a policy refuses, whatever their messages hold: one rule for each of its keys about a configuration."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_app.node.data import Place
+from fedshift_app.node.policy import Policy
+from fedshift_core.limits import plain
+from strategies.contributions import Behind, behind
+
+
+def _method(allowed: Policy, config: RunConfig, where: Place) -> str:
+    name = str(config.method["name"])
+    return "" if allowed.allows("methods", name) else f"method={name}, allowed are methods={_words(allowed.methods)}"
+
+
+def _network(allowed: Policy, config: RunConfig, where: Place) -> str:
+    name = setup.own_network(config, where).name
+    if allowed.allows("networks", name):
+        return ""
+    return f"model.name={name}, allowed are networks={_words(allowed.networks)}"
+
+
+def _features(allowed: Policy, config: RunConfig, where: Place) -> str:
+    for name in (str(entry["name"]) for entry in config.features):
+        if not allowed.allows("features", name):
+            return f"features={name}, allowed are features={_words(allowed.features)}"
+    return ""
+
+
+def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
+    """Refuse a method that sends what may not leave with its usual settings; else its replies are looked at."""
+    strategy = registry.get(config.method["name"]).strategy_class()
+    for name in strategy.contributes:
+        if name not in strategy.optional and (why := refuse_array(allowed, name, behind(strategy, name))):
+            return f"method={config.method['name']}: {why}"
+    return ""
+
+
+def refuse_array(allowed: Policy, name: str, made_of: Behind) -> str:
+    """Return why an array may not leave; empty where it may."""
+    if not allowed.allows("contributions", name):
+        return f"it sends {plain(name)}, allowed are contributions={_words(allowed.contributions)}"
+    if made_of == "image" and allowed.least_images > 1:
+        return (
+            f"a row of {plain(name)} may be of a single image, which cannot be left away by class; "
+            f"least_images={allowed.least_images}"
+        )
+    return ""
+
+
+def _noise(allowed: Policy, config: RunConfig, where: Place) -> str:
+    privacy, wanted = config.privacy, allowed.privacy
+    if wanted is None:
+        return ""
+    if privacy.name != wanted.name:
+        return f"privacy.name={privacy.name}, required is privacy.name={wanted.name}"
+    if privacy.delta > wanted.delta:
+        return f"privacy.delta={privacy.delta:g}, allowed is privacy.delta={wanted.delta:g}"
+    spent = privacy.spent(config.rounds)
+    if spent > wanted.epsilon:
+        return f"rounds={config.rounds} spend epsilon {spent:.4g}, allowed is privacy.epsilon={wanted.epsilon:g}"
+    return ""
+
+
+def _budget(allowed: Policy, config: RunConfig, where: Place) -> str:
+    if allowed.budget is None or config.privacy.name != "none":
+        return ""
+    return "privacy.name=none, but the node has a budget of epsilon, which a run without noise would exceed"
+
+
+def _secure_sums(allowed: Policy, config: RunConfig, where: Place) -> str:
+    if allowed.secure_sums is None:
+        return ""
+    wanted = allowed.secure_sums.nodes
+    given: Any = config.federation.model_dump().get("secure_sums")
+    nodes = given.get("nodes", 0) if isinstance(given, Mapping) else given
+    if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes >= wanted:
+        return ""
+    return f"federation.secure_sums={given or 'none'}, required are secure sums over at least {wanted} nodes"
+
+
+def _words(names: Sequence[str]) -> str:
+    return f"[{', '.join(names)}]"
+
+
+#: Each returns why the policy refuses a run; empty where it does not.
+RULES: tuple[Callable[[Policy, RunConfig, Place], str], ...] = (
+    _method, _network, _features, _contributions, _noise, _budget, _secure_sums,
+)  # fmt: skip

@@ -1,0 +1,561 @@
+"""A node does what its owner's policy allows, whatever the run asks for: its app called directly, and whole runs."""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from support import ROOT, InlineRun, ListeningGrid, Run
+
+from datasets.base import Source
+from datasets.io import cache
+from fedshift.deploy import demo, exporting
+from fedshift.deploy.exporting import NodeFolder
+from fedshift.launch import processes, runner
+from fedshift.report import maps, reading
+from fedshift_app import client_app, server_app
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_app.node import ledger, setup, state_store
+from fedshift_app.node import policy as policy_file
+from fedshift_app.node.data import Place
+from fedshift_app.node.owner import Owner, PolicyError
+from fedshift_app.node.policy import Policy
+from fedshift_app.run import build as run_build
+from fedshift_core.suppression import FEW, HIDDEN
+from fedshift_core.wire import names
+from fedshift_core.wire.messages import NodeIntroduction, WorkReply
+from fedshift_core.wire.records import decode, encode
+
+SHORT = "train.epochs=1 dataset.domains=[scan,texture,sketch]"
+DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
+EVERY = {names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment"}
+FEW_CLASS, FEW_IMAGES = 3, 2  # of the first node
+SCORE: dict[str, Any] = {"domains": ["scan"], "drawn": [90], "figures": True}
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
+    """Return the images of three real nodes, the first with two images of class 3."""
+    config = resolve({"set": f"{SHORT} allocation.share=0.2"})
+    made = exporting.export(config, 3, tmp_path_factory.mktemp("owned") / "nodes")
+    file = made[0].path / "scan_train.npz"
+    with np.load(file) as archive:
+        arrays = dict(archive)
+    few = np.flatnonzero(arrays["y"] == FEW_CLASS)[FEW_IMAGES:]
+    np.savez(file, **arrays | {key: np.delete(arrays[key], few, axis=0) for key in ("x", "y")})
+    return made
+
+
+class OwnedNode:
+    """A SuperNode's app and its state, with the file of its owner."""
+
+    def __init__(self, folder: NodeFolder, file: Path) -> None:
+        identify_process()
+        self.file = file
+        config = {"domain": folder.domain, "data-dir": str(folder.path), "policy": str(file)}
+        self.context: Context = make_context(7, config, {})
+
+    def allow(self, **keys: Any) -> None:
+        """Write the owner's file."""
+        self.file.write_text(yaml.safe_dump(keys))
+        self.file.chmod(0o600)
+
+    def ask(self, kind: str, given: str = "", server_round: int = 1, method: str = "fedavg", **more: Any) -> Message:
+        config = resolve({"method": method, "rounds": 10, "set": f"{SHORT} {given}"})
+        weights, *_ = run_build.prepare(config, "deployment")
+        self.context.state = RecordDict()  # each message is of a run of its own, unless pins are what is tried
+        entries: dict[str, Any] = EVERY | {names.RUN: config.model_dump_json(), names.SERVER_ROUND: server_round}
+        entries |= {key.replace("_", "-"): value for key, value in more.items()}
+        content = RecordDict({"arrays": weights, "knowledge": ArrayRecord(), "config": ConfigRecord(entries)})
+        return client_app.app(Message(content, self.context.node_id, kind), self.context)
+
+    def refused(self, kind: str, *given: Any, **more: Any) -> str:
+        """Return why the policy refuses a message, as the server reads it."""
+        reply = self.ask(kind, *given, **more)
+        assert reply.has_error(), dict(reply.content)
+        assert reply.error.code == names.DECLINED, reply.error
+        reason = str(reply.error.reason)
+        assert "\n" not in reason and str(self.file) not in reason
+        return reason
+
+    def answers(self, kind: str, *given: Any, **more: Any) -> RecordDict:
+        reply = self.ask(kind, *given, **more)
+        assert not reply.has_error(), reply.error.reason
+        return reply.content
+
+
+@pytest.fixture
+def node(folders: list[NodeFolder], tmp_path: Path) -> OwnedNode:
+    made = OwnedNode(folders[0], tmp_path / "policy.yaml")
+    made.allow()
+    return made
+
+
+# --- what is refused before any work --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked", "why"),
+    [
+        ({"methods": ["fpl", "fedbn"]}, {}, "method=fedavg, allowed are methods=[fpl, fedbn]"),
+        ({"networks": ["resnet10"]}, {"given": "model.name=cnn"}, "model.name=cnn, allowed are networks=[resnet10]"),
+        ({"contributions": []}, {"method": "fpl"}, "method=fpl: it sends prototypes, allowed are contributions=[]"),
+        ({"contributions": ["prototypes"]}, {"method": "fpl"}, "it sends counts, allowed are contributions=[prot"),
+        ({}, {"method": "fedplvm"}, "method=fedplvm: a row of prototypes may be of a single image"),
+        ({}, {"method": "fedpall"}, "method=fedpall: a row of features may be of a single image"),
+        ({"largest_in": 1000}, {}, "allowed are largest_in=1000"),
+        ({"privacy": {"epsilon": 3.0}}, {}, "privacy.name=none, required is privacy.name=local-dp"),
+        ({"privacy": {"epsilon": 0.5}}, {"given": DP}, "rounds=10 spend epsilon 2."),
+        ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05, allowed is privacy.delta="),
+        ({"budget": {"epsilon": 3.0}}, {}, "privacy.name=none, but the node has a budget of epsilon"),
+        ({"budget": {"epsilon": 0.1}}, {"given": DP}, "one more round would bring all runs to epsilon 0."),
+        ({"secure_sums": {"nodes": 3}}, {}, "secure_sums=none, required are secure sums over at least 3 nodes"),
+    ],
+    ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
+)  # fmt: skip
+def test_a_run_that_is_not_allowed(
+    keys: dict[str, Any], asked: dict[str, Any], why: str, node: OwnedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.allow(**keys)
+    kind = MessageType.TRAIN if "largest_in" in keys else MessageType.QUERY
+    with caplog.at_level(logging.WARNING, "fedshift"):
+        reason = node.refused(kind, **asked)
+    assert why in reason, reason
+    assert kind == MessageType.TRAIN or reason.startswith("node of scan: ")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("refused by this node's policy: ") and why in line  # for the owner
+
+
+@pytest.mark.parametrize(
+    ("keys", "asked"),
+    [
+        ({}, {}),
+        ({"methods": ["fpl"], "networks": ["cnn"]}, {"method": "fpl", "given": "model.name=cnn"}),
+        ({"contributions": ["prototypes", "counts"]}, {"method": "fpl"}),
+        ({"contributions": []}, {"given": "model.name=cnn"}),
+        ({"least_images": 1}, {"method": "fedplvm"}),
+        ({"privacy": {"epsilon": 3.0}, "budget": {"epsilon": 0.9}}, {"given": DP}),
+        ({}, {"method": "fedmd", "given": "dataset.public=street"}),
+        ({}, {"method": "scaffold"}),
+        ({}, {"method": "fedthe"}),
+    ],
+)
+def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node: OwnedNode) -> None:
+    node.allow(**keys)
+    if "fedmd" in asked.values():  # it has no copy of the public set, which is another matter
+        assert "public" in str(node.ask(MessageType.QUERY, **asked).error.reason)
+        return
+    node.answers(MessageType.QUERY, **asked)
+
+
+class _Federation:
+    """What a later configuration of the federation may say of secure sums."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def model_dump(self) -> dict[str, Any]:
+        return {"secure_sums": self.value}
+
+
+@pytest.mark.parametrize(
+    ("value", "allowed"), [({"nodes": 3}, True), ({"nodes": 2}, False), (4, True), (True, False), ("none", False)]
+)
+def test_secure_sums_are_read_from_the_run_once_it_has_them(value: Any, allowed: bool) -> None:
+    from fedshift_app.node import policy_rules
+
+    config = resolve({})
+    rule = next(rule for rule in policy_rules.RULES if "secure" in rule.__name__)
+    object.__setattr__(config, "federation", _Federation(value))
+    wanted = Policy(secure_sums=policy_file.SecureSums(nodes=3))
+    assert (rule(wanted, config, None) == "") is allowed  # type: ignore[arg-type]
+
+
+def test_a_node_of_too_few_images_takes_no_part_and_does_not_say_how_many(node: OwnedNode) -> None:
+    node.allow(least_images=10_000)
+    for kind in (MessageType.QUERY, MessageType.TRAIN):
+        reason = node.refused(kind)
+        assert "fewer than least_images=10000" in reason
+        assert not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
+
+
+def test_a_sample_of_too_few_test_images_is_refused(node: OwnedNode) -> None:
+    node.allow(least_images=65)
+    drawn = {"domains": ["scan"], "drawn": [64]}
+    assert "fewer than least_images=65 test images would be scored" in node.refused(
+        MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn
+    )
+
+
+def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
+    """And a real node is none, also if its owner names nothing but a policy."""
+    node.context.node_config = {"policy": "open", "partition-id": 0, "num-partitions": 2}
+    reply = node.ask(MessageType.QUERY, engine="simulation")
+    assert "takes no part in a simulation" in str(reply.error.reason)
+    simulated = Owner(None, resolve({}), Place("scan", 0, 4, Source(None), True, 1))
+    record = WorkReply(1, {"count/scan": 1}).to_record()
+    assert simulated.least_images == 1 and simulated.leaves(MessageType.EVALUATE, record) is record
+
+
+# --- what leaves ----------------------------------------------------------------------------------------
+
+
+def test_the_introduction_hides_a_class_of_few_images(node: OwnedNode) -> None:
+    told = node.answers(MessageType.QUERY)["metrics"]
+    counts = told["class-counts"]
+    assert counts[FEW_CLASS] == FEW and counts.count(HIDDEN) == 1  # else the total would give it away
+    assert told["least-images"] == 5
+    node.allow(least_images=1)
+    all_of_it = node.answers(MessageType.QUERY)["metrics"]
+    assert all_of_it["class-counts"][FEW_CLASS] == FEW_IMAGES
+    assert not {"num-train", "least-images"} & set(all_of_it)
+    assert told["num-train"] == sum(all_of_it["class-counts"])  # totals stay right
+
+
+@pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
+def test_a_hidden_class_is_absent_from_what_a_method_contributes(method: str, node: OwnedNode) -> None:
+    hidden = [k for k, n in enumerate(node.answers(MessageType.QUERY)["metrics"]["class-counts"]) if n < 0]
+    reply = node.answers(MessageType.TRAIN, method=method)
+    sent = decode(reply["knowledge"])
+    assert FEW_CLASS in hidden and len(hidden) < 6
+    for name in {"prototypes", "counts", "class-features"} & set(sent):
+        assert not sent[name][hidden].any()
+        assert sent[name][[k for k in range(10) if k not in hidden]].any(axis=tuple(range(1, sent[name].ndim))).all()
+    total = reply["metrics"]["num-examples"]
+    node.allow(least_images=1)
+    assert node.answers(MessageType.TRAIN, method=method)["metrics"]["num-examples"] == total
+
+
+def test_figures_stay_unless_they_are_allowed(node: OwnedNode) -> None:
+    reply = node.answers(MessageType.EVALUATE, **SCORE)
+    assert "counts" not in reply and reply["metrics"]["withheld"] == 1
+    assert reply["metrics"]["count/scan"] == 90
+    node.allow(figures=True)
+    reply = node.answers(MessageType.EVALUATE, **SCORE)
+    assert "counts" in reply and "withheld" not in reply["metrics"]
+    node.allow(figures=True, least_images=30)  # no class has so many test images
+    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE)
+
+
+def test_a_reply_may_be_too_large(node: OwnedNode) -> None:
+    node.allow(largest_out=1000)
+    assert "allowed are largest_out=1000" in node.refused(MessageType.TRAIN)
+    node.answers(MessageType.EVALUATE, **SCORE)
+
+
+def test_what_features_tell_of_few_images_stays(node: OwnedNode, folders: list[NodeFolder]) -> None:
+    """Of 64 training images three are to validate on."""
+    few = "allocation.validation_fraction=0.05"
+    node.allow(least_images=1)
+    assert node.answers(MessageType.QUERY, few)["metrics"]["num-validation"] in range(1, 5)
+    scores = node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
+    gaps = f"{few} aggregation.weights=ga aggregation.gap_on=validation"
+    asked: dict[str, Any] = {"gap": ["loss", "validation"]}
+    assert "validation-count" in scores
+    assert "local-received" in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
+    node.allow(least_images=5)
+    told = node.answers(MessageType.QUERY, few)["metrics"]
+    assert (told["num-validation"], told["num-test"]) == (FEW, 90)
+    assert "validation-count" not in node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
+    assert "local-received" not in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
+
+
+def test_what_is_scored_on_few_test_images_stays(node: OwnedNode) -> None:
+    scores, own = "evaluate.client_models=every", {"local_domains": ["scan"]}
+    node.allow(least_images=60)
+    assert node.answers(MessageType.TRAIN, scores, **own)["metrics"]["local-count/scan"] == 90
+    sums = "model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.bn_images=59"
+    reply = node.ask(MessageType.EVALUATE, sums, take_statistics=True, bn_images=59)
+    assert str(reply.error.reason) == "sums over fewer than 60 images would be of too few ones (least_images=60)"
+
+
+# --- what is spent --------------------------------------------------------------------------------------
+
+
+def test_the_budget_holds_over_rounds_runs_and_restarts(node: OwnedNode, folders: list[NodeFolder]) -> None:
+    privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
+    node.allow(budget={"epsilon": (privacy.spent(3) + privacy.spent(4)) / 2})
+    for run in ("b", "c", "d"):  # of runs that know nothing of one another
+        node.answers(MessageType.TRAIN, DP, run_id=run * 32)
+    assert "one more round would bring all runs to epsilon" in node.refused(MessageType.TRAIN, DP, run_id="e" * 32)
+    again = OwnedNode(folders[0], node.file)  # the SuperNode is started again
+    assert "one more round would bring" in again.refused(MessageType.TRAIN, DP, run_id="f" * 32)
+    assert "one more round would bring" in again.refused(MessageType.QUERY, DP)
+    again.answers(MessageType.EVALUATE, DP, **SCORE)  # scores of test images are no part of it
+    book = ledger.of_images(folders[0].path).read()
+    assert book.epsilon(1e-5) == pytest.approx(privacy.spent(3), rel=1e-9)
+
+
+def test_it_is_charged_before_the_update_leaves(node: OwnedNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that dies as it answers has counted the round."""
+
+    class PowerCut(BaseException):
+        pass
+
+    def ended(*_: object, **__: object) -> Any:
+        raise PowerCut
+
+    monkeypatch.setattr(client_app, "Message", ended)
+    with pytest.raises(PowerCut):
+        node.ask(MessageType.TRAIN, DP)
+    (spent,) = ledger.all_ledgers()[0].read().runs.values()
+    assert spent.rounds == 1
+
+
+def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: OwnedNode, folders: list[NodeFolder]) -> None:
+    own = ledger.of_images(folders[0].path)
+    own.charge("run", 1.0, lambda book, now: "")
+    own.path.write_text("{")
+    assert node.refused(MessageType.TRAIN, DP).startswith("this node's ledger cannot be written")
+    node.allow(budget={"epsilon": 5.0})
+    assert node.refused(MessageType.TRAIN, DP).startswith("this node's ledger cannot be read")
+
+
+def test_rounds_of_a_day_are_counted_over_runs(node: OwnedNode) -> None:
+    node.allow(rounds_per_day=2)
+    for run in ("b", "c"):
+        node.answers(MessageType.TRAIN, run_id=run * 32)
+    assert "the node has trained in 2 rounds within 24 hours" in node.refused(MessageType.TRAIN, run_id="d" * 32)
+    node.answers(MessageType.QUERY)  # tomorrow it takes part again
+
+
+# --- the file while the node runs -----------------------------------------------------------------------
+
+
+def test_a_change_holds_from_the_next_message_on_and_is_said_once(
+    node: OwnedNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    node.context.node_config["policy-sha256"] = policy_file.load(str(node.file)).sha256
+    node.answers(MessageType.QUERY)
+    assert not caplog.records
+    node.allow(methods=["fpl"])
+    assert "allowed are methods=[fpl]" in node.refused(MessageType.QUERY)
+    assert "this node's policy has changed, and holds from this message on" in caplog.text
+    assert policy_file.load(str(node.file)).sha256 in caplog.text
+
+
+def test_a_file_that_goes_bad_refuses_everything(node: OwnedNode, caplog: pytest.LogCaptureFixture) -> None:
+    node.file.write_text("methods: [fedavgg]")
+    assert node.refused(MessageType.QUERY) == "node of scan: this node's policy cannot be read"
+    assert "unknown method 'fedavgg'" in caplog.text  # for the owner alone
+    node.file.unlink()
+    node.refused(MessageType.TRAIN)
+
+
+def test_without_a_file_a_real_node_is_strict(node: OwnedNode) -> None:
+    del node.context.node_config["policy"]
+    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE)
+    node.context.node_config["policy"] = "open"
+    assert "counts" in node.answers(MessageType.EVALUATE, **SCORE)
+
+
+# --- whatever a node has, no cell of few images leaves --------------------------------------------------
+
+CONFIG = resolve({"method": "fpl", "set": "allocation.validation_fraction=0.1"})
+CLASSES = len(CONFIG.dataset.known().classes)
+WHERE = Place("scan", -1, -1, Source(Path("/none")), False, 1)
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=CLASSES, max_size=CLASSES), st.integers(0, 12), st.integers(0, 12),
+    st.integers(1, 8),
+)  # fmt: skip
+def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int, validation: int, least: int) -> None:
+    owner = Owner(Policy(least_images=least), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
+    said = NodeIntroduction("scan", counts, tests, False, -1, -1, numbers={"num-validation": validation})
+    try:
+        told = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())["metrics"]
+    except PolicyError:
+        assert sum(counts) < least
+        return
+    cells = [*told["class-counts"], told["num-test"], told["num-validation"]]
+    assert not any(0 < cell < least for cell in cells)
+    visible = [cell for cell in told["class-counts"] if cell > 0]
+    assert told.get("num-train", sum(visible)) == sum(counts)
+    assert ("least-images" in told) == any(cell < 0 for cell in cells)
+
+
+@given(
+    st.lists(st.integers(0, CLASSES - 1), min_size=1, max_size=60), st.integers(1, 8), st.integers(0, 60),
+    st.dictionaries(st.sampled_from(["count/scan", "validation-count", "local-count/scan"]), st.integers(0, 12)),
+    st.booleans(), st.integers(0, CLASSES),
+)  # fmt: skip
+def test_no_reply_has_a_class_cell_of_few_images(
+    labels: list[int], least: int, tests: int, numbers: dict[str, int], figures: bool, missed: int
+) -> None:
+    """Also where an epoch saw fewer images of a class than there are, and a feature counts what it should not."""
+    owner = Owner(Policy(least_images=least, figures=figures), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
+    y = np.array(labels)
+    counts = np.bincount(y, minlength=CLASSES)
+    counts[:missed] = np.maximum(counts[:missed] - 1, 0)
+    prototypes = np.where(counts[:, None] > 0, np.float32(1), np.float32(0)).repeat(4, axis=1)
+    knowledge = owner.contribution({"prototypes": prototypes, "counts": counts}, y)
+    confusion = np.diag(np.bincount(np.arange(tests) % CLASSES, minlength=CLASSES)).astype(np.int32)
+    record = {"counts": encode({"confusion/scan": confusion})}
+    reply = WorkReply(len(y), numbers, weights=ArrayRecord(), knowledge=encode(knowledge), records=record).to_record()
+    try:
+        left = owner.leaves(MessageType.TRAIN, reply)
+    except PolicyError:
+        assert len(y) < least or any(0 < number < least for number in numbers.values())
+        return
+    sent = decode(left["knowledge"])
+    for cell, row in zip(sent["counts"].tolist(), sent["prototypes"], strict=True):
+        assert cell == 0 or cell >= least
+        assert row.any() == (cell > 0)
+    assert not any(0 < number < least for number in left["metrics"].values() if isinstance(number, int) and number != 1)
+    if "counts" in left:
+        rows = decode(left["counts"])["confusion/scan"].sum(axis=1)
+        assert figures and not ((rows > 0) & (rows < least)).any()
+
+
+# --- a run with real nodes ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def deployed(
+    folders: list[NodeFolder], run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Any]:
+    """Return a function that runs a method on three real nodes in this process, each with a policy of its own."""
+    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+
+    def run(*owners: str, more: str = "", **flat: Any) -> Any:
+        def nodes(*args: Any) -> Any:
+            grid = ListeningGrid(*args)
+            for i, (folder, owner) in enumerate(zip(folders, owners, strict=True)):
+                given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "policy": owner}
+                grid._contexts[1000 + i] = make_context(1000 + i, given, {})
+            return grid
+
+        given = {"rounds": 2, "nodes": 3, "set": f"{SHORT} federation.min_nodes=2 {more}"} | flat
+        return run_inline(grid=nodes, **given)
+
+    return run
+
+
+def file_of(tmp_path: Path, **keys: Any) -> str:
+    file = tmp_path / f"{'-'.join(keys)}.yaml"
+    file.write_text(yaml.safe_dump(keys))
+    file.chmod(0o600)
+    return str(file)
+
+
+def events(run: Any, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (run.folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line.get("event") == name]
+
+
+def test_a_run_goes_on_without_the_node_whose_owner_refuses(deployed: Any, tmp_path: Path) -> None:
+    run = deployed("open", "open", file_of(tmp_path, methods=["fpl"]))
+    assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
+    first, second = (line["left_out"] for line in run.rounds)
+    assert first == [
+        "a node: its owner's policy refuses: node of sketch: method=fedavg, allowed are methods=[fpl] (SuperNode 1002)"
+    ]
+    assert second == []  # it is said once
+    assert len(run.results["nodes"]) == 2
+
+
+def test_too_many_owners_that_refuse_end_the_run_with_their_reasons(deployed: Any, tmp_path: Path) -> None:
+    from fedshift_core.errors import FederationError
+
+    refuses = file_of(tmp_path, methods=["fpl"])
+    with pytest.raises(FederationError, match=r"2 were refused: its owner's policy refuses: node of sketch: method="):
+        deployed("open", refuses, refuses, more="federation.node_timeout=0.5")
+
+
+def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deployed: Any, tmp_path: Path) -> None:
+    run = deployed("open", "open", file_of(tmp_path, rounds_per_day=1))
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
+    (reason,) = run.rounds[1]["left_out"]
+    assert reason.startswith("node 2 (sketch): its owner's policy refuses: the node has trained in 1 rounds")
+    assert [line["node"] for line in events(run, "declined")] == [2]
+    assert all(line["accuracy"]["sketch"] is not None for line in run.rounds)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fpl"])
+def test_the_server_shows_what_is_hidden_and_weighs_by_the_right_totals(method: str, deployed: Any) -> None:
+    run = deployed("strict", "strict", "strict", method=method)
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2]] * 2
+    assert all(not line["left_out"] for line in run.rounds)
+    shown = run.results["nodes"][0]["class_counts"]
+    assert shown[FEW_CLASS] == "<5" and shown.count("hidden") == 1
+    assert all(count.isdigit() for k, count in enumerate(shown) if count not in ("<5", "hidden"))
+    everything = deployed("open", "open", "open", method=method)
+    numbers = [[node["num_examples"] for node in each.results["nodes"]] for each in (run, everything)]
+    assert numbers[0] == numbers[1]
+    assert sum(everything.results["nodes"][0]["class_counts"]) == numbers[1][0]
+    # An average of weights knows no class: the same bits. What is merged by class lacks two classes of one node.
+    same = run.results["weights_sha256"] == everything.results["weights_sha256"]
+    assert same is (method == "fedavg")
+    assert {line["node"] for line in events(run, "withheld")} == {0, 1, 2}
+    assert not any(run.results["figures"]["domains"].values())
+
+
+def test_scores_of_few_images_are_missing_and_nobody_is_left_out(
+    deployed: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    more = "allocation.validation_fraction=0.05 evaluate.client_models=every"
+    run = deployed("strict", "strict", "open", more=more)
+    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    validation = run.rounds[-1]["validation"]
+    assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None
+    said = "node 0 (scan) has fewer than 5 validation images: its owner lets out no score of them"
+    assert said in caplog.messages and "node 2 (sketch) has" not in caplog.text
+
+
+def test_a_report_shows_what_was_hidden(deployed: Any) -> None:
+    record = reading.read(deployed("strict", "open", "open", rounds=1).folder)
+    node, other, _ = record.nodes  # from the checkpoint
+    assert node.shown_counts[FEW_CLASS] == "<5" and node.num_examples == sum(node.class_counts) + node.num_hidden
+    assert other.shown_counts == tuple(map(str, other.class_counts))
+    drawing = maps.class_counts(record.nodes, record.config.dataset.domains, record.classes)
+    assert "Owners of 1 of them hide classes of fewer than 5 images, which are marked." in drawing.caption
+
+
+# --- the same with Flower's own processes ---------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_three_supernodes_of_which_one_refuses(folders: list[NodeFolder], tmp_path: Path) -> None:
+    """A SuperLink and SuperNodes in processes of their own: the run completes without it, and names it."""
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}
+    owners = ("strict", file_of(tmp_path, least_images=1), file_of(tmp_path, methods=["fpl"]))
+    environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
+    with processes.group(runner.empty_folder(tmp_path), environment) as flower:
+        link = runner.SuperLink(processes.free_port())
+        runner.start_superlink(flower, link)
+        runner.connect(tmp_path, link)
+        logs = []
+        for folder, owner in zip(folders, owners, strict=True):
+            demo.start_supernode(flower, link, folder, None, owner=f'policy="{owner}"')
+            logs.append(flower.log(f"supernode-{folder.index}"))
+        registered = time.monotonic() + 120
+        while not all("SuperNode ID" in log.read_text(errors="replace") for log in logs):
+            assert time.monotonic() < registered
+            time.sleep(0.2)
+        flat = {"rounds": 2, "set": f"{SHORT} federation.min_nodes=2", "output-dir": str(tmp_path / "runs")}
+        run = Run(runner.submit(flower, tmp_path, flat, []))
+        refused = logs[2].read_text(errors="replace")
+    assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
+    (line,) = [line for each in run.rounds for line in each["left_out"]]
+    assert line.startswith(
+        "a node: its owner's policy refuses: node of sketch: method=fedavg, allowed are methods=[fpl]"
+    )
+    assert "refused by this node's policy: method=fedavg, allowed are methods=[fpl]" in refused
+    assert json.loads((run.folder / "status.json").read_text())["state"] == "completed"
+    assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == "<5"
