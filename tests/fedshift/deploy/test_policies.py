@@ -122,7 +122,7 @@ def test_what_cannot_be_handed_over_is_refused(options: list[str], source: str, 
 
 def test_a_supernode_reads_its_policy_before_it_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
-    monkeypatch.setattr(supernode_module, "serve", lambda given, warm: started.append(given))
+    monkeypatch.setattr(supernode_module, "serve", lambda given, **_: started.append(given))
     file = tmp_path / "policy.yaml"
     file.write_text("least_images: 9")
     file.chmod(0o620)

@@ -123,7 +123,7 @@ def test_a_run_with_noise_logs_what_a_reply_spends(folder: NodeFolder) -> None:
     assert 0 < spent < 8.5
     by_reply = [line.get("epsilon") for line in lines() if line["kind"] == "reply"]
     assert by_reply == [spent, spent, None]
-    (where,) = state_folder.state_dir().iterdir()
+    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     (run,) = log.as_object(log.read(where))["runs"]
     assert (run["epsilon"], run["delta"]) == (pytest.approx(2 * spent), pytest.approx(2e-5))
     assert run["epsilon"] >= node.config.privacy.spent(2)  # the sum is an upper bound
@@ -138,7 +138,7 @@ def test_nodes_of_a_simulation_log_nothing(run_inline: InlineRun) -> None:
 def test_what_cannot_be_logged_does_not_leave(what: str, folder: NodeFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     node = AppOfNode(folder)
     assert not node.ask("train").has_error()
-    (where,) = state_folder.state_dir().iterdir()
+    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     if what == "full":
 
         def full(*_: Any) -> None:
@@ -158,7 +158,7 @@ def test_what_cannot_be_logged_does_not_leave(what: str, folder: NodeFolder, mon
 def test_nothing_leaves_a_node_that_is_switched_off(folder: NodeFolder) -> None:
     node = AppOfNode(folder)
     assert not node.ask("train").has_error()
-    (where,) = state_folder.state_dir().iterdir()
+    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     before = len(lines())
     chained_log.switch_off(where)
     assert node.ask("train", 2).error.reason == out_log.SWITCHED_OFF
@@ -175,7 +175,7 @@ def test_nothing_leaves_a_node_that_is_switched_off(folder: NodeFolder) -> None:
 def test_a_node_without_a_number_has_one_folder_for_its_parts_and_its_log(folder: NodeFolder) -> None:
     node = AppOfNode(folder, "model.name=cnn_bn", "fedbn", domain=folder.domain.upper())
     assert not node.ask("train").has_error()
-    (where,) = state_folder.state_dir().iterdir()
+    (where,) = (path.parent for path in state_folder.state_dir().glob("*/out.jsonl"))
     assert {path.name for path in where.iterdir()} >= {LOG_FILE, f"run-{RUN_ID}"}
 
 
