@@ -20,6 +20,7 @@ class ClientSetup:
         index: The node's place in the federation; with seed and round it fixes all randomness.
         device: Where the model computes.
         rounds: Rounds of the run.
+        least_images: Least images behind a number of a class that may leave this node; 1 without a policy.
     """
 
     seed: int
@@ -29,6 +30,7 @@ class ClientSetup:
     train: TrainConfig
     images: ImageConfig
     rounds: int = 1
+    least_images: int = 1
 
 
 @dataclass(frozen=True)
