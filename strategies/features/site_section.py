@@ -10,10 +10,10 @@ of independent sites with weights w is
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from fedshift_core.intervals import Z, wilson
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
@@ -55,6 +55,12 @@ class ByClass(_FromFile):
     low: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
     high: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
     mark: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+
+    @model_validator(mode="after")
+    def _equally_long(self) -> Self:
+        if len({len(self.value), len(self.low), len(self.high), len(self.mark)}) > 1:
+            raise ValueError("value, low, high and mark need one entry for each class")
+        return self
 
     def at(self, k: int) -> Figure:
         """Return the figure of a class."""
