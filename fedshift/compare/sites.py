@@ -208,7 +208,7 @@ def _cell(entries: Sequence[Entry]) -> str:
     known = [(f.value, f.low, f.high) for f in figures if None not in (f.value, f.low, f.high)]
     if not known:
         return next((figure.mark for figure in figures if figure.mark), "-")
-    value, low, high = (statistics.fmean(column) for column in zip(*known, strict=True))  # type: ignore[arg-type]
+    value, low, high = (statistics.fmean(column) for column in zip(*known, strict=True))
     fewer = [e for e in entries if e.figure.classes is not None and e.figure.classes < e.of_classes]
     classes = f", {_range(e.figure.classes for e in fewer)} of {fewer[0].of_classes} classes" if fewer else ""
     return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}"
