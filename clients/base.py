@@ -44,6 +44,7 @@ class DomainClient(LocalTrainer[P]):
         own_sets: Labelled images of the node that it does not train on, by split; those that there are.
         features: What composes with the method in this run.
         records: Arrays of features from the last ``evaluate``, by record.
+        class_names: Names of the classes, for the node's log; empty where nobody said.
     """
 
     #: Whether nodes may have different networks (``model.per_node``): then no weights travel.
@@ -81,6 +82,7 @@ class DomainClient(LocalTrainer[P]):
         self._contribution: Arrays = {}
         self.features = features or catalog.of()
         self.records: dict[str, Arrays] = {}
+        self.class_names: tuple[str, ...] = ()
 
     # --- hooks of a method -------------------------------------------------------------------------
 
@@ -225,18 +227,23 @@ class DomainClient(LocalTrainer[P]):
         self.records = {}
         loss, images = 0.0, 0
         with self.features.around_scores(self, config):
+            mixed = self.features.mixes_images(config)
             with self.features.around_tests(self, config):
-                for domain, test in self.tests(config, mixed=self.features.mixes_images(config)):
+                for domain, test in self.tests(config, mixed=mixed):
                     scores = self.score_test(test)
-                    for name, arrays in self.features.record(domain, scores).items():
-                        self.records[name] = self.records.get(name, {}) | arrays
+                    self._add_records(self.features.record(domain, scores))
                     score = DomainScore(scores.correct, len(test), scores.loss_sum, scores.others)
                     metrics |= score.to_numbers(domain)
                     loss, images = loss + scores.loss_sum, images + len(test)
+            self._add_records(self.features.more_records(self, config, mixed=mixed))
             metrics |= self.features.on_scores(self, config)
         metrics |= self.features.after_scores(self, config)
         self.passed(EVALUATION)
         return loss / max(images, 1), images, metrics
+
+    def _add_records(self, more: Mapping[str, Arrays]) -> None:
+        for name, arrays in more.items():
+            self.records[name] = self.records.get(name, {}) | arrays
 
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
         """Yield each domain that a message names, with its test images to score (:func:`asked_images`)."""

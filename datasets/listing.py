@@ -20,11 +20,14 @@ class ImageSet:
         x: Images, shape (N, H, W, 3), uint8, RGB.
         y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
         of_source: Returns the images' marks, where the images are a part of a set that knows them already.
+        groups: The patient, or another group, of each image, shape (N,), texts; an empty one is an image on its own.
+            None if nobody says. They stay on the node.
     """
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
     of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
+    groups: NDArray[np.str_] | None = field(default=None, compare=False)
 
     @functools.cached_property
     def marks(self) -> NDArray[np.uint8]:
@@ -50,14 +53,15 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        return ImageSet(self.x, labels, lambda: self.marks)
+        return ImageSet(self.x, labels, lambda: self.marks, self.groups)
 
 
 class _Selected(ImageSet):
     """Images of a larger set, whose pixels nobody may ask for (``model.precompute``)."""
 
     def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
-        vars(self).update(y=of.y[index], of_source=lambda: of.marks[index], _pixels=lambda: of.x[index])
+        groups = None if of.groups is None else of.groups[index]
+        vars(self).update(y=of.y[index], of_source=lambda: of.marks[index], groups=groups, _pixels=lambda: of.x[index])
 
     @functools.cached_property
     def x(self) -> NDArray[np.uint8]:
@@ -69,7 +73,14 @@ class _Selected(ImageSet):
 def joined(sets: Sequence[ImageSet]) -> ImageSet:
     """Return the images of several sets, one set after the other."""
     x, y = np.concatenate([each.x for each in sets]), np.concatenate([each.y for each in sets])
-    return ImageSet(x, y, lambda: np.concatenate([each.marks for each in sets]))
+    return ImageSet(x, y, lambda: np.concatenate([each.marks for each in sets]), _groups_of(sets))
+
+
+def _groups_of(sets: Sequence[ImageSet]) -> NDArray[np.str_] | None:
+    """Return the groups of the images of several sets; images of a set that has none are on their own."""
+    if all(each.groups is None for each in sets):
+        return None
+    return np.concatenate([np.full(len(each), "") if each.groups is None else each.groups for each in sets])
 
 
 @dataclass(frozen=True)
@@ -96,17 +107,20 @@ class Listing:
     Attributes:
         items: The encoded images.
         labels: Their labels, shape (N,), int64.
+        groups: As ``ImageSet.groups``.
     """
 
     items: tuple[Item, ...]
     labels: NDArray[np.int64]
+    groups: NDArray[np.str_] | None = None
 
     def __len__(self) -> int:
         return len(self.items)
 
     def select(self, index: NDArray[np.int64]) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""
-        return Listing(tuple(self.items[i] for i in index), self.labels[index])
+        groups = None if self.groups is None else self.groups[index]
+        return Listing(tuple(self.items[i] for i in index), self.labels[index], groups)
 
 
 @dataclass(frozen=True)

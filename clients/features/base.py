@@ -24,6 +24,7 @@ class Client(Protocol):
 
     model: Any
     setup: ClientSetup
+    class_names: tuple[str, ...]
     passed: Callable[[str], None]
     train_set: ImageSet
     own_sets: Mapping[str, ImageSet]
@@ -59,8 +60,8 @@ class Client(Protocol):
     def scoring_by_batch(self) -> AbstractContextManager[None]:
         """Let scores go by BatchNorm's statistics of each batch."""
 
-    def observed_by(self, make: Callable[[], Observer]) -> AbstractContextManager[None]:
-        """Let an observer of its own look on at each pass over test images."""
+    def observed_by(self, name: str, make: Callable[[ImageSet], Observer]) -> AbstractContextManager[None]:
+        """Let an observer of this name, made for the images of a pass, look on at each pass over test images."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,16 @@ class NodeFeature:
 
     def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
         """Return arrays for records of the feature, by record, from the scores of a domain."""
+        return {}
+
+    def more_records(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> dict[str, Arrays]:
+        """Return further arrays, by record, of passes over test images of its own.
+
+        Args:
+            client: As it scored the test images.
+            request: What it was asked.
+            mixed: Test images are scored in an order that mixes their classes.
+        """
         return {}
 
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:

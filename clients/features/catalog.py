@@ -113,6 +113,10 @@ class Features:
         """Return arrays by record from the scores of a domain."""
         return self._sent(lambda feature: feature.record(domain, scores), "records")
 
+    def more_records(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> dict[str, Arrays]:
+        """Return further arrays by record, of further passes over test images."""
+        return self._sent(lambda feature: feature.more_records(client, request, mixed=mixed), "records")
+
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return further numbers of the weights as they are scored."""
         return self._sent(lambda feature: feature.on_scores(client, request), "evaluate_reply")

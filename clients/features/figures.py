@@ -28,11 +28,13 @@ class FiguresOnNode(NodeFeature):
 
     def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Count while test images are scored."""
-        return client.observed_by(lambda: Counting(client.model.num_classes)) if request.get(FIGURES) else nullcontext()
+        if not request.get(FIGURES):
+            return nullcontext()
+        return client.observed_by(self.name, lambda images: Counting(client.model.num_classes))
 
     def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
         """Return the counts of a domain."""
-        return {} if scores.seen is None else {COUNTS: scores.seen.arrays(domain)}
+        return {COUNTS: scores.seen[self.name].arrays(domain)} if self.name in scores.seen else {}
 
 
 def _word(value: bool) -> str:

@@ -19,17 +19,19 @@ class Scores:
         correct: Correct top-1 predictions.
         loss_sum: Cross-entropy summed over the images.
         others: Correct predictions of the same images scored in another way, by its name.
-        seen: What an observer made of the images, where there is one; those of several sets add up.
+        seen: What observers made of the images, by their name; those of several sets add up.
     """
 
     correct: int
     loss_sum: float
     others: Mapping[str, int] = field(default_factory=dict)
-    seen: Any = field(default=None, compare=False)
+    seen: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __add__(self, other: "Scores") -> "Scores":
         """Return the scores of both sets together, without other ways."""
-        seen = other.seen if self.seen is None else self.seen + other.seen
+        seen = dict(self.seen)
+        for name, made in other.seen.items():
+            seen[name] = seen[name] + made if name in seen else made
         return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
 
 

@@ -1,6 +1,6 @@
 """What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -71,8 +71,8 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.shared_frozen = model.frozen - private
         self.shared_names = [name for name in self.state if name not in private | model.frozen]
         self._by_batch = False  # scores take BatchNorm's statistics of each batch
-        self._observing: Callable[[], Observer | None] = lambda: None  # gives the observer of a pass
-        self._observer: Observer | None = None  # of the pass that goes on
+        self._observing: dict[str, Callable[[ImageSet], Observer]] = {}  # give the observers of a pass
+        self._observers: Mapping[str, Observer] = {}  # of the pass that goes on
         self._predictor: Callable[[Tensor], Tensor] | None = None  # of the adaptation by which images are scored
         self._parameters: list[NDArray[Any]] = []
         self._received: dict[str, Tensor] | None = None
@@ -198,27 +198,27 @@ class NodeTools(NumPyClient, Parametrised[P]):
                 predicted = logits.argmax(dim=1)
                 correct += (predicted == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)
-                if self._observer is not None:
-                    self._observer.add(logits, predicted, y)
+                for observer in self._observers.values():
+                    observer.add(logits, predicted, y)
         return int(correct), float(loss_sum)
 
     def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
-        """As :meth:`score`, with what an observer makes of it where there is one (:meth:`observed_by`)."""
-        self._observer = observer = self._observing()
+        """As :meth:`score`, with what observers make of it where there are any (:meth:`observed_by`)."""
+        self._observers = observers = {name: make(images) for name, make in self._observing.items()}
         try:
             correct, loss_sum = self.score(images, predict)
         finally:
-            self._observer = None
-        return Scores(correct, loss_sum, seen=None if observer is None else observer.total())
+            self._observers = {}
+        return Scores(correct, loss_sum, seen={name: observer.total() for name, observer in observers.items()})
 
     @contextmanager
-    def observed_by(self, make: Callable[[], Observer]) -> Iterator[None]:
-        """Let an observer of its own look on at each pass of :meth:`scored`."""
-        self._observing = make
+    def observed_by(self, name: str, make: Callable[[ImageSet], Observer]) -> Iterator[None]:
+        """Let an observer look on at each pass of :meth:`scored`; it is made for the images of the pass."""
+        self._observing[name] = make
         try:
             yield
         finally:
-            self._observing = lambda: None
+            del self._observing[name]
 
     @contextmanager
     def scoring_by_batch(self) -> Iterator[None]:

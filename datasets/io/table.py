@@ -184,4 +184,6 @@ def listing(
             presence.check(place)
             raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
     items = tuple(Item(folder / row.file, str(folder / row.file)) for row in rows_of_split)
-    return Listing(items, np.array([classes.index(row.label) for row in rows_of_split], np.int64))
+    groups = [row.group for row in rows_of_split]
+    labels = np.array([classes.index(row.label) for row in rows_of_split], np.int64)
+    return Listing(items, labels, np.array(groups) if any(groups) else None)

@@ -43,7 +43,8 @@ def _row(line: int, cells: Mapping[str, str]) -> table.Row:
         )
     whose = f"patient_{cells['patient']}_node_{cells['node']}"
     file = f"patches/{whose}/patch_{whose}_x_{cells['x_coord']}_y_{cells['y_coord']}.png"
-    return table.Row(line, file, CLASSES[int(tumor)], domain, "test" if domain in TEST_ONLY else _SPLITS[split])
+    split_of = "test" if domain in TEST_ONLY else _SPLITS[split]
+    return table.Row(line, file, CLASSES[int(tumor)], domain, split_of, cells["patient"])
 
 
 TREE = TableTree(

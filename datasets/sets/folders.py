@@ -254,7 +254,9 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
     taken = [picture for picture in site.pictures if picture.split == split]
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
     items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
-    return Listing(items, np.array([picture.label for picture in taken], np.int64))
+    labels = np.array([picture.label for picture in taken], np.int64)
+    groups = [picture.group for picture in taken]
+    return Listing(items, labels, np.array(groups) if any(groups) else None)
 
 
 @functools.cache

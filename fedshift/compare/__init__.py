@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedshift.compare.sites import SiteTable
     from fedshift.compare.table import Numbers
 
-__all__ = ["Comparison", "compare", "keep"]
+__all__ = ["Comparison", "by_site", "compare", "keep"]
 
 #: Columns of a terminal.
 WIDTH = 100
@@ -83,6 +84,26 @@ def compare(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
     )
     return Comparison(numbers)
+
+
+def by_site(
+    runs: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
+) -> "SiteTable":
+    """Compare a figure of each site, as it worked it out itself, by method.
+
+    Args:
+        runs: As of :func:`compare`.
+        figure: A figure over all classes, such as ``auroc``, or of one class, such as ``sensitivity:benign``.
+        allow_different: As of :func:`compare`.
+        scored: As of :func:`compare`.
+        held_out: As of :func:`compare`.
+
+    Raises:
+        ConfigError: As :func:`compare`; if the figure is unknown, or no run has it.
+    """
+    from fedshift.compare import sites
+
+    return sites.table(runs, figure, allow_different=allow_different, scored=scored, held_out=held_out)
 
 
 def keep(runs: Sequence[Path], folder: Path) -> list[Path]:

@@ -1,9 +1,9 @@
 """``fedshift compare`` and ``claims``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from fedshift import options
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
+
+if TYPE_CHECKING:
+    from fedshift.compare.sites import SiteTable
 
 app = typer.Typer()
 
@@ -38,6 +41,13 @@ def compare(
     costs: Annotated[
         Path | None, options.path_option("What `fedshift costs ... --json` printed: figures of accuracy against costs.")
     ] = None,
+    sites: Annotated[
+        str,
+        typer.Option(
+            help="A figure of each site by method, with 95 % intervals: accuracy, balanced_accuracy, auroc, auprc, "
+            "brier, ece, or of a class sensitivity:CLASS, specificity:CLASS, auroc:CLASS, auprc:CLASS."
+        ),
+    ] = "",
     markdown: options.Markdown = False,
     as_json: options.Json = False,
     csv: Annotated[Path | None, options.path_option("A CSV file to write.")] = None,
@@ -50,12 +60,21 @@ def compare(
     from fedshift import compare as compare_module
 
     form = options.table_form(markdown=markdown, as_json=as_json)
-    comparison = compare_module.compare(
-        runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
-    )
-    typer.echo(form(comparison))
-    for file, content in ((csv, lambda _: comparison.csv()), (html, comparison.html)):
-        if file is not None:
+    result: compare_module.Comparison | SiteTable
+    if sites:
+        _check_alone({"--paper": paper, "--costs": costs, "--html": html, "--score": score != "last5"})
+        result = compare_module.by_site(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
+        unreadable = result.unreadable
+        page = None
+    else:
+        result = compare_module.compare(
+            runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
+        )
+        unreadable, page = result.numbers.unreadable, result.html
+    typer.echo(form(result))
+    contents: list[tuple[Path | None, Callable[[Path], str] | None]] = [(csv, lambda _: result.csv()), (html, page)]
+    for file, content in contents:
+        if file is not None and content is not None:
             try:
                 file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
             except OSError as error:
@@ -64,7 +83,7 @@ def compare(
     if keep is not None:
         files = compare_module.keep(runs, keep)
         typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
-    _end(comparison.numbers.unreadable)
+    _end(unreadable)
 
 
 @app.command("claims")
@@ -87,6 +106,17 @@ def claims(
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(form(result))
     _end(result.unreadable)
+
+
+def _check_alone(others: Mapping[str, object]) -> None:
+    """Refuse options that the table of sites does not have.
+
+    Raises:
+        ConfigError: With the first of them that is given.
+    """
+    given = next((name for name, value in others.items() if value), None)
+    if given is not None:
+        raise ConfigError(f"--sites and {given}: the table of sites has no such part; give one of the two")
 
 
 def _end(unreadable: Sequence[str]) -> None:

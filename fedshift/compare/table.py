@@ -172,10 +172,19 @@ def numbers_of(
     )
     if paid is not None:
         notes += tradeoff.notes(rows, paid, headline, lowest)
+    warnings = grouping.warnings(runs, labels, repetitions)
+    if score in run_metrics.OVER_CLASSES:
+        warnings += mix_warnings(runs)
     return Numbers(
-        title, columns, headline, tuple(rows), tuple(notes), tuple(grouping.warnings(runs, labels, repetitions)),
+        title, columns, headline, tuple(rows), tuple(notes), tuple(warnings),
         table.id if table else "", score, paid,
     )  # fmt: skip
+
+
+def mix_warnings(runs: Sequence[Run]) -> list[str]:
+    """Return a line for each way in which the class mixes of sites differ, each once."""
+    sites = [part.results.site_figures for run in runs for part in (run.parts or (run,))]
+    return list(dict.fromkeys(figures.mix.warning for figures in sites if figures and figures.mix.warning))
 
 
 def _able(taken: Sequence[tuple[str, str, Run]], score: str) -> tuple[list[tuple[str, str, Run]], dict[str, str]]:

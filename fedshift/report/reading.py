@@ -19,7 +19,10 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
+from strategies.features.base import ServerFeature
 from strategies.features.figures import CountedFigures, Figures
+from strategies.features.site_figures import SiteFigures
+from strategies.features.site_section import Sites
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -39,6 +42,7 @@ class Record:
             on all test images.
         finished: Whether the folder has a ``results.json``.
         figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
+        sites: The figures that sites worked out in the last such round; None without.
         checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
@@ -54,6 +58,7 @@ class Record:
     finished: bool
     checkpoint: Checkpoint | None
     figures: Figures | None = None
+    sites: Sites | None = None
     kept_round: int = 0
     lacking: str = ""
     contradiction: str = ""
@@ -103,11 +108,15 @@ def read(folder: Path, command: str = "report") -> Record:
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
-    try:
-        counted = _figures(path, results, lines, config)
-    except ValidationError as error:
-        problem, given = config_file.first_problem(error)
-        raise ConfigError(f"{command}: {path / RESULTS_FILE}: figures: {problem}, found {as_found(given)}") from None
+    made: dict[str, Any] = {}
+    for feature in (CountedFigures, SiteFigures):
+        try:
+            made[feature.key] = _section(feature, path, results, lines, config)
+        except ValidationError as error:
+            problem, given = config_file.first_problem(error)
+            raise ConfigError(
+                f"{command}: {path / RESULTS_FILE}: {feature.key}: {problem}, found {as_found(given)}"
+            ) from None
     kept_round = _kept_round(lines, config)
     return Record(
         folder=path,
@@ -118,25 +127,30 @@ def read(folder: Path, command: str = "report") -> Record:
         finished=results is not None,
         checkpoint=_checkpoint(path / checkpoints.FOLDER, kept_round, command),
         kept_round=kept_round,
-        figures=counted,
+        figures=made[CountedFigures.key],
+        sites=made[SiteFigures.key],
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction=agreement.contradictions(results or {}, lines),
     )
 
 
-def _figures(
-    path: Path, results: dict[str, Any] | None, lines: list[dict[str, Any]], config: RunConfig
-) -> Figures | None:
-    """Return the figures of a run.
+def _section(
+    feature: type[ServerFeature],
+    path: Path,
+    results: dict[str, Any] | None,
+    lines: list[dict[str, Any]],
+    config: RunConfig,
+) -> Any:
+    """Return what a feature made of one round of a run.
 
-    An unfinished run has those of its last round that was scored on all test images.
+    An unfinished run has that of its last round that was scored on all test images.
     """
     if results is not None:
-        content = results.get("figures")
+        content = results.get(feature.key)
     else:
         scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
-        content = sections.kept(path, scored[-1] if scored else None, config).get(CountedFigures.key)
-    return None if content is None else Figures.model_validate(content)
+        content = sections.kept(path, scored[-1] if scored else None, config).get(feature.key)
+    return None if content is None or feature.section is None else feature.section.model_validate(content)
 
 
 def _results(path: Path, command: str) -> dict[str, Any] | None:

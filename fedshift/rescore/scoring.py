@@ -33,8 +33,8 @@ from strategies.federation.memory import NodeMemory
 #: Settings that may differ in a new scoring: they do not affect the training.
 MAY_DIFFER = (
     "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
-    "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir", "dataset.classes_stated",
-    "tracking",
+    "evaluate.site_figures", "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir",
+    "dataset.classes_stated", "tracking",
 )  # fmt: skip
 ADAPT = "adapt."  # and all of this section
 OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored

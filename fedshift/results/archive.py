@@ -59,6 +59,15 @@ def _content(run: Run) -> dict[str, Any]:
             for name, figure in figures["domains"].items()
         }
         results["figures"] = {"round": figures["round"], "domains": short}
+    if sites := results.get("site_figures"):
+        grows = ("per_class", "images_of_class")
+        of_sites = [*sites["sites"], *([sites["overall"]] if sites.get("overall") else [])]
+        short_sites = [{key: value for key, value in site.items() if key not in grows} for site in of_sites]
+        number = len(sites["sites"])
+        overall = {"overall": short_sites[number]} if len(short_sites) > number else {}
+        results["site_figures"] = {
+            "round": sites["round"], "sites": short_sites[:number], **overall, "mix": sites.get("mix") or {},
+        }  # fmt: skip
     by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
     if run.contradiction:

@@ -25,6 +25,7 @@ from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.figures import Figures
+from strategies.features.site_section import Sites
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
@@ -87,6 +88,7 @@ class Results(_Results):
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
     scored_with: str = AVERAGED  # kind of evaluate.bn behind domains, final, best_test, best_validation
     figures: Figures | None = None  # of the last or chosen round; None if not requested, or old
+    site_figures: Sites | None = None  # likewise
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that were left out
     untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained
     nodes: tuple[dict[str, Any], ...]

@@ -110,6 +110,8 @@ FIGURES = {
     "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC", "ece": "expected calibration error",
 }  # fmt: skip
 LOWEST_IS_BEST = ("ece",)
+#: Those that are means over the classes of a domain.
+OVER_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
 #: Name of the scores that are means over five rounds.
 LAST_FIVE = "mean of the last five rounds"
 

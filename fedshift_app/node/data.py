@@ -383,5 +383,7 @@ def _corrupted(
     clean = _read(dataset, domain, "test", source, shared)
     keys = np.arange(len(clean))
     if shift.corruption == "random":
-        return ImageSet(corruptions.random_corruption(clean.x, shift.severity, keys, seed), clean.y)
-    return ImageSet(corruptions.corrupt(clean.x, shift.corruption, shift.severity, keys, seed), clean.y)
+        broken = corruptions.random_corruption(clean.x, shift.severity, keys, seed)
+    else:
+        broken = corruptions.corrupt(clean.x, shift.corruption, shift.severity, keys, seed)
+    return ImageSet(broken, clean.y, groups=clean.groups)

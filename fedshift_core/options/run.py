@@ -13,9 +13,15 @@ class _Allocation(Protocol):
     def validation_fraction(self) -> float: ...
 
 
+class _Classes(Protocol):
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+
 class _Dataset(Protocol):
     @property
     def domains(self) -> tuple[str, ...]: ...
+    def known(self) -> _Classes: ...
 
 
 class _Federation(Protocol):
@@ -49,6 +55,10 @@ class RunSettings(Protocol):
     @property
     def rounds(self) -> int:
         """Rounds of the run."""
+
+    @property
+    def keep(self) -> str:
+        """Which round's model the run keeps: ``last`` or ``best-validation``."""
 
     @property
     def profile(self) -> bool:

@@ -64,6 +64,12 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
         description="Whether nodes send counts for recall, precision, F1, AUC and calibration error in rounds that "
         "are scored in full.",
     )
+    #: docs/guide/figures.md, too. A round that the run may keep or end with is known only when it is over.
+    site_figures: bool = Field(
+        True,
+        description="Whether nodes work out figures with 95 % intervals of their test images, in the last round; with "
+        "keep=best-validation or evaluate.patience in every round that is scored in full.",
+    )
     #: all_domains: accuracy is the mean over nodes, with their spread; n nodes make n passes over each test set.
     personal_on: Literal["own_domain", "all_domains"] = Field(
         "own_domain",
@@ -118,6 +124,17 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     def share(self, server_round: int, rounds: int) -> float:
         """Return which share of each test set is scored after this round (from 1) of ``rounds``."""
         return 1.0 if self._is_late(server_round, rounds) else self.fraction
+
+    def scores_sites(self, server_round: int, rounds: int, *, any_may_count: bool) -> bool:
+        """Tell whether nodes work out figures of their sites after this round (from 1) of ``rounds``.
+
+        Args:
+            server_round: The round.
+            rounds: Rounds of the run.
+            any_may_count: The run may keep any round (``keep=best-validation``).
+        """
+        counts = server_round == rounds or any_may_count or self.patience > 0
+        return self.site_figures and self.test and counts and self.share(server_round, rounds) == 1
 
     def scores_clients(self, server_round: int, rounds: int) -> bool:
         """Tell whether nodes score their own models in this round (from 1) of ``rounds``."""

@@ -24,6 +24,7 @@ METRICS = "metrics"
 START = "start"  # a further record, once for each node: what else it begins from (frozen parts)
 STATISTICS = "statistics"  # a fifth record, BatchNorm's re-estimated statistics, by state-dict name
 COUNTS = "counts"  # a further one of an answer to ``figures``: the arrays of ``fedshift_core.wire.counts``
+SITE_FIGURES = "site-figures"  # likewise of an answer to ``site-figures``: those of ``fedshift_core.wire.site_figures``
 
 # --- config, server -> node ---
 SERVER_ROUND = "server-round"  # int, from 1
@@ -49,6 +50,7 @@ BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score,
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, send BatchNorm's statistics of training images
 FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
+ASK_SITE_FIGURES = "site-figures"  # True: work out figures of test images with their intervals; else absent
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
@@ -86,6 +88,7 @@ VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; 
 VALIDATION_COUNT = "validation-count"
 CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_core.wire.counts``
 CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
+SITE_NUMBERS, SITE_MARKS, SITE_COUNTS = "numbers/", "marks/", "images/"  # site-figures: + domain
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 WITHHELD = "withheld"  # 1 if the node's owner lets out less than the run asks for; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent

@@ -136,6 +136,7 @@ def timeless(run: Run) -> list[dict[str, Any]]:
 
 def same(one: Run, other: Run) -> bool:
     assert timeless(one) == timeless(other)
+    assert one.results["site_figures"] == other.results["site_figures"]
     return bool(one.results["weights_sha256"] == other.results["weights_sha256"])
 
 

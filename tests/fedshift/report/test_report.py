@@ -39,7 +39,7 @@ QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 SECTIONS = {
-    "accuracy", "training", "by-class", "confusion", "features", "prototypes", "attention", "federation",
+    "accuracy", "training", "by-class", "sites", "confusion", "features", "prototypes", "attention", "federation",
     "configuration",
 }  # fmt: skip
 

@@ -1,0 +1,221 @@
+"""``fedshift compare --sites``: a figure that sites worked out themselves, sites by method, with 95 % intervals."""
+
+import csv
+import io
+import json
+import statistics
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedshift.compare import WIDTH
+from fedshift.compare.formats import escaped, harmless, piped
+from fedshift.compare.rows import Row, named
+from fedshift.compare.table import mix_warnings, numbers
+from fedshift.tables import columns
+from fedshift_core.cells import harmless_row
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.spelling import meant
+from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
+from strategies.features.site_section import AVERAGED, Figure, Site, Sites
+
+ALL = "all sites"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The figure of one site in one run."""
+
+    site: str
+    row: str
+    seed: int
+    images: int | None
+    patients: int | None
+    figure: Figure
+    of_classes: int = 0  # classes of the run; 0 where the file does not say
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """A figure of each site by method.
+
+    Attributes:
+        title: What is compared.
+        figure: Its name, with the class of a figure of one.
+        sites: The sites in their order, that of all of them last.
+        rows: The methods, or other rows of the comparison, in their order.
+        entries: One of each site and run.
+        notes: What a reader must know of the numbers.
+        warnings: What misleads.
+        unreadable: Runs that cannot be read.
+    """
+
+    title: str
+    figure: str
+    sites: tuple[str, ...]
+    rows: tuple[str, ...]
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    unreadable: tuple[str, ...] = ()
+
+    def grid(self) -> list[list[str]]:
+        """Return the head and the lines of the table."""
+        lines = [["site", "images", "patients", *self.rows]]
+        for site in self.sites:
+            mine = [entry for entry in self.entries if entry.site == site]
+            cells = [_cell([entry for entry in mine if entry.row == row]) for row in self.rows]
+            lines.append([site, _range(entry.images for entry in mine), _range(e.patients for e in mine), *cells])
+        return lines
+
+    def text(self, width: int = WIDTH) -> str:
+        """Return aligned lines; methods that do not fit follow in blocks."""
+        grid = self.grid()
+        widths = [max(len(line[i]) for line in grid) + 2 for i in range(len(grid[0]))]
+        blocks: list[list[int]] = [[0, 1, 2]]
+        for i in range(3, len(widths)):
+            if len(blocks[-1]) > 3 and sum(widths[j] for j in [*blocks[-1], i]) > width:
+                blocks.append([0, 1, 2])
+            blocks[-1].append(i)
+        out = [*textwrap.wrap(self.title, width), ""]
+        for block in blocks:
+            out += [*columns([[line[i] for i in block] for line in grid], "", numbers=True, ruled=True), ""]
+        for line in (*(f"warning: {warning}" for warning in self.warnings), *(f"- {note}" for note in self.notes)):
+            out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        return harmless("\n".join(out))
+
+    def markdown(self) -> str:
+        """Return a Markdown table with its notes."""
+        head, *lines = self.grid()
+        rows = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *(piped(list(map(escaped, r))) for r in lines)]
+        warnings = [f"- **Warning:** {escaped(warning)}" for warning in self.warnings]
+        notes = [f"- {escaped(note)}" for note in self.notes]
+        return harmless("\n".join([f"**{escaped(self.title)}**", "", *rows, "", *warnings, *notes]))
+
+    def csv(self) -> str:
+        """Return one line per site and run; an unknown value is empty, and its mark says why."""
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        records = self._records()
+        writer.writerow(records[0].keys())
+        writer.writerows(harmless_row(record.values()) for record in records)
+        return out.getvalue()
+
+    def json(self) -> str:
+        """Return all numbers, notes and warnings; an unknown value is null, and its mark says why."""
+        content = {"title": self.title, "figure": self.figure, "values": self._records(),
+                   "notes": self.notes, "warnings": self.warnings}  # fmt: skip
+        return json.dumps(content, indent=2)
+
+    def _records(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "site": entry.site, "row": entry.row, "seed": entry.seed, "figure": self.figure,
+                "value": entry.figure.value, "low": entry.figure.low, "high": entry.figure.high,
+                "mark": entry.figure.mark, "images": entry.images, "patients": entry.patients,
+                "classes": entry.figure.classes, "how": entry.figure.how,
+            }
+            for entry in self.entries
+        ]  # fmt: skip
+
+
+def table(
+    paths: Sequence[Path], figure: str, *, allow_different: bool = False, scored: str = "", held_out: bool = False
+) -> SiteTable:
+    """Compare a figure of sites, see ``fedshift.compare.by_site``."""
+    name, _, label = figure.partition(":")
+    allowed = BY_CLASS if label else OVERALL
+    if name not in allowed or figure.endswith(":"):
+        forms = [*OVERALL, *(f"{kind}:CLASS" for kind in BY_CLASS)]
+        raise ConfigError(f"--sites is {as_found(figure)}; allowed are {', '.join(forms)}{meant(name, OVERALL)}")
+    compared = numbers(
+        paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out
+    )
+    runs = [(row, part) for row in compared.rows for run in row.runs for part in (run.parts or (run,))]
+    have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
+    if not have:
+        raise ConfigError(
+            f"--sites {plain(figure, MOST_NAME)}: none of these runs has figures of sites (evaluate.site_figures=true; "
+            "runs of earlier versions have none)"
+        )
+    entries: list[Entry] = []
+    for row, run, sites in have:
+        entries += _entries(row, run.results.seed, sites, name, label)
+    lacking = [run.name for row, run in runs if run.results.site_figures is None]
+    order = dict.fromkeys(entry.site for entry in entries if entry.site != ALL)
+    last = (ALL,) if any(entry.site == ALL for entry in entries) else ()
+    return SiteTable(
+        title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} from 0 to 1, of each site by method, last or "
+        "kept round",
+        figure=figure,
+        sites=(*order, *last),
+        rows=tuple(dict.fromkeys(entry.row for entry in entries)),
+        entries=tuple(entries),
+        notes=tuple(_notes(entries, lacking)),
+        warnings=(*mix_warnings([run for _, run, _ in have]), *compared.warnings),
+        unreadable=compared.unreadable,
+    )
+
+
+def _entries(row: Row, seed: int, sites: Sites, name: str, label: str) -> list[Entry]:
+    """Return the figure of each site of a run, and of all of them."""
+    entries, classes = [], len(sites.classes)
+    for site in (*sites.sites, *([sites.overall] if sites.overall is not None else [])):
+        if not label:
+            entries.append(Entry(site.site, named(row), seed, site.images, site.patients, site.figure(name), classes))
+        elif site is not sites.overall or name in site.per_class:
+            images, figure = _of_class(site, sites.classes, name, label)
+            entries.append(Entry(site.site, named(row), seed, images, site.patients, figure))
+    return entries
+
+
+def _of_class(site: Site, classes: Sequence[str], name: str, label: str) -> tuple[int | None, Figure]:
+    if not site.per_class:
+        raise ConfigError("--sites: files that --keep wrote have no figures of classes; name the run folders")
+    if label not in classes:
+        raise ConfigError(
+            f"--sites {name}: there is no class {as_found(label)}; the classes are {', '.join(classes)}"
+            f"{meant(label, tuple(classes))}"
+        )
+    k = classes.index(label)
+    column = site.per_class.get(name)
+    images = site.images_of_class[k] if k < len(site.images_of_class) else None
+    if column is None or k >= len(column.value):
+        return images, Figure(value=None, low=None, high=None)
+    return images, column.at(k)
+
+
+def _notes(entries: Sequence[Entry], lacking: Sequence[str]) -> list[str]:
+    notes = ["95 % intervals, worked out on the nodes (docs/guide/figures.md); patients: -, where a site does not know"]
+    seeds = {entry.seed for entry in entries}
+    if len(seeds) > 1:
+        notes.append("of several seeds: the mean of the values, and of the limits of their intervals")
+    if any(entry.figure.how.startswith(AVERAGED) for entry in entries):
+        notes.append(f"{ALL}: the {AVERAGED}")
+    elif any(entry.figure.how for entry in entries):
+        notes.append(f"{ALL}: pooled")
+    if lacking:
+        notes.append(f"left out, without figures of sites: {', '.join(lacking)}")
+    return notes
+
+
+def _cell(entries: Sequence[Entry]) -> str:
+    """Return a figure over seeds with its interval, and with the number of its classes where some are left out."""
+    figures = [entry.figure for entry in entries]
+    known = [(f.value, f.low, f.high) for f in figures if None not in (f.value, f.low, f.high)]
+    if not known:
+        return next((figure.mark for figure in figures if figure.mark), "-")
+    value, low, high = (statistics.fmean(column) for column in zip(*known, strict=True))
+    fewer = [e for e in entries if e.figure.classes is not None and e.figure.classes < e.of_classes]
+    classes = f", {_range(e.figure.classes for e in fewer)} of {fewer[0].of_classes} classes" if fewer else ""
+    return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}"
+
+
+def _range(numbers: Any) -> str:
+    known = sorted({number for number in numbers if number is not None})
+    if not known:
+        return "-"
+    return str(known[0]) if len(known) == 1 else f"{known[0]} to {known[-1]}"

@@ -1,0 +1,316 @@
+r"""What a run shows of sites' figures: ``site_figures`` of ``results.json``.
+
+Over all sites, proportions are pooled: the sum of right images over the sum of images, with Wilson's interval. The mean
+squared error (Brier) is pooled, too, as the mean weighted by images. Balanced accuracy is the mean of pooled
+sensitivities. AUROC, AUPRC and ECE are none of these: their overall value is the mean of the sites weighted by images,
+and called so. With s the standard error of a site's figure, its interval's width over 2 z, the interval of a mean
+of independent sites with weights w is
+
+.. math:: \sum_iw_iv_i\pm z\sqrt{\sum_iw_i^2s_i^2},\quad s_i=\frac{h_i-l_i}{2z}
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NamedTuple, Self
+
+import numpy as np
+from pydantic import BaseModel, Field, model_validator
+
+from fedshift_core.intervals import Z, wilson
+from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
+
+TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
+#: Class mixes of two sites differ where so large a share of the images of one would have to be of another class.
+MIX_BOUND = 0.2
+POOLED, AVERAGED = "pooled", "mean of sites weighted by images"
+MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a results file
+MOST_NAMED = 3  # sites and classes that a warning names
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of the sites' figures in a run folder."""
+
+
+class Figure(_FromFile):
+    """A figure from 0 to 1 with its 95 % interval; None with a mark where there is none."""
+
+    value: Share | None
+    low: Share | None
+    high: Share | None
+    mark: str = ""
+    classes: int | None = Field(None, ge=0)  # behind a mean over classes
+    how: str = ""  # of the figure of all sites: pooled, or the mean of the sites
+
+    @property
+    def interval(self) -> str:
+        """The interval as text."""
+        return "" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+
+
+class ByClass(_FromFile):
+    """A figure of each class, in the order of the classes."""
+
+    value: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
+    low: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
+    high: tuple[Share | None, ...] = Field((), max_length=MOST_CLASSES)
+    mark: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+
+    @model_validator(mode="after")
+    def _equally_long(self) -> Self:
+        if len({len(self.value), len(self.low), len(self.high), len(self.mark)}) > 1:
+            raise ValueError("value, low, high and mark need one entry for each class")
+        return self
+
+    def at(self, k: int) -> Figure:
+        """Return the figure of a class."""
+        return Figure(value=self.value[k], low=self.low[k], high=self.high[k], mark=self.mark[k])
+
+
+class Site(_FromFile):
+    """The figures of one site, or of all."""
+
+    site: str
+    node: int | None = None
+    domain: str | None = None
+    images: int = Field(ge=0)
+    patients: int | None = Field(None, ge=0)
+    resamples: int | None = Field(None, ge=0)
+    images_of_class: tuple[int | None, ...] = Field((), max_length=MOST_CLASSES)
+    accuracy: Figure
+    balanced_accuracy: Figure
+    auroc: Figure
+    auprc: Figure
+    brier: Figure
+    ece: Figure
+    per_class: dict[str, ByClass] = Field(default_factory=dict)
+
+    def figure(self, name: str) -> Figure:
+        """Return one of ``OVERALL``."""
+        figure: Figure = getattr(self, name)
+        return figure
+
+
+class Mix(_FromFile):
+    """How the class mixes of sites' test images differ."""
+
+    distance: float | None = Field(None, ge=0, le=1)
+    between: tuple[str, ...] = ()
+    bound: float = MIX_BOUND
+    lacking: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    warning: str = ""
+
+
+class Sites(_FromFile):
+    """The key ``site_figures`` of ``results.json``."""
+
+    round: int
+    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
+    overall: Site | None = None
+    mix: Mix = Mix()
+
+
+class _Given(NamedTuple):
+    """A site with its name."""
+
+    name: str
+    node: int
+    domain: str
+    numbers: SiteNumbers
+
+
+def content(sites: Sequence[tuple[int, str, SiteNumbers]], server_round: int, classes: Sequence[str]) -> dict[str, Any]:
+    """Return the section of a round.
+
+    Args:
+        sites: Index of the node, domain and figures of each.
+        server_round: The round.
+        classes: Names of the classes.
+    """
+    domains = [domain for _, domain, _ in sites]
+    given = [
+        _Given(domain if domains.count(domain) == 1 else f"{domain} (node {node})", node, domain, numbers)
+        for node, domain, numbers in sites
+    ]
+    return {
+        "round": server_round,
+        "classes": list(classes),
+        "sites": [_site(site) for site in given],
+        "overall": _overall([site.numbers for site in given]) if len(given) > 1 else None,
+        "mix": mix(given, classes).model_dump(mode="json"),
+    }
+
+
+def _site(site: _Given) -> dict[str, Any]:
+    numbers = site.numbers
+    figures = {}
+    for name, value, mark in zip(OVERALL, numbers.overall, numbers.overall_marks, strict=True):
+        figures[name] = _figure(value, int(mark))
+        if name in MACRO:
+            figures[name]["classes"] = numbers.macro_classes(name)
+    return {
+        "site": site.name, "node": site.node, "domain": site.domain, "images": numbers.images,
+        "patients": _known(numbers.patients), "resamples": numbers.resamples,
+        "images_of_class": [_known(images) for images in numbers.of_class.tolist()],
+        **figures,
+        "per_class": {
+            name: _by_class(value, marks)
+            for name, value, marks in zip(BY_CLASS, numbers.by_class, numbers.by_class_marks, strict=True)
+        },
+    }  # fmt: skip
+
+
+def _known(number: int) -> int | None:
+    return None if number == UNKNOWN else number
+
+
+def _mark(mark: int) -> str:
+    return "" if mark == KNOWN else TOO_FEW_TEXT if mark == TOO_FEW else NOT_FINITE_TEXT
+
+
+def _figure(triple: Numbers, mark: int, **more: Any) -> dict[str, Any]:
+    """Return a figure as JSON has it; null, with its mark, where it is none."""
+    numbers = triple.tolist() if mark == KNOWN else [None] * 3
+    text = {"mark": _mark(mark)} if mark != KNOWN else {}
+    return dict(zip(("value", "low", "high"), numbers, strict=True)) | text | more
+
+
+def _by_class(triples: Numbers, marks: Any) -> dict[str, Any]:
+    columns = [[row[i] if mark == KNOWN else None for row, mark in zip(triples.tolist(), marks, strict=True)]
+               for i in range(3)]  # fmt: skip
+    return dict(zip(("value", "low", "high"), columns, strict=True)) | {"mark": [_mark(int(mark)) for mark in marks]}
+
+
+def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
+    """Return the figures of all sites together."""
+    images = np.array([site.images for site in sites], np.float64)
+    marks = np.array([site.overall_marks for site in sites])
+    triples = np.array([site.overall for site in sites])
+    figures: dict[str, Any] = {}
+    for place, name in enumerate(OVERALL):
+        known = marks[:, place] == KNOWN
+        how = POOLED if name in ("accuracy", "brier") else AVERAGED
+        how += "" if known.all() else f", {known.sum()} of {len(sites)} sites"
+        if not known.any():
+            figures[name] = _figure(np.zeros(3), int(marks[:, place].min()), how=how)
+        elif name == "accuracy":
+            right = np.round(triples[known, place, 0] * images[known]).sum()
+            figures[name] = _figure(wilson(right, images[known].sum()), KNOWN, how=how)
+        else:
+            figures[name] = _figure(_weighted(triples[known, place], images[known]), KNOWN, how=how)
+    per_class, of_class = _pooled(sites)
+    sensitivity = [value for value in per_class["sensitivity"]["value"] if value is not None]
+    if sensitivity:
+        figures["balanced_accuracy"] = _balanced(per_class["sensitivity"]) | {
+            "classes": len(sensitivity), "how": POOLED,
+        }  # fmt: skip
+    patients = [site.patients for site in sites]
+    return {
+        "site": "all sites", "images": int(images.sum()),
+        "patients": None if UNKNOWN in patients else sum(patients), "images_of_class": of_class,
+        **figures, "per_class": per_class,
+    }  # fmt: skip
+
+
+def _weighted(triples: Numbers, images: Any) -> Numbers:
+    """Return the mean of figures, (S, 3), weighted by images (S,), with its interval."""
+    weights = images / images.sum()
+    value = float(weights @ triples[:, 0])
+    return _with_half(value, Z * float(np.sqrt(((weights * (triples[:, 2] - triples[:, 1]) / (2 * Z)) ** 2).sum())))
+
+
+def _with_half(value: float, half: float) -> Numbers:
+    return np.array([value, max(value - half, 0.0), min(value + half, 1.0)])
+
+
+def _balanced(sensitivity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the mean of the known sensitivities, with the interval of a mean of independent classes."""
+    known = [
+        row
+        for row in zip(sensitivity["value"], sensitivity["low"], sensitivity["high"], strict=True)
+        if row[0] is not None
+    ]
+    triples = np.array(known, np.float64)
+    return _figure(_weighted(triples, np.ones(len(triples))), KNOWN)
+
+
+def _pooled(sites: Sequence[SiteNumbers]) -> tuple[dict[str, Any], list[int | None]]:
+    """Return sensitivity and specificity by class, pooled over the sites that have them, and the images behind them."""
+    per_class = {}
+    for name in ("sensitivity", "specificity"):
+        row = BY_CLASS.index(name)
+        right, of = np.zeros(len(sites[0].of_class)), np.zeros(len(sites[0].of_class))
+        for site in sites:
+            known = site.by_class_marks[row] == KNOWN
+            n = site.of_class if name == "sensitivity" else site.images - site.of_class
+            right[known] += np.round(site.by_class[row, known, 0] * n[known])
+            of[known] += n[known]
+        marks = np.where(of > 0, KNOWN, TOO_FEW)
+        per_class[name] = _by_class(wilson(right, np.maximum(of, 1)), marks)
+    told = [
+        [images for images in of_class if images != UNKNOWN]
+        for of_class in zip(*(s.of_class.tolist() for s in sites), strict=True)
+    ]
+    return per_class, [sum(numbers) if numbers else None for numbers in told]
+
+
+def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
+    r"""Return how the class mixes of sites' test images differ.
+
+    The distance of two sites is the total variation of their shares of classes, :math:`\frac12\sum_k|p_k-q_k|`. Classes
+    of which a site does not tell the number of images are one class together, so that it is not overestimated.
+    """
+    lacking = {
+        site.name: tuple(name for name, images in zip(classes, site.numbers.of_class, strict=True) if images == UNKNOWN)
+        for site in sites
+        if (site.numbers.of_class == UNKNOWN).any()
+    }
+    distance, between = _farthest(sites)
+    some = [name for name, names in lacking.items() if any(names != other for other in _others(lacking, name, sites))]
+    warning = ""
+    if distance > MIX_BOUND or some:
+        parts = [f"{name} has no image, or too few, of {_few(lacking[name])}" for name in some[:MOST_NAMED]]
+        parts += [f"{len(some) - MOST_NAMED} more sites lack other classes"] if len(some) > MOST_NAMED else []
+        if distance > MIX_BOUND:
+            parts.insert(0, f"{distance:.2f} between {between[0]} and {between[1]}, above {MIX_BOUND}")
+        warning = (
+            f"class mixes of sites differ ({'; '.join(parts)}): accuracy and means over classes also rank sites by the "
+            "classes that they have; compare them class by class"
+        )
+    return Mix(distance=distance if len(sites) > 1 else None, between=between, lacking=lacking, warning=warning)
+
+
+def _others(lacking: Mapping[str, tuple[str, ...]], name: str, sites: Sequence[_Given]) -> list[tuple[str, ...]]:
+    return [lacking.get(site.name, ()) for site in sites if site.name != name]
+
+
+def _few(names: Sequence[str], most: int = MOST_NAMED) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _farthest(sites: Sequence[_Given]) -> tuple[float, tuple[str, ...]]:
+    """Return the largest distance of two sites' class mixes, and their names; 0 of fewer than two sites with images."""
+    some = [site for site in sites if site.numbers.images]
+    of_class = np.array([site.numbers.of_class for site in some])
+    farthest: tuple[float, tuple[str, ...]] = 0.0, ()
+    for i in range(1, len(some)):
+        images = np.array([site.numbers.images for site in some[: i + 1]], np.float64)
+        distance = distances(of_class[: i + 1], images)
+        if distance.max() > farthest[0]:
+            farthest = float(distance.max()), (some[int(distance.argmax())].name, some[i].name)
+    return farthest
+
+
+def distances(of_class: Any, images: Any) -> Numbers:
+    """Return the total variation distances of the last site's class mix to those before it, (S - 1,), from 0 to 1.
+
+    Args:
+        of_class: Images of each class, (S, C); ``UNKNOWN`` where a site does not tell.
+        images: Images of each site, (S,), above 0.
+    """
+    told = (of_class != UNKNOWN) & (of_class[-1] != UNKNOWN)  # with the last one
+    shares = np.where(told[:-1], of_class[:-1], 0) / images[:-1, None]
+    last = np.where(told[:-1], of_class[-1], 0) / images[-1]
+    rest = np.abs(shares.sum(axis=1) - last.sum(axis=1))
+    return np.asarray((np.abs(shares - last).sum(axis=1) + rest) / 2)
