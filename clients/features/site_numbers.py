@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.intervals import wilson
+from fedshift_core.suppression import hide
 from fedshift_core.wire.counts import CALIBRATION_BINS
 from fedshift_core.wire.site_figures import (
     BY_CLASS,
@@ -90,12 +91,10 @@ def tells(of_class: Ints, least: int) -> Flags:
 
     Args:
         of_class: Images of each class, (C,).
-        least: Least images behind a number. What is left after all numbers that leave, the classes together of which
-            none leaves, has as many images or none: else a difference would give them away.
+        least: Least images behind a number. Further classes are hidden with those of fewer images, as
+            :mod:`fedshift_core.suppression` says: else a difference to all images would give them away.
     """
-    told = of_class >= max(least, 1)
-    while 0 < of_class[~told].sum() < least and told.any():
-        told[np.flatnonzero(told)[np.argmin(of_class[told])]] = False
+    told: Flags = np.array(hide(of_class.tolist(), least)) >= max(least, 1)
     return told
 
 

@@ -1,7 +1,6 @@
 """Figures of sites in runs: next to unchanged numbers, of shared-out test sets, with patients, of real nodes, shown."""
 
 import csv
-import functools
 import json
 import logging
 from collections.abc import Callable
@@ -13,7 +12,6 @@ import own_sites
 import pytest
 from support import InlineRun, ListeningGrid, Run, refusal_of, undrawn
 
-from clients.base import ClientSetup
 from clients.features.site_figures import SiteFiguresOnNode
 from fedshift.compare import by_site, compare, keep
 from fedshift.report import command, reading
@@ -152,16 +150,19 @@ def deployed(hospitals: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyP
     """Return a function that runs one round on two real nodes, which tell nothing of fewer images than ``least``."""
 
     def run(least: int) -> Run:
+        policy = tmp_path / "policy.yaml"
+        policy.write_text(f"least_images: {least}\n")
+        policy.chmod(0o600)
+
         def nodes(*args: Any) -> Any:
             grid = ListeningGrid(*args)
             for i, site in enumerate(TESTS):
-                given = {"domain": site, "data-dir": str(hospitals / site), "partition-id": i}
+                given = {"domain": site, "data-dir": str(hospitals / site), "partition-id": i, "policy": str(policy)}
                 grid._contexts[1000 + i] = make_context(1000 + i, given, {})
             return grid
 
         monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
         monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
-        monkeypatch.setattr(setup, "ClientSetup", functools.partial(ClientSetup, least_images=least))
         given = f"{OWN} federation.min_nodes=2"
         return run_inline(dataset="folders", data_dir=str(hospitals), nodes=2, rounds=1, set=given, grid=nodes)
 
