@@ -92,13 +92,17 @@ def test_the_file_of_an_evaluation_repeats_it(finished_run: InlineRun, run_inlin
     "settings",
     [
         pytest.param("evaluate.bn=[retaken,averaged,batch]", id="statistics"),
-        pytest.param("adapt.name=tent", id="adapted"),
+        pytest.param("adapt.name=tent", id="adapted", marks=pytest.mark.long),
         pytest.param("allocation.validation_fraction=0.3 keep=best-validation", id="chosen"),
-        pytest.param("evaluate.bn=[averaged,retaken] model.bn_keep=retaken", id="kept statistics"),
-        pytest.param("modules=[f2dc] model.name=cnn", id="modules"),
-        pytest.param("shift.name=corruption shift.corruption=fog", id="corrupted"),
+        pytest.param(
+            "evaluate.bn=[averaged,retaken] model.bn_keep=retaken", id="kept statistics", marks=pytest.mark.long
+        ),
+        pytest.param("modules=[f2dc] model.name=cnn", id="modules", marks=pytest.mark.long),
+        pytest.param("shift.name=corruption shift.corruption=fog", id="corrupted", marks=pytest.mark.long),
         pytest.param("allocation.held_out=[sketch]", id="held out"),
-        pytest.param("model.freeze=encoder model.precompute=on images.crop_padding=0", id="frozen"),
+        pytest.param(
+            "model.freeze=encoder model.precompute=on images.crop_padding=0", id="frozen", marks=pytest.mark.long
+        ),
     ],
 )
 def test_what_a_run_does_before_a_score_is_done_again(settings: str, finished_run: InlineRun, tmp_path: Path) -> None:
