@@ -8,7 +8,7 @@ from typing import Any
 
 from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
-from fedshift.launch import processes, progress_table, runner, site_status, worker_count
+from fedshift.launch import local_superlink, processes, progress_table, runner, site_status, worker_count
 from fedshift.launch.runner import APP
 from fedshift.results.loading import held
 from fedshift_app.node.setup import DEPLOYMENT
@@ -66,7 +66,8 @@ def run(composed: Composed, nodes: int, launch: Mapping[str, Any], output: Path,
         os.environ[THREADS] = str(launch.get("cpus-per-client", 1))
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(composed.config, nodes, *limits)
-        return runner.run_simulation(flat, nodes, lambda: each, screen)
+        with local_superlink.for_simulation() as begun:
+            return runner.run_simulation(begun, flat, nodes, lambda: each, screen)
 
 
 def _on_site(site: str, flat: Mapping[str, Any], output: Path, screen: progress_table.Screen) -> Path:
@@ -76,12 +77,12 @@ def _on_site(site: str, flat: Mapping[str, Any], output: Path, screen: progress_
         FederationError: If it did not start, or failed.
     """
     before = set(held(output))
-    with runner.temporary_folder() as home:
+    with local_superlink.temporary_folder() as home:
         overrides = home / "run-config.toml"
         overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in flat.items()))
         command = [processes.command("flwr"), "run", str(APP), site, "--stream", "--run-config", str(overrides)]
         env = {TELEMETRY: "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **os.environ}
-        screen.call(command, runner.empty_folder(home), env)
+        screen.call(command, local_superlink.empty_folder(home), env)
     folders = [folder for folder in held(output) if folder not in before]
     if not folders:
         raise FederationError(

@@ -18,7 +18,7 @@ from fedshift.results import loading
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError, FedShiftError
 
-QUICK = "train.epochs=1 allocation.share=0.3 model.name=cnn_bn train.precision=float32 train.lr=0.05"
+QUICK = "train.epochs=1 allocation.share=0.2 model.name=cnn_bn train.precision=float32 train.lr=0.05"
 THREE = f"{QUICK} dataset.domains=[scan,texture,street]"
 
 
@@ -46,7 +46,7 @@ def test_a_run_and_its_saved_model_score_what_the_run_says(
     finished_run: InlineRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = finished_run(method="fedavg", rounds=2, set=QUICK)
-    other = finished_run(method="f2dc", rounds=1, set=QUICK.replace("cnn_bn", "cnn"))
+    other = finished_run(method="fedprox", rounds=1, set=QUICK.replace("cnn_bn", "cnn"))
     folder = saved(run, tmp_path / "shared-model")
     scored = evaluated(tmp_path / "out", run.folder, folder, other.folder)
     assert list(scored) == [run.folder.name, "shared-model", other.folder.name]
@@ -56,7 +56,7 @@ def test_a_run_and_its_saved_model_score_what_the_run_says(
     assert first["avg"] == pytest.approx(sum(run.results["final"].values()) / 4)
     assert first["worst"] == min(run.results["final"].values())
     assert [(d["images"], d["trained_on"]) for d in third["domains"].values()] == [(90, True)] * 4
-    assert (first["method"], third["method"], third["network"]) == ("fedavg", "f2dc", "cnn")
+    assert (first["method"], third["method"], third["network"]) == ("fedavg", "fedprox", "cnn")
     # The same counts as in the run, and a folder that other commands read.
     made = Run(Path(first["run_folder"]))
     assert made.results["figures"]["domains"] == run.results["figures"]["domains"]
@@ -93,13 +93,13 @@ def test_the_file_of_an_evaluation_repeats_it(finished_run: InlineRun, run_inlin
     [
         pytest.param("evaluate.bn=[retaken,averaged,batch]", id="statistics"),
         pytest.param("adapt.name=tent", id="adapted", marks=pytest.mark.long),
-        pytest.param("allocation.validation_fraction=0.3 keep=best-validation", id="chosen"),
+        pytest.param("allocation.validation_fraction=0.3 keep=best-validation", id="chosen", marks=pytest.mark.long),
         pytest.param(
             "evaluate.bn=[averaged,retaken] model.bn_keep=retaken", id="kept statistics", marks=pytest.mark.long
         ),
         pytest.param("modules=[f2dc] model.name=cnn", id="modules", marks=pytest.mark.long),
         pytest.param("shift.name=corruption shift.corruption=fog", id="corrupted", marks=pytest.mark.long),
-        pytest.param("allocation.held_out=[sketch]", id="held out"),
+        pytest.param("allocation.held_out=[sketch]", id="held out", marks=pytest.mark.long),
         pytest.param(
             "model.freeze=encoder model.precompute=on images.crop_padding=0", id="frozen", marks=pytest.mark.long
         ),
@@ -120,14 +120,21 @@ def test_a_method_keeps_its_own_way_to_classify(finished_run: InlineRun, tmp_pat
     """Prototypes are no weights: they travel with the file, and the nodes get them as in the run."""
     prototypes = f"{QUICK} method.share_weights=true method.predict_by=prototype"
     run = finished_run(method="fedproto", rounds=2, set=prototypes)
-    sampled = finished_run(method="fedsr", rounds=1, set=QUICK)
-    scored = evaluated(tmp_path / "out", run.folder, saved(run, tmp_path / "prototypes"), sampled.folder)
-    first, second, third = map(accuracy, scored.values())
+    scored = evaluated(tmp_path / "out", run.folder, saved(run, tmp_path / "prototypes"))
+    first, second = map(accuracy, scored.values())
     assert first == second == run.results["final"]
-    assert third == sampled.results["final"]
     by_head = finished_run(method="fedproto", rounds=2, set=f"{QUICK} method.share_weights=true")
     assert by_head.results["weights_sha256"] == run.results["weights_sha256"]
     assert by_head.results["final"] != run.results["final"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", ["fedsr", "f2dc", "fedheal", "fedproc", "scaffold"])
+def test_models_of_other_methods_score_as_in_their_runs(method: str, finished_run: InlineRun, tmp_path: Path) -> None:
+    run = finished_run(method=method, rounds=2, set=f"{QUICK} model.name=cnn")
+    (model,) = evaluated(tmp_path / "out", run.folder).values()
+    assert accuracy(model) == run.results["final"]
+    assert Run(Path(model["run_folder"])).results["method"] == method
 
 
 def test_a_nodes_own_model_is_scored_on_all_nodes(finished_run: InlineRun, tmp_path: Path) -> None:
