@@ -1,4 +1,4 @@
-"""The keys that ``fedshift evaluate`` takes. No import of numpy or torch: a shell that completes reads it."""
+"""The keys that ``fedshift evaluate`` takes; the completion of a shell reads this without the rest of the command."""
 
 from fedshift_app.config.arguments import LAUNCH_KEYS
 
