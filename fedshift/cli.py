@@ -210,6 +210,34 @@ def rescore(
 
 
 @app.command()
+def evaluate(
+    arguments: Annotated[
+        list[str],
+        options.arguments(
+            "MODEL ... [KEY=VALUE ...]",
+            "Folders that `fedshift save` wrote, or run folders; keys below.",
+            completion.evaluate,
+        ),
+    ],
+    site: Annotated[
+        str, typer.Option(help="Ask the real nodes of this SuperLink of ~/.flwr/config.toml, on its machine.")
+    ] = "",
+    as_json: options.JsonObject = False,
+) -> None:
+    """Score finished models on all nodes, without training: how good are they on the images of a site?
+
+    Any number of models side by side, on the images of their own run or on others: dataset, data-dir, dataset.domains=
+    [...] and the other keys of dataset, allocation, shift, adapt, federation; evaluate.bn; seed; output-dir; and how
+    to launch, as `fedshift run`: engine=simulation|inline, nodes=N, ...; report=true: a report.html for each model.
+    Prints one table and writes evaluate.json, evaluate.csv and a run folder for each model. Exits with 4 if a node was
+    lost.
+    """
+    from fedshift.evaluate import command
+
+    raise SystemExit(command.evaluate(arguments, site, as_json=as_json))
+
+
+@app.command()
 def tune(
     arguments: Annotated[
         list[str] | None,

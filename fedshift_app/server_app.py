@@ -268,8 +268,10 @@ def _rounds(
             extra={"event": "resumed", "round": past.completed},
         )  # fmt: skip
     folder.start_clock()
-    if not model_selection.is_over(config, folder.history):  # a run that was stopped right then
-        with console.quiet_flower(), suppress(_EarlyEnd):
+    with console.quiet_flower(), suppress(_EarlyEnd):
+        if not config.rounds:
+            strategy.score_initial(grid, initial)
+        elif not model_selection.is_over(config, folder.history):  # a run that was stopped right then
             strategy.start(
                 grid, initial, num_rounds=config.rounds - strategy.completed, timeout=config.federation.round_timeout
             )
@@ -345,10 +347,12 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
         held[n.domain].append(n)
+    rounds = (
+        f"{config.rounds} rounds of {config.train.epochs} local epochs" if config.rounds else "no training (rounds=0)"
+    )
     lines = [
         f"{config.experiment}: {registry.label(config.method['name'])} on {config.dataset.name}, {config.model.name}, "
-        f"bn={config.model.bn}, {len(nodes)} nodes, {config.rounds} rounds of {config.train.epochs} local epochs, "
-        f"seed {config.seed}, engine {engine}",
+        f"bn={config.model.bn}, {len(nodes)} nodes, {rounds}, seed {config.seed}, engine {engine}",
         *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]
     if approximation := registry.approximation_line(config.method["name"]):

@@ -7,8 +7,10 @@ from typing_extensions import TypeVar
 
 from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
 
-#: Rounds of a run, local epochs of a round.
+#: Rounds of a part of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
+#: Rounds of a whole run; 0 trains nothing and scores the initial weights.
+RunRounds = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 #: Images of a training step: BatchNorm needs two.
 BatchSize = Annotated[int, Field(ge=2, le=MOST_BATCH)]
 #: Lets a field take the word off, which YAML 1.1 reads as false.

@@ -212,6 +212,20 @@ class DomainStrategy(MethodHooks[P]):
         questions = self.configure_evaluate(0, arrays, ConfigRecord(), grid)  # counted from ``completed`` on
         self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self._timeout))
 
+    def score_initial(self, grid: Grid, arrays: ArrayRecord) -> None:
+        """Score the initial weights of a run without rounds; the observer is called as after a round, with number 0.
+
+        Args:
+            grid: With the nodes.
+            arrays: The initial shared weights.
+        """
+        self._begin(RoundResult(0), arrays, grid)
+        if not (self.knowledge or self.state):  # a run that goes on has them
+            self.start_run(self._global)
+        self.knowledge |= self.federation.model.knowledge
+        questions = self.configure_evaluate(0, arrays, ConfigRecord(), grid)
+        self.aggregate_evaluate(0, grid.send_and_receive(questions, timeout=self._timeout))
+
     # --- parts of a round --------------------------------------------------------------------------
 
     def _begin(self, result: RoundResult, arrays: ArrayRecord, grid: Grid) -> None:

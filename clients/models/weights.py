@@ -28,6 +28,7 @@ MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision
 WRAPPED = ("state_dict", "model")  # keys under which training scripts keep a state dict
 COUNTER = ".num_batches_tracked"  # of BatchNorm; files from before 2018 lack it
 ENCODER, HEAD, BODY = "encoder.", "classifier.", "encoder.body."
+KNOWLEDGE = "knowledge/"  # prefix of what a saved model classifies by in addition to weights
 ADDED = f"{ENCODER}{PART}."  # a projection, which a file need not have
 _OLD_DENSENET = re.compile(r"(denselayer\d+\.(?:norm|conv))\.([12])\.")
 _NAMED = 3  # names of a kind that a message tells

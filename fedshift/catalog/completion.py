@@ -17,6 +17,27 @@ def arguments(ctx: typer.Context, incomplete: str) -> list[str]:
     return words.arguments(ctx, incomplete)
 
 
+def evaluate(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete ``MODEL ... [KEY=VALUE ...]``: folders, and keys without those that train."""
+    from pathlib import Path
+
+    before = [str(word) for word in ctx.params.get("arguments") or ()]
+    if "=" in incomplete or before[-1:] == ["="]:
+        return arguments(ctx, incomplete)
+    from fedshift.catalog import words
+    from fedshift.evaluate import keys
+
+    start = Path(incomplete).expanduser()
+    parent = start if incomplete.endswith("/") or not incomplete else start.parent
+    folders = sorted(parent.iterdir()) if parent.is_dir() else []
+    given = incomplete.rpartition("/")
+    named = [f"{given[0]}{given[1]}{path.name}" for path in folders if path.is_dir() and path.name[0] != "."]
+    return [
+        *(name for name in named if name.startswith(incomplete)),
+        *(word for word in words.arguments(ctx, incomplete) if word.endswith("=") and keys.allowed(word[:-1])),
+    ]
+
+
 def costs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete ``METHOD... [EXPERIMENT] [KEY=VALUE ...]``."""
     return [*methods(incomplete), *arguments(ctx, incomplete)]

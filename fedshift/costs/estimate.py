@@ -196,7 +196,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     finally:
         torch.set_num_threads(threads)
     roster = list(strategy.roster.nodes)
-    scored = [n for n in range(1, settled.rounds + 1)
+    scored = [n for n in range(1, settled.rounds + 1) or (0,)
               if settled.evaluate.scores_global(n, settled.rounds) and strategy.scores_round(n)]  # fmt: skip
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),

@@ -140,6 +140,11 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
         ConfigError: If there is none.
     """
     folder = record.folder / checkpoints.FOLDER
+    if not record.config.rounds:
+        raise ConfigError(
+            f"save: the run in {shown(record.folder)} has rounds=0: it trained no model, it scored the one that it "
+            "began with"
+        )
     kept = checkpoints.rounds(folder)
     if server_round is None:
         if not record.finished:

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from clients.base import ClientSetup, DomainClient, RoundInputs
+from clients.models import weights
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
@@ -27,7 +28,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, shown
 
-KNOWLEDGE = "knowledge/"  # prefix of a server's array among saved weights
+KNOWLEDGE = weights.KNOWLEDGE  # prefix of a server's array among saved weights
 
 
 def classes_of(config: RunConfig) -> tuple[str, ...]:

@@ -228,6 +228,7 @@ def titled(name: str, width: int = TITLE) -> str:
 
 def shown_rounds(axes: Axes, last: int) -> None:
     """Set the axis of rounds from the first to the last round, in integers."""
-    axes.set_xlim(0.5 if last < 3 else 1 - 0.02 * last, last + (0.5 if last < 3 else 0.02 * last))
+    first = min(last, 1)  # 0 in a run without rounds
+    axes.set_xlim(first - 0.5 if last < 3 else first - 0.02 * last, last + (0.5 if last < 3 else 0.02 * last))
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, steps=[1, 2, 5, 10]))
     axes.set_xlabel("round")

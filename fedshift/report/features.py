@@ -84,6 +84,8 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
         NotOfThisRun: If the run does not allow it, or it takes too long and the user has not ``named`` the node.
     """
     _check_simulated(record)
+    if not record.config.rounds:
+        raise NotOfThisRun("it needs a round of local training, and the run has rounds=0")
     if not named and (seconds := _local_seconds(record)) > LONGEST:
         raise NotOfThisRun(
             f"a local round takes up to {seconds:.0f} s, which a report takes only for a node that is named",

@@ -30,11 +30,14 @@ def content(record: Record) -> dict[str, Any]:
 
 
 def _head(record: Record) -> dict[str, Any]:
-    config, results, done = record.config, record.results, len(record.lines)
+    config, results, lines = record.config, record.results, record.lines
+    done = lines[-1]["round"] if lines else 0
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
         if stopped := (results or {}).get("stopped_early"):
             state = f"Finished: {model_selection.early_stop_text(stopped)}."
+        if not config.rounds:
+            state = "Finished: nothing was trained (rounds=0), these are the scores of the initial model."
     elif done:
         state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
     else:
@@ -50,7 +53,7 @@ def _head(record: Record) -> dict[str, Any]:
             ("weakest domain", "missing" if worst is None else f"{worst} {percent(results['worst'])}"),
             *facts,
         ]
-    facts.append(("time", f"{sum(line['seconds'] for line in record.lines):.0f} s"))
+    facts.append(("time", f"{sum(line['seconds'] for line in lines):.0f} s"))
     return {
         "title": f"{registry.label(config.method['name'])} on {config.dataset.name}",
         "state": f"{config.experiment}, seed {config.seed}, engine {record.engine}. {state}",

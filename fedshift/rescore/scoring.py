@@ -116,6 +116,8 @@ def check(question: Question) -> Checked:
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
     kept = validate(sections_of_run(saved_config))
+    if not kept.rounds:
+        raise ConfigError(f"{path} has rounds=0: it trained nothing; score its model again with `fedshift evaluate`")
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")

@@ -50,7 +50,8 @@ def time_left(
 
 def _expected(run: Timed, finished: Sequence[Timed]) -> float:
     like = [other for other in finished if other.method == run.method] or finished
-    return run.rounds * sum(other.seconds for other in like) / sum(other.rounds for other in like)
+    # A run without rounds, which only scores, counts as one.
+    return max(run.rounds, 1) * sum(other.seconds for other in like) / sum(max(other.rounds, 1) for other in like)
 
 
 class Bar:

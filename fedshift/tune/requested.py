@@ -141,6 +141,8 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
             rest.append(argument)
     options = _options(own)
     grid_request = grid.read(rest)
+    if "0" in grid_request.values.get("rounds", ()):
+        raise ConfigError("rounds=0 trains nothing, so there is nothing to search; tune needs rounds=1 or more")
     for key in grid_request.varied:
         if key not in (*METHOD_KEYS, "seed"):
             raise ConfigError(f"{key}: a search has one value of this key; only method and seed may have several")

@@ -90,7 +90,7 @@ def _flat_value(key: str, value: str) -> str | int | float:
         return _share(key, value)
     if not isinstance(default, int):
         return not_empty(key, value)
-    return _whole_number(key, value, least=0 if key == "seed" else 1)
+    return _whole_number(key, value, least=0 if key in ("rounds", "seed") else 1)
 
 
 def _switch(key: str, value: str) -> bool:

@@ -49,7 +49,8 @@ def check_together(config: RunConfig) -> None:
             raise ConfigError(
                 f"keep_rounds: allowed are rounds from 1 to rounds={config.rounds}, found {out_of_range[0]}"
             )
-    if config.train.warmup_rounds > 0 and config.train.warmup_rounds >= config.rounds:
+    _check_rounds(config)
+    if config.train.warmup_rounds > 0 and 0 < config.rounds <= config.train.warmup_rounds:
         raise ConfigError(
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
             f"rounds={config.rounds}"
@@ -81,6 +82,20 @@ def check_together(config: RunConfig) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_rounds(config: RunConfig) -> None:
+    """Refuse settings that need a round in a run without one, which only scores the initial weights.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    if config.rounds > 0:
+        return
+    if not config.evaluate.test:
+        raise ConfigError("rounds=0 only scores test images, so it needs evaluate.test=true, found false")
+    if config.keep != "last":
+        raise ConfigError(f"keep={config.keep} needs a round to choose, found rounds=0; allowed is keep=last")
 
 
 def _check_precompute(config: RunConfig) -> None:

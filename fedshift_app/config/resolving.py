@@ -53,7 +53,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "experiment": "",
     "method": "",
     "dataset": "",
-    "rounds": 0,
+    "rounds": -1,
     "seed": -1,
     "evaluate-every": 0,
     "evaluate-fraction": 0.0,

@@ -18,7 +18,7 @@ from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
-from fedshift_core.params import Params, Rounds, Seconds, Seed
+from fedshift_core.params import Params, RunRounds, Seconds, Seed
 from fedshift_core.spelling import meant
 
 #: Form of a name that is safe as the name of a file or folder.
@@ -299,7 +299,10 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="Least number of seconds from one checkpoint to the next; the last round always has one, 0: each "
         "round.",
     )
-    rounds: Rounds = Field(description="Number of rounds; with `evaluate.patience` the largest number.")
+    rounds: RunRounds = Field(
+        description="Number of rounds; with `evaluate.patience` the largest number; 0 trains nothing and scores the "
+        "initial weights."
+    )
     seed: Seed = Field(0, description="Seed of the run: of initial weights, allocation, sampling and augmentation.")
     profile: bool = Field(False, description="Whether the time of each round is measured by phase.")
     tracking: Trackers = Field(

@@ -118,7 +118,8 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"dataset.public: the method {method.name!r} needs a public set: a domain of the data set that is not "
             "among dataset.domains, or a share of all, such as dataset.public=0.1"
         )
-    method.strategy_class().check_run(server, config.rounds)
+    if config.rounds:  # without a round nothing depends on their number
+        method.strategy_class().check_run(server, config.rounds)
     client_class.check_run(node, config.model, config.train, config.images)
     if config.model.encoder_rests and client_class.trains_encoder_alone(node):
         raise ConfigError(

@@ -178,7 +178,8 @@ def _engine(request: NodeRequest, value: Any) -> str:
 
 def _round(request: NodeRequest, value: Any) -> str:
     rounds = request.run.rounds
-    return "" if is_count(value, 1, rounds) else f"this run has rounds={rounds}"
+    least = 0 if rounds == 0 and request.kind == MessageType.EVALUATE else 1  # a run without rounds is scored after 0
+    return "" if is_count(value, least, rounds) else f"this run has rounds={rounds}"
 
 
 def _index(request: NodeRequest, value: Any) -> str:

@@ -30,7 +30,7 @@ def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]
 
 def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rounds = results.get("rounds")
-    if isinstance(rounds, int) and rounds != len(lines):
+    if isinstance(rounds, int) and rounds != lines[-1].get("round", len(lines)):
         yield f"{rounds} rounds and {len(lines)}"
     accuracies = [
         line["accuracy"]
@@ -48,8 +48,8 @@ def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
         number = best.get("round") if isinstance(best, Mapping) else None
         if not isinstance(best, Mapping) or not isinstance(number, int):
             continue
-        if 0 < number <= len(lines):
-            yield from _unequal(key, best.get("domains"), lines[number - 1].get("accuracy"))
+        if line := next((line for line in lines if line.get("round") == number), None):
+            yield from _unequal(key, best.get("domains"), line.get("accuracy"))
         else:
             yield f"{key} is in round {number} of {len(lines)}"
 

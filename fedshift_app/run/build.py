@@ -85,6 +85,7 @@ def prepare(
         buffers=tuple(name for name, _ in model.named_buffers() if name in shared),
         start=start,
         frozen=frozen,
+        knowledge=initial.knowledge,
     )
     where = Engine(
         setup.DEPLOYMENT if deployed else setup.SIMULATION,

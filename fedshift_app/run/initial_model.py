@@ -1,9 +1,10 @@
 """Builds the initial model of a run on the server: random values by the seed, or a file of weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from clients.models import packages, weights
@@ -13,9 +14,9 @@ from clients.models.networks import SplitModel
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import setup
-from fedshift_core.arrays import digest
+from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import shown
+from fedshift_core.limits import largest, shown
 
 LARGE = 64  # pixels; a network for small images is slow above this
 
@@ -27,12 +28,14 @@ class InitialModel:
     Attributes:
         model: The model with its initial weights.
         from_file: State-dict names whose values come from a file.
+        knowledge: What a run without rounds classifies by in addition to the weights, from the same file.
         messages: Lines to show about it.
         warnings: Lines to warn with.
     """
 
     model: SplitModel
     from_file: frozenset[str] = frozenset()
+    knowledge: Arrays = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -60,6 +63,7 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
     if not config.model.weights and not config.model.download:
         return config, initial
     tensors, config = _fetched(config) if config.model.download else _read(config)
+    knowledge = {} if config.rounds else _taken_out(tensors, config)
     source = Path(config.model.weights).name or f"the weights of {config.model.name}"
     packaged = packages.of(config.model.weights)
     if packaged is not None and packaged.in_order:
@@ -72,7 +76,9 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
     follows, mismatch = _normalisation(config, source, packaged)
     messages = (message + left_out, *([follows] if follows else []))
     warnings = (mismatch,) if mismatch else ()
-    return config, replace(initial, from_file=frozenset(fitted.values), messages=messages, warnings=warnings)
+    return config, replace(
+        initial, from_file=frozenset(fitted.values), knowledge=knowledge, messages=messages, warnings=warnings
+    )
 
 
 def slow(config: RunConfig) -> str:
@@ -92,6 +98,21 @@ def slow(config: RunConfig) -> str:
 def _read(config: RunConfig) -> tuple[dict[str, Tensor], RunConfig]:
     path = packages.located(config.model.weights)
     return weights.read(path, config.model.weights_sha256), config
+
+
+def _taken_out(tensors: dict[str, Tensor], config: RunConfig) -> Arrays:
+    """Take out of a saved model what it classifies by in addition to weights (``weights.KNOWLEDGE``), and return it.
+
+    Raises:
+        ConfigError: If a number is not finite.
+    """
+    names = [name for name in tensors if name.startswith(weights.KNOWLEDGE)]
+    arrays = {name.removeprefix(weights.KNOWLEDGE): tensors.pop(name).numpy() for name in names}
+    for name, array in arrays.items():
+        if not np.isfinite(largest(array)):
+            file = shown(config.model.weights)
+            raise ConfigError(f"model.weights: {file}: {shown(name)} holds numbers that are not finite")
+    return arrays
 
 
 def _normalisation(config: RunConfig, source: str, packaged: packages.PackagedWeights | None) -> tuple[str, str]:

@@ -87,6 +87,8 @@ def sentence(fields: Mapping[str, Any]) -> str:
 
 def advice(config: RunConfig) -> str:
     """Return advice for such a run, with its present values."""
+    if not config.rounds:
+        return "nothing was trained (rounds=0)"
     train = config.train
     clip = "" if train.clip else ", train.clip=10 where the loss grows"
     return (

@@ -161,7 +161,8 @@ def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
         domain = node_data.dealt(config, num_nodes)[place]
         where = Place(domain, place, num_nodes, config.dataset.source(), True, 0)
         own = node_data.own_images(config, where)
-        yield from ((own.train, view) for view in views)
+        if config.rounds:
+            yield from ((own.train, view) for view in views)
         yield from ((images, PLAIN) for images in (own.validation, own.test) if images is not None)
         if place == 0 or config.shift.label_mix == "own":
             for scored in config.dataset.domains:

@@ -80,6 +80,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if hold:
         _compare_versions(recorded, kept)
     _refuse_differences(path, kept, config)
+    if has_more_rounds and not kept.rounds:
+        raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
     if has_more_rounds and (reason := _use_of_rounds(config)):
         raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
     try:
@@ -333,7 +335,8 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             break
         if not isinstance(content, dict) or content.get("round") != len(lines) + 1:
-            break
+            # A run without rounds has one line, the scores of its initial weights.
+            return [content] if isinstance(content, dict) and content.get("round") == 0 and not lines else lines
         lines.append(content)
     return lines
 

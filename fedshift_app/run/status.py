@@ -58,7 +58,7 @@ class StatusFile(Listener):
             "run_id": folder.run_id,
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "round": len(folder.history) + 1,
+            "round": min(len(folder.history) + 1, config.rounds),
             "rounds": config.rounds,
             "error": None,
         }
@@ -68,7 +68,7 @@ class StatusFile(Listener):
         """Record that too few nodes are connected for the next round."""
         self._connect(present, nodes)
         self._asked = {}
-        self._change(WAITING, len(self._folder.history) + 1)
+        self._change(WAITING, min(len(self._folder.history) + 1, self._fields["rounds"]))
 
     def asked(self, server_round: int, nodes: Sequence[Node], *, training: bool) -> None:
         """Record that messages of a phase are sent to nodes, to some of them again."""
@@ -109,8 +109,13 @@ class StatusFile(Listener):
         self._fields["error"] = None if error is None else plain(shortened(error, MOST_ERROR), MOST_ERROR)
         server_round = self._fields["round"]
         if state in (COMPLETED, DEGRADED):
-            self._left, server_round = 0.0, len(self._folder.history)  # a run may end early
+            self._left, server_round = 0.0, self._full_rounds  # a run may end early
         self._change(state, server_round)
+
+    @property
+    def _full_rounds(self) -> int:
+        history = self._folder.history
+        return history[-1].server_round if history else 0
 
     def _connect(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
         self._connected, self._nodes = {node.node_id for node in present}, list(nodes)
@@ -141,7 +146,7 @@ class StatusFile(Listener):
         scored = next((result for result in reversed(self._folder.history) if result.accuracy), None)
         fields = self._fields | {
             "updated": utc(time.time()),
-            "full_rounds": len(self._folder.history),
+            "full_rounds": self._full_rounds,
             "asked": len(self._asked),
             "answered": sum(self._asked.values()),
             "left_out": self._left_out,

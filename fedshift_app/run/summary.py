@@ -75,7 +75,7 @@ def summary(
     worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
     more = [(feature.before, feature.results(history, nodes, drawn=drawn)) for feature in classes(entries)]
     return {
-        "rounds": len(history),
+        "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
         "domains": domains,
         "avg": mean(known),

@@ -47,6 +47,7 @@ class ModelFacts:
         buffers: Names of the arrays that travel and are no parameters, such as BatchNorm's running statistics.
         start: What nodes begin from in addition to the shared weights, by state-dict name; sent to each once.
         frozen: Names of shared weights that never change and do not travel with the others.
+        knowledge: What a run without rounds classifies by in addition to the weights, from their file.
     """
 
     num_classes: int
@@ -60,6 +61,7 @@ class ModelFacts:
     buffers: tuple[str, ...] = ()
     start: Arrays = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
+    knowledge: Arrays = field(default_factory=dict)
 
     def trained(self, arrays: Arrays) -> tuple[str, ...]:
         """Return which of the arrays that travel are parameters: neither buffers nor integers."""

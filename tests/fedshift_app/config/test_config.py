@@ -477,7 +477,7 @@ def test_wrong_type(key: str, value: str, found: str, allowed: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "found", "allowed"),
     [
-        ("rounds", "0", "0", "greater than or equal to 1"),
+        ("rounds", "-1", "-1", "greater than or equal to 0"),
         ("seed", "-1", "-1", "greater than or equal to 0"),
         ("train.epochs", "0", "0", "greater than or equal to 1"),
         ("train.batch_size", "1", "1", "greater than or equal to 2"),

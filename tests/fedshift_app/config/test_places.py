@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
         ("lr: 0.1", "lr: 0.1, sedule: step", "unknown key train.sedule", (4, 45)),
         ("lr: 0.1", "lr: -1", "train.lr: Input should be greater than 0, found -1", (4, 36)),
         ("rounds: 2", "ruonds: 2\nrounds: 2", "unknown key ruonds", (13, 1)),
-        ("rounds: 2", "rounds: 0", "rounds: Input should be", (13, 1)),
+        ("rounds: 2", "rounds: -1", "rounds: Input should be", (13, 1)),
         ("name: cnn", "name: cnn5", "model.name: unknown model 'cnn5'", (3, 3)),
         ("name: i2pfl", "name: i2pfll", "unknown method 'i2pfll'", (6, 3)),
         ("name: i2pfl", "name: i2pfl\n  tua: 1", "unknown key method.tua for method 'i2pfl'", (7, 3)),

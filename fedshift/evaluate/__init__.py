@@ -1,0 +1,1 @@
+"""Scores finished models on nodes without training, side by side: saved models and runs' models."""

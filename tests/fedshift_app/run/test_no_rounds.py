@@ -1,0 +1,102 @@
+"""A run with ``rounds=0`` trains nothing: it scores the weights that it begins with."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from support import InlineRun, refusal_of, undrawn
+
+from fedshift.compare import compare
+from fedshift.export import saving
+from fedshift.export.saving import Wanted
+from fedshift.report import build
+from fedshift.rescore import command as rescoring
+from fedshift.sweep.progress import Timed, time_left
+from fedshift.tune import requested
+from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import resuming, status
+from fedshift_core.errors import ConfigError
+
+QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=float32 train.lr=0.05"
+
+
+def test_the_initial_weights_are_scored_and_nothing_is_trained(
+    finished_run: InlineRun, run_inline: InlineRun, tmp_path: Path
+) -> None:
+    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    (line,) = run.rounds
+    assert (line["round"], line["nodes"], line["losses"], line["bytes_up"]) == (0, [], {}, 0)
+    results = run.results
+    assert (results["rounds"], results["averaged_rounds"]) == (0, 1)
+    assert results["domains"] == results["final"] == line["accuracy"]
+    assert results["best_test"]["round"] == 0
+    assert results["figures"]["domains"].keys() == results["final"].keys()
+    # A learning rate of (nearly) 0 leaves the weights where they were.
+    still = run_inline(method="fedavg", rounds=1, set=f"{QUICK} train.lr=1e-12")
+    assert results["final"] == still.results["final"]
+    trained = finished_run(method="fedavg", rounds=1, set=QUICK)
+    weights = trained.folder / "checkpoint" / "weights-00001.safetensors"
+    begun = run_inline(method="fedavg", rounds=0, set=f"{QUICK} model.weights={weights}")
+    assert begun.results["final"] == trained.results["final"] != results["final"]
+    assert begun.results["weights_sha256"] == trained.results["weights_sha256"]
+
+
+def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
+    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    shown = status.read(run.folder)
+    assert (shown["state"], shown["round"], shown["rounds"], shown["full_rounds"]) == ("completed", 0, 0, 0)
+    average = sum(run.results["final"].values()) / 4
+    assert f"{average:.2f}" in compare([run.folder]).text(200)
+    assert "<html" in compare([run.folder]).html(run.folder)
+    with undrawn():
+        made = build.make(run.folder, None, 10)
+    page = made.page.read_text()
+    assert "nothing was trained (rounds=0)" in page
+    assert json.loads((run.folder / build.NUMBERS_FILE).read_text())["round"] == 0
+
+
+def test_what_needs_a_round_says_so(finished_run: InlineRun) -> None:
+    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    more = {"resume": str(run.folder), "rounds": 2}
+    assert "has rounds=0, there is no round to go on from" in refusal_of(
+        ConfigError, lambda: resuming.resolve(more, hold=False)
+    )
+    assert "has rounds=0: it trained no model" in refusal_of(
+        ConfigError, saving.save, Wanted(run.folder, "safetensors")
+    )
+    assert "has rounds=0: it trained nothing" in refusal_of(
+        ConfigError, rescoring.rescore, [str(run.folder), "adapt.name=tent"]
+    )
+    assert "there is nothing to search" in refusal_of(
+        ConfigError, requested.read, ["handwritten", "rounds=0", "budget=2"], lambda *_: None
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("keep=best-validation allocation.validation_fraction=0.2", "keep=best-validation needs a round to choose"),
+        ("evaluate.test=false allocation.validation_fraction=0.2", "rounds=0 only scores test images"),
+        ("keep_rounds=[1]", "keep_rounds: allowed are rounds from 1 to rounds=0"),
+    ],
+)
+def test_settings_that_need_a_round_are_refused(keys: str, message: str) -> None:
+    assert message in refusal_of(ConfigError, resolve, {"rounds": 0, "set": keys})
+
+
+def test_zero_is_typed_as_any_number_and_the_default_is_the_experiments() -> None:
+    assert parse_arguments(["rounds=0"])[0]["rounds"] == 0
+    assert resolve({"rounds": 0}).rounds == 0
+    assert resolve({"rounds": 0, "method": "fedicon"}).rounds == 0  # which needs two to train
+    assert resolve({"rounds": 0, "set": "train.warmup_rounds=3"}).rounds == 0
+    assert resolve({}).rounds == resolve({"rounds": -1}).rounds > 0
+    with pytest.raises(ConfigError, match=re.escape("rounds: expected at least 0, found -1")):
+        parse_arguments(["rounds=-1"])
+
+
+def test_a_sweep_estimates_time_with_runs_that_only_score() -> None:
+    only_scores, trains = Timed("fedavg", 0, 4.0), Timed("fedavg", 3, 12.0)
+    assert time_left([only_scores], [], [only_scores, only_scores], 1) == 8.0
+    assert time_left([only_scores, trains], [], [trains], 1) == 12.0
