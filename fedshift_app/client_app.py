@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
@@ -18,14 +18,15 @@ from fedshift_app.node import (
     data as node_data,
 )
 from fedshift_app.node import (
-    one_time_payload as node_payload,
-)
-from fedshift_app.node import (
+    feature_state,
     out_log,
     received_model,
     requests,
     setup,
     state_store,
+)
+from fedshift_app.node import (
+    one_time_payload as node_payload,
 )
 from fedshift_app.node import (
     owner as node_owner,
@@ -40,7 +41,7 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, RAISED, SERVER_ROUND
+from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, METRICS, RAISED, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
@@ -119,6 +120,8 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     called = open_client(msg, context, allowed.least_images)
     client, request = called.client, called.request
     sent = decode(request.weights)
+    calls = feature_state.calls(msg, context, request, len(client.train_set))
+    client.features.begin(calls)
     weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
@@ -130,6 +133,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     knowledge = allowed.contribution(client.contribution(), client.train_set.y)
     trained = Reply(dict(zip(client.shared_names, weights, strict=True)), knowledge, numbers)
     reply = client.features.protect(setup.read_config(request.header.run), sent, trained)
+    reply = client.features.seal(calls, sent, reply)
     return WorkReply(
         num_examples, reply.metrics, bool(client.memory), called.started_anew, encode(reply.weights),
         encode(reply.knowledge),
@@ -157,6 +161,9 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
+    answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config))
+    if answer is not None:
+        return RecordDict({CONFIG: ConfigRecord(answer), METRICS: MetricRecord()})
     classes = len(config.dataset.known().classes)
     own = node_data.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)

@@ -57,6 +57,8 @@ class Feature:
         train_reply: What the reply to a message to train may hold in its record ``metrics``.
         evaluate_reply: Likewise the reply to a message to evaluate.
         introduction: Likewise what a node says of itself before the first round.
+        query: What a question of the feature may hold in its record ``config``.
+        query_reply: Likewise the answer to it.
         records: Records of its own, in either direction.
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
         shows: It decides no number of a run, which may go on with it or without.
@@ -73,6 +75,8 @@ class Feature:
     train_reply: tuple[Key, ...] = ()
     evaluate_reply: tuple[Key, ...] = ()
     introduction: tuple[Key, ...] = ()
+    query: tuple[Key, ...] = ()
+    query_reply: tuple[Key, ...] = ()
     records: tuple[Key, ...] = ()
     tells: str = ""
     shows: bool = False
@@ -84,7 +88,9 @@ class Feature:
 
 
 #: The messages whose names a feature declares.
-KINDS = ("train", "evaluate", "train_reply", "evaluate_reply", "introduction", "records")
+KINDS = (
+    "train", "evaluate", "train_reply", "evaluate_reply", "introduction", "query", "query_reply", "records",
+)  # fmt: skip
 
 
 def shared_name(features: Iterable[Feature]) -> str:
@@ -142,6 +148,36 @@ OURS = (
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
+    ),
+    Feature(
+        "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",
+        "strategies.features.secure_sums:SecureSums", "clients.features.secure_sums:SecureSumsOnNode",
+        train=(
+            Key(wire.SECURE_NODES, "list of int", "the other nodes that have dealt shares"),
+            Key(wire.SECURE_TEXTS, "list of bytes", "their encrypted shares for this node"),
+            Key(wire.SECURE_DIGESTS, "list of bytes", "their commitments to these, two of each"),
+            Key(wire.SECURE_FACTORS, "list of float", "by what the node's weights are multiplied, one number"),
+            Key(wire.SECURE_SUMS, "list of text", "how each contribution is a sum"),
+            Key(wire.SECURE_TERMS, "list of text", "losses in the sum"),
+            Key(wire.SECURE_MOST, "list of int", "the largest number of images of a node by class"),
+            Key(wire.SECURE_IMAGES, "int", "the largest number of training images of a node"),
+        ),
+        query=(
+            Key(wire.SECURE_STAGE, "text", "keys, shares or unmask"),
+            Key(wire.SECURE_NODES, "list of int", "the nodes of the round"),
+            Key(wire.SECURE_KEYS, "list of bytes", "their public keys for encryption"),
+            Key(wire.SECURE_MASK_KEYS, "list of bytes", "their public keys for masks"),
+            Key(wire.SECURE_FACTORS, "list of float", "by what the weights of each are multiplied"),
+            Key(wire.SECURE_ALIVE, "list of int", "nodes whose vectors are in the sum"),
+            Key(wire.SECURE_LOST, "list of int", "the others that have dealt shares"),
+        ),
+        query_reply=(
+            Key(wire.SECURE_KEYS, "list of bytes", "public keys of a node, for encryption and for masks"),
+            Key(wire.SECURE_TEXTS, "list of bytes", "encrypted shares for the other nodes"),
+            Key(wire.SECURE_DIGESTS, "list of bytes", "commitments to the shares of all nodes, two of each"),
+            Key(wire.SECURE_SEED, "bytes", "commitment to the seed of the node's mask"),
+            Key(wire.SECURE_REVEALED, "list of bytes", "shares: of seeds of nodes in the sum, of keys of lost ones"),
+        ),
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
             "strategies.features.robust:Robust"),

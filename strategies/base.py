@@ -23,7 +23,7 @@ from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
 from fedshift_core.wire.scores import parts_to_options
 from strategies.contributions import check_contribution
-from strategies.features.base import Session, Training
+from strategies.features.base import Exchange, Session, Training
 from strategies.federation import announced, checks, context, untrained
 from strategies.federation.context import Ask, RoundResult, RunContext
 from strategies.federation.dispatch import Encoder, in_waves, longest_first
@@ -109,6 +109,7 @@ class DomainStrategy(MethodHooks[P]):
             self._result.left_out += self.roster.declined()
             nodes = self.federation.sample(server_round, present)
             self.features.check_number(len(nodes))
+            nodes = self.features.before_training(nodes, self._exchange())
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
         self._asked = {node.node_id: node for node in nodes}
@@ -140,7 +141,9 @@ class DomainStrategy(MethodHooks[P]):
         replies = self._answers(replies)
         self.features.passed(context.TRAINING)
         sent = SentWeights(decode(self._global), bounds.max_update, self.features.noise)
-        sifted = sift(self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update)
+        sifted = self.features.gather(self._asked, replies, self._exchange(), sent) or sift(
+            self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update
+        )
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
             self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)
@@ -152,7 +155,7 @@ class DomainStrategy(MethodHooks[P]):
         weights = self.node_weights(updates)
         self.recovery.note(updates, weights, here)
         self.merge_knowledge(updates)
-        self._result.nodes = [update.node.index for update in updates]
+        self._result.nodes = [node.index for update in updates for node in update.nodes]
         self.last_nodes = tuple(self._result.nodes)
         self._result.losses = mean_losses(updates)
         for feature in self.features:
@@ -292,6 +295,34 @@ class DomainStrategy(MethodHooks[P]):
         messages = self._evaluating(work, lambda node: options)
         return self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
 
+    def _exchange(self) -> Exchange:
+        """Return what features ask nodes with while a round trains."""
+        fed = self.federation
+        return Exchange(
+            self._result, self._query, self._leave_out, self._observe, self._weigh, self.expected(),
+            {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params),
+        )  # fmt: skip
+
+    def _query(self, questions: dict[Node, dict[str, Any]]) -> list[Message]:
+        """Send each node its question of a feature, without weights, and return the answers."""
+        header = RunHeader(self.federation.engine.name, self.federation.run_json, self.memory.run_id)
+        before, self._kind = self._kind, MessageType.QUERY
+        messages = [
+            Message(header.question(self._result.server_round, node.index, asked), node.node_id, MessageType.QUERY)
+            for node, asked in questions.items()
+        ]
+        self._sent = Sent(messages)
+        answers = self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
+        self._kind = before
+        return answers
+
+    def _weigh(self, nodes: list[Node]) -> list[float]:
+        """Return the weights of nodes by the run's rule, as if each had trained on the images that it announced."""
+        most = self.roster.most_images
+        weighed = [announced.weighed_node(node, most) for node in nodes]
+        updates = [Update(node, ArrayRecord(), {}, max(1, node.num_examples), {}) for node in weighed]
+        return self.node_weights(updates)
+
     def _score(self, evaluation: Evaluation, replies: Iterable[Message]) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
@@ -328,10 +359,11 @@ class DomainStrategy(MethodHooks[P]):
     def _answers(self, replies: Iterable[Message]) -> list[Message]:
         """Return the answers to what was sent, one of each node; others are let go, with a line."""
         answers, strays = self._sent.answers(replies)
-        self.start_values.record_answers(answers)
         senders = [reply.metadata.src_node_id for reply in answers]
         self.roster.record_answers(senders, self._kind)
-        self.roster.listener.answered(senders)
+        if self._kind != MessageType.QUERY:
+            self.start_values.record_answers(answers)
+            self.roster.listener.answered(senders)
         let_go_strays(strays, self.roster.nodes, self._result.server_round)
         if self.federation.engine.is_simulation:
             check_whole(answers, self.roster.nodes, self._result.server_round)

@@ -56,6 +56,7 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar[tuple[str, ...]] = ("alpha",)
+    of_sums: ClassVar[tuple[str, ...]] = ("weights", "merge")
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of d, and of the mean where it is scored: each as large as the weights."""
@@ -86,6 +87,7 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
         sent = decode(self.sent)
         trained = self.federation.trained(sent)
         changes = mean_change([update.arrays() for update in updates], sent, trained, len(self.roster.nodes))
+        changes = {name: change * updates[0].stands_for for name, change in changes.items()}
         self.state = {
             DRIFT + name: (self.state.get(DRIFT + name, 0) + change).astype(sent[name].dtype)
             for name, change in changes.items()

@@ -19,6 +19,7 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import MOST_OWN, Behind, Declaration
 from strategies.federation.context import Ask
@@ -50,6 +51,11 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
             return {}
         start, stop = self._window(self.server_round + 1)
         return {"scores": (stop - start, "C")} if stop else self.contributes
+
+    @classmethod
+    def sums(cls, params: FedMDServerParams) -> Mapping[str, Sum]:
+        """Return that each node counts the same."""
+        return {"scores": "each"}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the scores, each node the same."""

@@ -22,6 +22,7 @@ from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
 from strategies.base import DomainStrategy
 from strategies.contributions import Behind, Declaration, Shape
@@ -30,10 +31,12 @@ from strategies.federation.roster import Node
 from strategies.federation.updates import Update
 from strategies.fedproto import weighted_prototypes
 from strategies.heads import head_of, mean_head, stacked, unstacked
+from strategies.prototype_strategy import BY_IMAGES
 from strategies.prototypes import one_per_class, stack_prototypes
 
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
+STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "total")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
 
 Floats = NDArray[np.float64]
@@ -63,6 +66,11 @@ class FedPACStrategy(DomainStrategy[FedPACServerParams]):
         """Return prototypes if features are aligned, and statistics if heads are combined."""
         aligned = PROTOTYPES if self.params.lambda_align > 0 else {}
         return aligned | (STATISTICS if self.params.combine_heads else {})
+
+    @classmethod
+    def sums(cls, params: FedPACServerParams) -> Mapping[str, Sum]:
+        """Return that each image of a class counts the same; statistics are not sent where no heads are combined."""
+        return BY_IMAGES if params.combine_heads else {**BY_IMAGES, **STATISTICS_UNSENT}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Merge the prototypes and combine the heads of this round's nodes."""

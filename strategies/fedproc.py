@@ -9,14 +9,16 @@ Symbols: G^k global prototype of class k, alpha_t share of the contrast, t round
 Deviation: a class that no node of a round holds keeps its prototype.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.base import Scalars
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
 
@@ -34,6 +36,11 @@ class FedProcStrategy(PrototypeStrategy):
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell the round's alpha; nothing before there are prototypes."""
         return {"alpha": contrast_share(ask.server_round, self.federation.rounds)} if self.knowledge else {}
+
+    @classmethod
+    def sums(cls, params: Params) -> Mapping[str, Sum]:
+        """Return that each node that holds a class counts the same."""
+        return BY_NODES
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""

@@ -11,6 +11,7 @@ shrink all prototypes; (2) the code's plain mean is a switch (``prototype_mean``
 a round holds keeps its prototype.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototype_strategy import BY_IMAGES, BY_NODES, PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
     mean_prototypes,
@@ -42,6 +44,11 @@ class FedProtoStrategy(PrototypeStrategy[FedProtoServerParams]):
     """Averages the nodes' class prototypes, and as FedAvg does whatever weights they share."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+
+    @classmethod
+    def sums(cls, params: FedProtoServerParams) -> Mapping[str, Sum]:
+        """Return that each image of a class counts the same, or each node that holds it."""
+        return BY_IMAGES if params.prototype_mean == "weighted" else BY_NODES
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average over the nodes of this round that hold a class."""

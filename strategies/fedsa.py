@@ -14,6 +14,7 @@ numbers; the network never trains.
 Deviation: a class that no node of a round holds keeps its anchor, as in the code, and its G^k, which the code drops.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -22,9 +23,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from fedshift_core.seeding import generator
 from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
 from strategies.prototypes import FloatArray, mean_prototypes, one_per_class, stack_prototypes
 
 EPS = 1e-5  # of BatchNorm
@@ -54,6 +56,11 @@ class FedSAStrategy(PrototypeStrategy[FedSAServerParams]):
         run = self.federation
         anchors = initial_anchors(run.num_classes, run.feature_dim, generator(run.seed, "fedsa-anchors"))
         self.knowledge = {"anchors": anchors}
+
+    @classmethod
+    def sums(cls, params: FedSAServerParams) -> Mapping[str, Sum]:
+        """Return that each node that holds a class counts the same."""
+        return BY_NODES
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the prototypes of this round and move the anchors towards them."""

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy
 from strategies.contributions import Behind, Declaration
 from strategies.federation.updates import Update
@@ -42,6 +43,11 @@ class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""
         return self.contributes if self.params.personal_head else {}
+
+    @classmethod
+    def sums(cls, params: FedTHEServerParams) -> Mapping[str, Sum]:
+        """Return that each node counts the same."""
+        return {"feature": "each"}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Average the mean features of this round's nodes."""

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, Parametrised
+from fedshift_core.secure.layout import Sum
 from strategies.contributions import Behind, Declaration
 from strategies.features.base import Training
 from strategies.features.catalog import Features
@@ -49,6 +50,9 @@ class MethodHooks(FedAvg, Parametrised[P]):
     tells: ClassVar[tuple[str, ...] | None] = None
     #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
+    #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round
+    #: (``federation.secure_sums``): of ``weights``, ``merge`` and ``merge_knowledge``.
+    of_sums: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, federation: RunContext, params: P, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.engine.min_nodes)
@@ -86,6 +90,27 @@ class MethodHooks(FedAvg, Parametrised[P]):
     def averages(cls) -> bool:
         """Tell whether weights are merged by the default rule, which ``aggregation.robust`` and ``server`` build on."""
         return cls.merge is MethodHooks.merge
+
+    @classmethod
+    def sums(cls, params: P) -> Mapping[str, Sum]:
+        """Return which contributions need only be known as sums over nodes, each with how it is one.
+
+        An update that stands for a sum has the mean that the kind says, and in ``counts`` the images of all nodes, or
+        with ``nodes`` how many nodes hold a class. Names that nodes do not send with these parameters may be there.
+        """
+        return {}
+
+    @classmethod
+    def needs_single(cls, params: P) -> str:
+        """Return what needs the reply of each single node, which secure sums withhold; empty if nothing does."""
+        known = cls.sums(params)
+        if needed := [name for name in cls.contributes if name not in known]:
+            return f"it needs {', '.join(needed)} of each node"
+        hooks = ["weights", "merge", *([] if cls.contributes else ["merge_knowledge"])]
+        own = [name for name in hooks if getattr(cls, name) is not getattr(MethodHooks, name)]
+        if needed := [name for name in own if name not in cls.of_sums]:
+            return f"its own rule ({', '.join(needed)}) reads the weights of each node"
+        return ""
 
     def scores_round(self, server_round: int) -> bool:
         """Tell whether models can be scored at all after this round."""

@@ -11,6 +11,7 @@ Deviations: (1) means and weights run over the nodes that hold a class (the pape
 (2) beta weighs the past prototypes (``ema_weight_on``; a reading of the paper, methods A3).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.federation.updates import Update
-from strategies.prototype_strategy import PrototypeStrategy
+from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
 from strategies.prototypes import (
     FloatArray,
     cluster_prototypes,
@@ -56,6 +58,11 @@ class I2PFLStrategy(PrototypeStrategy[I2PFLServerParams]):
     """Averages weights as FedAvg does and turns the nodes' class prototypes into global ones."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
+
+    @classmethod
+    def sums(cls, params: I2PFLServerParams) -> Mapping[str, Sum]:
+        """Return that each node that holds a class counts the same, where prototypes are averaged and no more."""
+        return BY_NODES if params.inter_proto == "average" else {}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Eqs 3-5 over the nodes of this round."""

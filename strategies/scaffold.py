@@ -27,6 +27,7 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy
 from strategies.contributions import Behind, Declaration
 from strategies.federation.context import Ask
@@ -49,6 +50,7 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
     sends: ClassVar[tuple[str, ...]] = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
     behind: ClassVar[Mapping[str, Behind]] = {CHANGE: "model"}
+    of_sums: ClassVar[tuple[str, ...]] = ("weights",)
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""
@@ -69,6 +71,11 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return c where the node trains; nothing stands for zeros."""
         return self.knowledge if ask.trains else {}
+
+    @classmethod
+    def sums(cls, params: ScaffoldServerParams) -> Mapping[str, Sum]:
+        """Return that the changes are added."""
+        return {CHANGE: "total"}
 
     def merge_knowledge(self, updates: list[Update]) -> None:
         """Move c by what the nodes' own changed, over all nodes of the federation."""

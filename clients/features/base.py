@@ -1,6 +1,6 @@
 """What a feature may do on a node: hooks, which do nothing unless a feature overrides them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -74,6 +74,7 @@ class Request:
         config: The configuration of the run, which the message holds.
         shared: The node is simulated and sees whole test sets.
         own_domains: The domains whose test images the node has.
+        sums: What the run's method contributes as sums, NAME=KIND each (``fedshift_core.secure.layout``).
     """
 
     kind: str
@@ -81,6 +82,7 @@ class Request:
     config: RunSettings
     shared: bool
     own_domains: tuple[str, ...]
+    sums: tuple[str, ...] = ()
 
     @property
     def server_round(self) -> int:
@@ -145,8 +147,31 @@ class Reply:
     metrics: Metrics
 
 
+@dataclass(frozen=True)
+class Call:
+    """A message that a node works on, after it was held against the run's configuration.
+
+    Attributes:
+        config: The configuration of the run.
+        options: What features ask for.
+        server_round: The round, from 1; 0 of a message before the first.
+        index: The node's place in the order of the federation.
+        run: Names the run for as long as its server lives.
+        state: What the feature keeps between messages: numbers, texts, bytes and lists of them; to be changed in place.
+        num_examples: Training images of the node; 0 where it does not train.
+    """
+
+    config: RunSettings
+    options: Mapping[str, Any]
+    server_round: int
+    index: int
+    run: str
+    state: MutableMapping[str, Any]
+    num_examples: int = 0
+
+
 class NodeFeature:
-    """The node's side of a feature. It keeps nothing between messages.
+    """The node's side of a feature. It keeps nothing between messages but in ``Call.state``.
 
     Attributes:
         name: The feature's name, as ``fedshift_core.features`` has it.
@@ -180,6 +205,13 @@ class NodeFeature:
     def introduce(self, about: About) -> tuple[Metrics, dict[str, str]]:
         """Return numbers and words that the node says of itself before the first round."""
         return {}, {}
+
+    def query(self, call: Call) -> dict[str, Any] | None:
+        """Return the answer to a question of the feature, in place of an introduction; None to others."""
+        return None
+
+    def begin(self, call: Call) -> None:
+        """Act before local training; raise ``FedShiftError`` to refuse it."""
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return numbers of the weights as they came."""
@@ -231,6 +263,10 @@ class NodeFeature:
 
     def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
         """Return what may leave the node after local training; raise ``FedShiftError`` if nothing may."""
+        return reply
+
+    def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
+        """Return what leaves the node of what :meth:`protect` of all features let out."""
         return reply
 
     def finish(self, client: Client, started: float) -> Metrics:

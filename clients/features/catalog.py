@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clients.features.base import About, Client, Metrics, NodeFeature, Reply, Request
+from clients.features.base import About, Call, Client, Metrics, NodeFeature, Reply, Request
 from clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -40,7 +40,7 @@ class Features:
             key.name: (key, self._by_name[feature.name])
             for feature in self.declared
             if feature.name in self._by_name
-            for key in {"train": feature.train, "evaluate": feature.evaluate}.get(kind, ())
+            for key in {"train": feature.train, "evaluate": feature.evaluate, "query": feature.query}.get(kind, ())
         }
 
     def missing(self, request: Request) -> str:
@@ -129,6 +129,29 @@ class Features:
         """Return what may leave the node after local training."""
         for feature in self.all:
             reply = feature.protect(config, sent, reply)
+        return reply
+
+    def query(self, calls: Callable[[str], Call]) -> dict[str, Any] | None:
+        """Return the answer to a question of a feature; None where the message asks what the node is.
+
+        Args:
+            calls: Returns the message as a feature of this name sees it.
+        """
+        for feature in self.all:
+            if (answer := feature.query(calls(feature.name))) is not None:
+                self._check(feature, answer, "query_reply")
+                return answer
+        return None
+
+    def begin(self, calls: Callable[[str], Call]) -> None:
+        """Let all features act before local training."""
+        for feature in self.all:
+            feature.begin(calls(feature.name))
+
+    def seal(self, calls: Callable[[str], Call], sent: Arrays, reply: Reply) -> Reply:
+        """Return what leaves the node after local training."""
+        for feature in self.all:
+            reply = feature.seal(calls(feature.name), sent, reply)
         return reply
 
     def finish(self, client: Client, started: float) -> Metrics:

@@ -246,6 +246,21 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     max_images: float = Field(
         100.0, ge=1, description="Upper limit of a node's weight, in multiples of the median number of training images."
     )
+    #: docs/deploy/secure-sums.md: which methods it fits, and what it does not protect from.
+    secure_sums: bool = Field(
+        False,
+        description="Whether the server learns only sums over nodes, of weights and contributions (on or off).",
+    )
+    secure_sums_nodes: int = Field(
+        3, ge=2, le=MOST_NODES, description="Least number of nodes in a secure sum; a round with fewer is refused."
+    )
+    secure_sums_range: float = Field(
+        64.0,
+        gt=0,
+        le=2**20,
+        description="Largest absolute change of a weight, and number of a contribution, in a secure sum; a node with a "
+        "larger one sends nothing. Its rounding error is this over 2^32 / nodes.",
+    )
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

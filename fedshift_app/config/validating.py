@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
-from fedshift_app.config import error_location, plugins, recipes, registry
+from fedshift_app.config import error_location, plugins, recipes, registry, secure_sums
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
@@ -112,6 +112,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         )
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
+    secure_sums.check(config, method, server)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
         raise ConfigError(

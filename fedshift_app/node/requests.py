@@ -7,7 +7,7 @@ value. The same rules hold in every engine; only parts of test sets (``starts``,
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal, Self
 
@@ -23,6 +23,7 @@ from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.secure.layout import written
 from fedshift_core.wire.names import (
     ARRAYS,
     CHOSEN,
@@ -59,14 +60,14 @@ class NodeRequest(Request):
         where: The node.
     """
 
-    run: RunConfig
-    where: Place
+    run: RunConfig = field(kw_only=True)
+    where: Place = field(kw_only=True)
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
         """Return a message of a kind with this record ``config``."""
         own = config.dataset.domains if where.shared else (where.domain,)
-        return cls(kind, given, config, where.shared, own, config, where)
+        return cls(kind, given, config, where.shared, own, _sums(config), run=config, where=where)
 
     @property
     def features(self) -> Features:
@@ -80,6 +81,12 @@ class NodeRequest(Request):
         return self.kind == MessageType.EVALUATE and not any(
             key.replaces_scores for name, (key, _) in keys.items() if name in self.given
         )
+
+
+def _sums(config: RunConfig) -> tuple[str, ...]:
+    """Return what the run's method contributes as sums."""
+    strategy = registry.get(config.method["name"]).strategy_class()
+    return tuple(written(strategy.sums(config.server_params()))) if config.federation.secure_sums else ()
 
 
 LEAST_SAMPLE = 16  # test images of a real node that are scored by themselves, unless it has fewer

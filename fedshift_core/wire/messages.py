@@ -71,6 +71,19 @@ class RunHeader:
             wire.ARRAYS: ArrayRecord(), wire.KNOWLEDGE: ArrayRecord(), wire.CONFIG: ConfigRecord(self.to_config())
         })  # fmt: skip
 
+    def question(self, server_round: int, node_index: int, asked: Mapping[str, Any]) -> RecordDict:
+        """Return a message with a question of a feature.
+
+        Args:
+            server_round: The round.
+            node_index: The node's place in the order of the federation.
+            asked: Its entries of the record ``config``.
+        """
+        content = self.to_record()
+        more = {wire.SERVER_ROUND: server_round, wire.NODE_INDEX: node_index, **asked}
+        content[wire.CONFIG] = ConfigRecord({**content.config_records[wire.CONFIG], **more})
+        return content
+
 
 @dataclass(frozen=True)
 class WorkRequest:

@@ -50,7 +50,26 @@ BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score,
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, send BatchNorm's statistics of training images
 FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
+<<<<<<< HEAD
 ASK_SITE_FIGURES = "site-figures"  # True: work out figures of test images with their intervals; else absent
+=======
+SECURE = "secure-"  # how the names of secure sums begin (``fedshift_core.secure.protocol``)
+SECURE_STAGE = "secure-stage"  # query: "keys", "shares" or "unmask"
+SECURE_NODES = "secure-nodes"  # list of int: the nodes of a secure sum
+SECURE_KEYS = "secure-keys"  # list of bytes: public keys for encryption; of a node: its own two
+SECURE_MASK_KEYS = "secure-mask-keys"  # list of bytes: public keys for masks
+SECURE_FACTORS = "secure-factors"  # list of float: by what the weights of each node are multiplied
+SECURE_ALIVE, SECURE_LOST = "secure-alive", "secure-lost"  # lists of int: whose vectors are in the sum, whose are not
+SECURE_TEXTS = "secure-texts"  # list of bytes: encrypted shares, one of or for each other node
+SECURE_DIGESTS = "secure-digests"  # list of bytes: commitments to shares, two of each
+SECURE_SEED = "secure-seed"  # bytes: a node's commitment to its seed
+SECURE_REVEALED = "secure-revealed"  # list of bytes: one share of each node
+SECURE_SUMS = "secure-sums"  # list of str: how each contribution is a sum, NAME=KIND
+SECURE_TERMS = "secure-terms"  # list of str: losses in the sum
+SECURE_MOST = "secure-most"  # list of int: the largest number of images of a node by class
+SECURE_IMAGES = "secure-images"  # int: the largest number of training images of a node
+MASKED = "masked"  # arrays: the vector of a node with its masks, uint32
+>>>>>>> 5addb088 (Secure sums: the protocol, its numbers, both sides of the feature, which methods they fit)
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---

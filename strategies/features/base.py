@@ -11,12 +11,15 @@ from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.scores import Part
+from strategies.contributions import Declaration
 from strategies.federation.checks import Known
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Answer, Evaluation
 from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from strategies.federation.update_norms import SentWeights
+from strategies.federation.updates import Sifted, Update
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
 Column = tuple[Mapping[str, float | None], float | str | None, str]
@@ -62,6 +65,31 @@ class Session:
     ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]]
     observe: Callable[[Node, Mapping[str, Any]], None]
     leave_out: LeaveOut
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How a feature asks nodes something while a round trains.
+
+    Attributes:
+        result: What the round comes to.
+        ask: Sends each node its own question, and returns the answers; other messages are not among them.
+        leave_out: Is handed each node whose answer is not used, why, and whether it is ``lost``.
+        observe: Is handed the numbers of each reply that is used.
+        weigh: Returns the weights of nodes by the run's rule, as if each had sent what it announced.
+        declared: What nodes contribute in this run.
+        sizes: The dimensions that the run fixes, C and D.
+        sums: How each contribution is a sum.
+    """
+
+    result: RoundResult
+    ask: Callable[[dict[Node, dict[str, Any]]], list[Message]]
+    leave_out: LeaveOut
+    observe: Callable[[Node, Mapping[str, Any]], None]
+    weigh: Callable[[list[Node]], list[float]]
+    declared: Declaration
+    sizes: Mapping[str, int]
+    sums: Mapping[str, Sum]
 
 
 @dataclass(frozen=True)
@@ -143,9 +171,26 @@ class ServerFeature:
         """Return the standard deviation of the noise that honest nodes add to each weight."""
         return 0.0
 
+    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
+        """Ask nodes what must be known before they train, and return those that train."""
+        return nodes
+
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return what a message to train has in its record ``config`` for this node."""
         return {}
+
+    def gather(
+        self, asked: Mapping[int, Node], replies: list[Message], exchange: Exchange, sent: SentWeights
+    ) -> Sifted | None:
+        """Return what the replies of a round come to; None to leave it to others.
+
+        Args:
+            asked: The nodes that were sent the round, by their id.
+            replies: One of each at most.
+            exchange: For further questions.
+            sent: The shared weights that they were sent.
+        """
+        return None
 
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return what numbers a reply to it may hold."""

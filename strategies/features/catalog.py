@@ -3,17 +3,18 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from flwr.app import ArrayRecord
+from flwr.app import ArrayRecord, Message
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import FEATURES, of_run
 from fedshift_core.registry import imported
-from strategies.features.base import ServerFeature, Session, Training
+from strategies.features.base import Exchange, ServerFeature, Session, Training
 from strategies.federation.checks import Known
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation
 from strategies.federation.nodes import Node
-from strategies.federation.updates import Update
+from strategies.federation.update_norms import SentWeights
+from strategies.federation.updates import Sifted, Update
 
 Made = TypeVar("Made", bound=ServerFeature)
 
@@ -71,6 +72,21 @@ class Features:
     def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
         """Take in the numbers of any reply that is used."""
         self.each(lambda feature: feature.observe(node, metrics))
+
+    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
+        """Let features ask nodes something before they train, and return those that train."""
+        for feature in self.all:
+            nodes = feature.before_training(nodes, exchange)
+        return nodes
+
+    def gather(
+        self, asked: Mapping[int, Node], replies: list[Message], exchange: Exchange, sent: SentWeights
+    ) -> Sifted | None:
+        """Return what the replies of a round come to by the first feature that has a way of its own."""
+        for feature in self.all:
+            if (sifted := feature.gather(asked, replies, exchange, sent)) is not None:
+                return sifted
+        return None
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return what all features add to a message to train."""

@@ -27,6 +27,7 @@ class Update:
     Attributes:
         metrics: The numbers of the reply, which are checked: losses, and those of features.
         change: How far its weights are from those that it was sent: the norm over floating-point arrays.
+        members: The nodes of which it is the mean, ``node`` the first of them; empty: it is of ``node`` alone.
     """
 
     node: Node
@@ -35,6 +36,17 @@ class Update:
     num_examples: int
     metrics: dict[str, float]
     change: float = 0.0
+    members: tuple[Node, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that it is of."""
+        return self.members or (self.node,)
+
+    @property
+    def stands_for(self) -> int:
+        """How many nodes it is the mean of."""
+        return len(self.nodes)
 
     def arrays(self) -> Arrays:
         """Return the shared weights: read-only views of the record's bytes."""

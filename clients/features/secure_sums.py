@@ -1,0 +1,174 @@
+"""Masks on what leaves a node (``federation.secure_sums``): its side of ``fedshift_core.secure.protocol``.
+
+What the server checks of single replies elsewhere, a node checks itself before it masks: numbers are finite and within
+``federation.secure_sums_range``. A node that holds others sends nothing, and says so.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from clients.features.base import Call, Metrics, NodeFeature, Reply, Request, is_count
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.secure import protocol
+from fedshift_core.secure.layout import (
+    COUNTS,
+    KNOWLEDGE,
+    LOSSES,
+    REPORTS,
+    WEIGHTS,
+    layout_of,
+    read,
+    row_weights,
+)
+from fedshift_core.secure.protocol import Group, Member
+from fedshift_core.wire import names as wire
+
+log = logging.getLogger("fedshift")
+
+_LISTS: dict[str, type] = {
+    wire.SECURE_NODES: int, wire.SECURE_KEYS: bytes, wire.SECURE_MASK_KEYS: bytes, wire.SECURE_FACTORS: float,
+    wire.SECURE_ALIVE: int, wire.SECURE_LOST: int, wire.SECURE_TEXTS: bytes, wire.SECURE_DIGESTS: bytes,
+    wire.SECURE_SUMS: str, wire.SECURE_TERMS: str, wire.SECURE_MOST: int,
+}  # fmt: skip
+_STAGES: Mapping[str, tuple[str, ...]] = {
+    protocol.KEYS: (),
+    protocol.SHARES: (wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_FACTORS),
+    protocol.UNMASK: (wire.SECURE_ALIVE, wire.SECURE_LOST),
+}
+_TRAIN = (
+    wire.SECURE_NODES, wire.SECURE_TEXTS, wire.SECURE_DIGESTS, wire.SECURE_FACTORS, wire.SECURE_SUMS,
+    wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES,
+)  # fmt: skip
+
+
+class SecureSumsOnNode(NodeFeature):
+    """Deals keys and shares, masks what local training left, and reveals shares of each round once."""
+
+    def refuse(self, request: Request, key: str, value: Any) -> str:
+        """Allow what a run with secure sums asks for."""
+        if not request.config.federation.secure_sums:
+            return "this run has federation.secure_sums=off"
+        if key == wire.SECURE_STAGE:
+            return "" if value in _STAGES else f"there are {', '.join(_STAGES)}"
+        if key == wire.SECURE_IMAGES:
+            return "" if is_count(value, 1, 2**62) else "it must be a whole number from 1 up"
+        kind = _LISTS[key]
+        if not isinstance(value, list) or not all(type(part) is kind for part in value):
+            return f"it must be a list of {kind.__name__}"
+        if key == wire.SECURE_SUMS and (strange := sorted({*value} - {*request.sums})):
+            return f"the run's method has {', '.join(request.sums) or 'no sums'}, not {strange[0][:80]}"
+        return ""
+
+    def query(self, call: Call) -> dict[str, Any] | None:
+        """Return keys, shares for others, or revealed shares, as the message asks."""
+        stage = call.options.get(wire.SECURE_STAGE)
+        if stage is None:
+            return None
+        _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
+        member = Member(call.state, call.index)
+        if stage == protocol.KEYS:
+            return {wire.SECURE_KEYS: list(member.keys(call.run, call.server_round))}
+        if stage == protocol.SHARES:
+            texts, digests, seed = member.deal(_group(call))
+            return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
+        alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
+        return {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost)}
+
+    def begin(self, call: Call) -> None:
+        """Take in the shares of the other nodes before training.
+
+        Raises:
+            FedShiftError: If the message lacks them, or they are not those of this round.
+        """
+        if not call.config.federation.secure_sums:
+            return
+        _check(call.options, _TRAIN, "a message to train")
+        options = call.options
+        bad = Member(call.state, call.index).receive(
+            call.server_round, options[wire.SECURE_NODES], options[wire.SECURE_TEXTS], options[wire.SECURE_DIGESTS]
+        )
+        if bad:
+            log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
+                        call.server_round, ", ".join(map(str, bad)))  # fmt: skip
+
+    def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
+        """Return the masked vector in the place of weights, contributions and losses.
+
+        Raises:
+            FedShiftError: If a number is not finite or out of range.
+        """
+        if not call.config.federation.secure_sums:
+            return reply
+        options, member = call.options, Member(call.state, call.index)
+        sums = read(options[wire.SECURE_SUMS])
+        if sums.keys() != reply.knowledge.keys():
+            raise FedShiftError(
+                f"secure sums: the server asks for {', '.join(sums) or 'nothing'} besides weights, this node has "
+                f"{', '.join(reply.knowledge) or 'nothing'}"
+            )
+        terms = options[wire.SECURE_TERMS]
+        layout = layout_of(
+            sent, {name: reply.knowledge[name].shape for name in sums}, terms,
+            call.config.federation.secure_sums_range, member.nodes,
+        )  # fmt: skip
+        values = _weights(sent, reply.weights, options[wire.SECURE_FACTORS][0])
+        values |= _contributions(reply.knowledge, options)
+        values |= _losses(reply.metrics, terms, call.num_examples / options[wire.SECURE_IMAGES],
+                          call.config.federation.secure_sums_range)  # fmt: skip
+        masked = member.mask(layout.vector(values))
+        return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
+
+
+def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:
+    for key in needed:
+        if key not in options:
+            raise FedShiftError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
+    if wire.SECURE_FACTORS in needed and not options[wire.SECURE_FACTORS]:
+        raise FedShiftError(f"refused: {message} has no number in {wire.SECURE_FACTORS}")
+
+
+def _group(call: Call) -> Group:
+    options = call.options
+    return Group(
+        call.server_round, tuple(options[wire.SECURE_NODES]), tuple(options[wire.SECURE_KEYS]),
+        tuple(options[wire.SECURE_MASK_KEYS]), tuple(options[wire.SECURE_FACTORS]),
+        call.config.federation.secure_sums_nodes,
+    )  # fmt: skip
+
+
+def _weights(sent: Arrays, trained: Arrays, factor: float) -> Arrays:
+    """Return the change of each weight, times the node's weight in the average."""
+    return {WEIGHTS + name: (trained[name].astype(np.float64) - base) * factor for name, base in sent.items()}
+
+
+def _contributions(knowledge: Arrays, options: Mapping[str, Any]) -> Arrays:
+    """Return what the node contributes, its rows multiplied as the kind of sum says."""
+    sums, most = read(options[wire.SECURE_SUMS]), np.array(options[wire.SECURE_MOST], np.int64)
+    counts = knowledge.get(COUNTS)
+    values: Arrays = {}
+    for name, how in sums.items():
+        array = knowledge[name]
+        if name == COUNTS:
+            values[KNOWLEDGE + name] = (array > 0).astype(np.int64) if how == "nodes" else array
+        else:
+            values[KNOWLEDGE + name] = array.astype(np.float64) * row_weights(how, counts, most, array.ndim)
+    return values
+
+
+def _losses(metrics: Metrics, terms: list[str], share: float, most: float) -> Arrays:
+    """Return each loss times the node's share of images, and the share where it has that loss; larger ones are cut."""
+    values: Arrays = {}
+    for term in terms:
+        has = term in metrics and bool(np.isfinite(metrics[term]))
+        weight = min(share, 1.0) if has else 0.0
+        values[LOSSES + term] = np.array(weight * float(np.clip(metrics[term], -most, most)) if has else 0.0)
+        values[REPORTS + term] = np.array(weight)
+    return values
+
+
+def _without_losses(metrics: Metrics) -> Metrics:
+    return {name: value for name, value in metrics.items() if name != wire.LOSS and not name.startswith(wire.LOSS_TERM)}

@@ -1,0 +1,99 @@
+"""What goes with secure sums (``federation.secure_sums``), and why the rest does not."""
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.features import FEATURES
+from fedshift_core.registry import Method
+from fedshift_core.wire.names import RETAKEN
+
+SEE = "see: fedshift methods --privacy"
+
+
+def check(config: RunConfig, method: Method, params: Any) -> None:
+    """Refuse what needs the replies of single nodes.
+
+    Args:
+        config: The configuration.
+        method: Its method.
+        params: The server's side of the method's parameters.
+
+    Raises:
+        ConfigError: With what needs them.
+    """
+    if config.federation.secure_sums and (why := _reason(config, method, params)):
+        raise ConfigError(f"federation.secure_sums=on: {why}")
+
+
+def _reason(config: RunConfig, method: Method, params: Any) -> str:
+    strategy, aggregation = method.strategy_class(), config.aggregation
+    if why := strategy.needs_single(params):
+        return f"{method.name!r} does not fit: {why}; {SEE}"
+    if method.numbers or aggregation.weights == "ga":
+        return "aggregation.weights=ga weighs nodes by what each says of its own images; allowed are the other rules"
+    if aggregation.robust != "none":
+        return f"aggregation.robust={aggregation.robust} compares the weights of single nodes; allowed is none"
+    if "merge" in strategy.of_sums and aggregation.weights not in ("method", "equal"):
+        return (
+            f"{method.name!r} sums up the nodes' changes alike, which aggregation.weights={aggregation.weights} hides; "
+            "allowed are method and equal"
+        )
+    if config.evaluate.client_models != "off":
+        return (
+            f"evaluate.client_models={config.evaluate.client_models} scores the model of each single node; allowed is "
+            "off"
+        )
+    if RETAKEN in config.evaluate.bn:
+        return "evaluate.bn with retaken: each node sends BatchNorm statistics of its own; leave retaken out"
+    for name in (str(entry["name"]) for entry in config.features):
+        if tells := FEATURES[name].tells:
+            return f"features has {name}, which sends {tells} of each single node"
+    return ""
+
+
+def fits(method: Method) -> str:
+    """Return in a word or a few whether a method fits: ``yes``, or why not; with its own defaults."""
+    strategy = method.strategy_class()
+    if method.numbers:
+        return "no: its weights go by what each node says of its own images"
+    try:
+        params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
+    except ValidationError:  # of another package; a run of it says what is wrong
+        return "no: its own defaults are not allowed"
+    why = str(strategy.needs_single(params))
+    return f"no: {why}" if why else "yes"
+
+
+def with_settings(method: Method) -> str:
+    """Return the first setting with which a method fits that does not by default; empty where there is none.
+
+    Looked at are switches and words of its server's side, one at a time.
+    """
+    strategy = method.strategy_class()
+    given = {key: value for key, value in method.defaults.items() if key in method.params()}
+    for name, field in strategy.params_model.model_fields.items():
+        for value in getattr(field.annotation, "__args__", (True, False) if field.annotation is bool else ()):
+            try:
+                params, _ = method.split_params({**given, name: value})
+            except ValidationError:
+                continue
+            if not strategy.needs_single(params):
+                return f"method.{name}={str(value).lower()}"
+    return ""
+
+
+def markdown() -> str:
+    """Return which of FedShift's own methods secure sums fit, for docs/deploy/secure-sums.md."""
+    rows = []
+    for method in registry.listed():
+        if registry.METHODS.origin(method.name) != OURS:
+            continue
+        word = fits(method)
+        setting = with_settings(method) if word != "yes" else ""
+        rows.append((registry.marked(method.name), word + (f"; yes with {setting}" if setting else "")))
+    return registry.table(("method", "secure sums fit"), rows)

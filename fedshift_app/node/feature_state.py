@@ -1,0 +1,73 @@
+"""What features keep on a node between messages of a run: records of ``context.state``, one of each feature.
+
+A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, Message
+
+from clients.features.base import Call
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import setup
+from fedshift_core.wire.messages import WorkRequest
+from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
+
+Calls = Callable[[str], Call]
+
+
+class FeatureState(MutableMapping[str, Any]):
+    """A record of ``context.state`` that is there from the first write on.
+
+    Args:
+        context: The node's.
+        name: Of the feature.
+    """
+
+    def __init__(self, context: Context, name: str) -> None:
+        self._state, self._key = context.state, f"feature-{name}"
+
+    @property
+    def _record(self) -> ConfigRecord:
+        return self._state.config_records.get(self._key, ConfigRecord())
+
+    def __getitem__(self, key: str) -> Any:
+        return self._record[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        record = self._record
+        record[key] = value
+        self._state[self._key] = record
+
+    def __delitem__(self, key: str) -> None:
+        del self._record[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._record)
+
+    def __len__(self) -> int:
+        return len(self._record)
+
+
+def calls(msg: Message, context: Context, request: WorkRequest, num_examples: int) -> Calls:
+    """Return how features see a message to train."""
+    config, options = setup.read_config(request.header.run), request.options
+    return _calls(msg, context, config, options, request.server_round, request.node_index, num_examples)
+
+
+def calls_of_query(msg: Message, context: Context, config: RunConfig) -> Calls:
+    """Return how features see a question."""
+    given: Mapping[str, Any] = msg.content.config_records[CONFIG]
+    server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
+    return _calls(msg, context, config, given, server_round, index, 0)
+
+
+def _calls(
+    msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
+    num_examples: int,
+) -> Calls:  # fmt: skip
+    run = str(msg.metadata.run_id)
+    return lambda name: Call(
+        config, options, server_round, index, run, FeatureState(context, name), num_examples
+    )  # fmt: skip

@@ -1,0 +1,297 @@
+"""What all nodes of a round agree on, and a node's part in it. SecAgg+ [Bell et al., 2020; Bonawitz et al., 2017].
+
+Papers: "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead", CCS 2020, https://eprint.iacr.org/2020/704;
+"Practical Secure Aggregation for Privacy-Preserving Machine Learning", CCS 2017, https://eprint.iacr.org/2017/281. The
+graph of neighbours is the full one, in which both are the same.
+
+Symbols: n nodes of a round, t threshold, x_i the vector of node i, b_i the seed of its own mask, s_ij what nodes i and
+j agree on, PRG the key stream of ``crypto.add_mask``; all sums are modulo 2^32.
+
+    y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)
+
+Of the nodes whose y arrived, t nodes give the server shares of b_i; of those whose y did not, shares of the private key
+behind s_ij. A node gives one of both, once. As 2 t > n, no t nodes and t others can give the server both.
+
+Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each node; its shares, encrypted, to the
+server), training (y), ``unmask``. Everything is of one round: keys, seeds and shares are drawn anew and wiped.
+
+What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
+s_ij depends on the digest of what the server told all nodes (:class:`Group`), so that if it tells two nodes different
+things, their masks do not cancel.
+"""
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedshift_core.errors import FedShiftError
+from fedshift_core.secure import crypto
+from fedshift_core.secure.crypto import Residues
+
+#: A node counts among those that hide each other if its weight in the sum is this share of the largest, or more.
+LEAST_SHARE = 0.01
+KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
+
+# A node's state between the messages of a round; all values are numbers, texts, bytes and lists of them.
+_STAGE, _ROUND, _RUN = "stage", "round", "run"
+_CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
+_GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
+_THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
+State = MutableMapping[str, Any]
+
+
+def threshold(nodes: int, fewest: int) -> int:
+    """Return t: how many of the nodes of a round must give their shares; more than half, and ``fewest`` at least."""
+    return max(fewest, nodes // 2 + 1)
+
+
+def seed_digest(dealer: int, holder: int, share: bytes) -> bytes:
+    """Return a node's commitment to the share of its seed that another node holds."""
+    return crypto.digest("seed", dealer, holder, share)
+
+
+def secret_digest(dealer: int, holder: int, share: bytes) -> bytes:
+    """Return a node's commitment to the share of its private key that another node holds."""
+    return crypto.digest("secret", dealer, holder, share)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the server tells all nodes of a round alike.
+
+    Attributes:
+        server_round: The round.
+        nodes: Indices of the nodes, rising.
+        cipher_keys: Public keys for encryption, in the order of the nodes.
+        mask_keys: Public keys for masks, likewise.
+        factors: By what each node's weights are multiplied, above 0 and at most 1.
+        fewest: k, the least number of nodes in a sum.
+    """
+
+    server_round: int
+    nodes: tuple[int, ...]
+    cipher_keys: tuple[bytes, ...]
+    mask_keys: tuple[bytes, ...]
+    factors: tuple[float, ...]
+    fewest: int
+
+    @property
+    def threshold(self) -> int:
+        """T of this group."""
+        return threshold(len(self.nodes), self.fewest)
+
+    def digest(self) -> bytes:
+        """Return what tells this group from any other one."""
+        factors = [factor.hex() for factor in self.factors]
+        return crypto.digest(self.server_round, self.fewest, *map(str, self.nodes), *self.cipher_keys,
+                             *self.mask_keys, *factors)  # fmt: skip
+
+    def check(self) -> None:
+        """Refuse a group in which fewer than k nodes would hide each other.
+
+        Raises:
+            FedShiftError: With what is wrong.
+        """
+        sizes = {len(part) for part in (self.nodes, self.cipher_keys, self.mask_keys, self.factors)}
+        keys = {*self.cipher_keys, *self.mask_keys}
+        if len(sizes) > 1 or list(self.nodes) != sorted({*self.nodes}) or len(keys) != 2 * len(self.nodes):
+            raise FedShiftError("refused: secure sums need nodes in their order, each once, with keys of its own")
+        if not all(0 < factor <= 1 for factor in self.factors):
+            raise FedShiftError("refused: weights of nodes in a secure sum are above 0 and at most 1")
+        counted = sum(factor >= LEAST_SHARE * max(self.factors) for factor in self.factors)
+        if counted < self.fewest:
+            raise FedShiftError(
+                f"refused: {counted} of the round's {len(self.nodes)} nodes weigh {LEAST_SHARE:g} of the largest "
+                f"weight or more, {self.fewest} must hide each other (federation.secure_sums_nodes)"
+            )
+
+
+class Member:
+    """A node in a round.
+
+    Args:
+        state: What it keeps between messages; changed in place.
+        index: The node's.
+    """
+
+    def __init__(self, state: State, index: int) -> None:
+        self._state, self._index = state, index
+
+    def keys(self, run: str, server_round: int) -> tuple[bytes, bytes]:
+        """Draw the keys of a round and return the public ones: for encryption, for masks.
+
+        Args:
+            run: Names the run.
+            server_round: The round.
+
+        Raises:
+            FedShiftError: If the node has taken part in the round before: two sums that differ in one node tell it.
+        """
+        if self._state.get(_RUN) == run and server_round <= int(self._state.get(_ROUND, 0)):
+            raise FedShiftError(
+                f"refused: the server asks for keys of round {server_round}, but this node has given keys of round "
+                f"{self._state[_ROUND]}: a round's update leaves a node once"
+            )
+        secrets = crypto.new_secret(), crypto.new_secret()
+        self._state.clear()
+        self._state.update({
+            _RUN: run, _ROUND: server_round, _STAGE: KEYS, _CIPHER_SECRET: secrets[0], _MASK_SECRET: secrets[1]
+        })  # fmt: skip
+        return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
+
+    def deal(self, group: Group) -> tuple[list[bytes], list[bytes], bytes]:
+        """Return the node's shares for the others, encrypted, in their order; its commitments; that to its seed.
+
+        The commitments are two for each node of the group, itself included: to the share of the seed, to that of the
+        private key.
+
+        Raises:
+            FedShiftError: If this is not the next message of the round, or the group is not to be trusted.
+        """
+        self._expect(KEYS, group.server_round)
+        group.check()
+        place = self._place(group)
+        seed, secret = crypto.new_seed(), bytes(self._state[_MASK_SECRET])
+        number = len(group.nodes)
+        seeds = crypto.shares_of(seed, group.threshold, number)
+        secrets = crypto.shares_of(secret, group.threshold, number)
+        texts, digests = [], []
+        for node, key, of_seed, of_secret in zip(group.nodes, group.cipher_keys, seeds, secrets, strict=True):
+            digests += [seed_digest(self._index, node, of_seed), secret_digest(self._index, node, of_secret)]
+            if node != self._index:
+                shared = crypto.agreed(self._state[_CIPHER_SECRET], key)
+                texts.append(crypto.encrypted(shared, crypto.pair_of_shares(self._index, node, of_seed, of_secret)))
+        self._state.update({
+            _STAGE: SHARES, _SEED: seed, _GROUP: group.digest(), _NODES: list(group.nodes),
+            _MASK_KEYS: list(group.mask_keys), _CIPHER_KEYS: list(group.cipher_keys), _THRESHOLD: group.threshold,
+            _SOURCES: [self._index], _SEED_SHARES: [seeds[place]], _SECRET_SHARES: [secrets[place]],
+        })  # fmt: skip
+        return texts, digests, crypto.digest("own", self._index, seed)
+
+    def receive(
+        self, server_round: int, sources: Sequence[int], texts: Sequence[bytes], digests: Sequence[bytes]
+    ) -> list[int]:
+        """Take in the shares of the other nodes and return whose are not what they should be.
+
+        Args:
+            server_round: The round.
+            sources: The other nodes that have dealt, rising.
+            texts: What each has encrypted for this one.
+            digests: Two for each: its commitments to both shares of this node.
+
+        Raises:
+            FedShiftError: If this is not the next message of the round, or too few nodes have dealt.
+        """
+        self._expect(SHARES, server_round)
+        nodes = [int(node) for node in self._state[_NODES]]
+        known = {*sources} <= {*nodes} - {self._index} and list(sources) == sorted({*sources})
+        if not known or not len(sources) == len(texts) == len(digests) / 2:
+            raise FedShiftError("refused: secure sums need the shares of the round's other nodes, each once")
+        if len(sources) + 1 < int(self._state[_THRESHOLD]):
+            raise FedShiftError(
+                f"refused: {len(sources) + 1} nodes have dealt their shares, {self._state[_THRESHOLD]} are needed "
+                "(federation.secure_sums_nodes)"
+            )
+        pairs = [
+            self._opened(source, text, digests[2 * place : 2 * place + 2])
+            for place, (source, text) in enumerate(zip(sources, texts, strict=True))
+        ]
+        self._state.update({
+            _STAGE: TRAIN, _SOURCES: [*self._state[_SOURCES], *sources],
+            _SEED_SHARES: [*self._state[_SEED_SHARES], *(pair[0] if pair else b"" for pair in pairs)],
+            _SECRET_SHARES: [*self._state[_SECRET_SHARES], *(pair[1] if pair else b"" for pair in pairs)],
+        })  # fmt: skip
+        return [source for source, pair in zip(sources, pairs, strict=True) if pair is None]
+
+    def mask(self, vector: Residues) -> Residues:
+        """Add the node's masks to its vector, in place, and return it.
+
+        Raises:
+            FedShiftError: If the shares of this round have not been received, or the vector was masked before.
+        """
+        if self._state.get(_STAGE) != TRAIN:
+            raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
+        keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
+        crypto.add_mask(vector, bytes(self._state[_SEED]))
+        for other in self._state[_SOURCES]:
+            if other != self._index:
+                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], bytes(self._state[_GROUP]))
+                crypto.add_mask(vector, key, minus=other < self._index)
+        self._state[_STAGE] = UNMASK
+        return vector
+
+    def reveal(self, server_round: int, alive: Sequence[int], lost: Sequence[int]) -> list[bytes]:
+        """Return a share of each node: of its seed where its vector arrived, else of its private key; then wipe all.
+
+        Args:
+            server_round: The round.
+            alive: Nodes whose vectors are in the sum, rising.
+            lost: The others that have dealt, rising.
+
+        Returns:
+            In the order of the nodes in both lists together, rising; empty where the node has no good share.
+
+        Raises:
+            FedShiftError: If this is not the next message of the round, or fewer than t vectors are in the sum.
+        """
+        self._expect(UNMASK, server_round)
+        both = {*alive} | {*lost}
+        if len(both) != len(alive) + len(lost) or both != {*self._state[_SOURCES]} or self._index not in alive:
+            raise FedShiftError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
+        if len(alive) < int(self._state[_THRESHOLD]):
+            raise FedShiftError(
+                f"refused: the sum is of {len(alive)} nodes, {self._state[_THRESHOLD]} are needed "
+                "(federation.secure_sums_nodes)"
+            )
+        shares = {
+            source: bytes(seed if source in alive else secret)
+            for source, seed, secret in zip(
+                self._state[_SOURCES], self._state[_SEED_SHARES], self._state[_SECRET_SHARES], strict=True
+            )
+        }
+        self.forget()
+        return [shares[node] for node in sorted(both)]
+
+    def forget(self) -> None:
+        """Wipe keys and shares; only which round it was stays."""
+        kept = {key: self._state[key] for key in (_RUN, _ROUND) if key in self._state}
+        self._state.clear()
+        self._state.update(kept | {_STAGE: DONE})
+
+    @property
+    def nodes(self) -> int:
+        """How many nodes the vectors of the round are made for."""
+        return len(self._state.get(_NODES, ()))
+
+    def _expect(self, stage: str, server_round: int) -> None:
+        at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
+        if at != stage or of != server_round:
+            raise FedShiftError(
+                f"refused: a message of secure sums in round {server_round} that follows the stage {stage!r}; this "
+                f"node is at {at!r} of round {of}: each message comes once, in its order"
+            )
+
+    def _place(self, group: Group) -> int:
+        """Return the node's place in a group that has its own keys."""
+        own = crypto.public_of(self._state[_CIPHER_SECRET]), crypto.public_of(self._state[_MASK_SECRET])
+        for place, node in enumerate(group.nodes):
+            if node == self._index and (group.cipher_keys[place], group.mask_keys[place]) == own:
+                return place
+        raise FedShiftError("refused: this node's keys are not among those of the secure sum")
+
+    def _opened(self, source: int, text: bytes, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
+        """Return both shares that another node sent; None where they are not what it should have sent."""
+        keys: Mapping[int, bytes] = dict(zip(self._state[_NODES], self._state[_CIPHER_KEYS], strict=True))
+        plain = crypto.decrypted(crypto.agreed(self._state[_CIPHER_SECRET], keys[source]), text)
+        if plain is None:
+            return None
+        dealer, holder, seed, secret = crypto.read_pair(plain)
+        sizes = crypto.SHARE_BYTES[crypto.SEED_BYTES], crypto.SHARE_BYTES[crypto.SECRET_BYTES]
+        right = (dealer, holder) == (source, self._index) and (len(seed), len(secret)) == sizes
+        committed = [seed_digest(dealer, holder, seed), secret_digest(dealer, holder, secret)]
+        return (seed, secret) if right and committed == list(digests) else None
+
+
+def pair_key(secret: bytes, public: bytes, group: bytes) -> bytes:
+    """Return the key of the mask that two nodes share in a group, from one's private and the other's public key."""
+    return crypto.digest("mask", crypto.agreed(secret, public), group)

@@ -1,0 +1,141 @@
+"""The server's part of a secure sum: what nodes committed to, which shares are right, and the sum without masks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
+from fedshift_core.secure import crypto
+from fedshift_core.secure.crypto import Residues
+from fedshift_core.secure.protocol import Group, pair_key, secret_digest, seed_digest
+
+MOST_TEXT = 1000  # bytes of a pair of shares, encrypted: 268 in fact
+
+
+@dataclass
+class Dealt:
+    """What the nodes of a round have dealt, as the server sees it.
+
+    Attributes:
+        group: The nodes and their keys.
+        texts: Encrypted shares by dealer and holder.
+        digests: Commitments by dealer and holder: to the share of the seed, to that of the private key.
+        seeds: Commitments to whole seeds by dealer.
+    """
+
+    group: Group
+    texts: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    digests: dict[tuple[int, int], tuple[bytes, bytes]] = field(default_factory=dict)
+    seeds: dict[int, bytes] = field(default_factory=dict)
+
+    @property
+    def dealers(self) -> list[int]:
+        """The nodes that have dealt, rising."""
+        return sorted(self.seeds)
+
+    def take(self, dealer: int, texts: Sequence[bytes], digests: Sequence[bytes], seed: bytes) -> None:
+        """Take in what a node has dealt.
+
+        Raises:
+            Refused: If it is not as many as there are nodes, or not as long.
+        """
+        nodes = self.group.nodes
+        others = [node for node in nodes if node != dealer]
+        if len(texts) != len(others) or len(digests) != 2 * len(nodes):
+            raise Refused(f"shares for {len(texts)} nodes, expected are {len(others)}")
+        if any(len(text) > MOST_TEXT for text in texts) or {len(d) for d in (*digests, seed)} != {crypto.DIGEST_BYTES}:
+            raise Refused("shares or commitments of another length than they have")
+        self.texts |= {(dealer, other): text for other, text in zip(others, texts, strict=True)}
+        self.digests |= {
+            (dealer, node): (digests[2 * place], digests[2 * place + 1]) for place, node in enumerate(nodes)
+        }
+        self.seeds[dealer] = seed
+
+    def for_node(self, holder: int) -> tuple[list[int], list[bytes], list[bytes]]:
+        """Return what a node is sent: the others that have dealt, their texts for it, and both commitments of each."""
+        others = [dealer for dealer in self.dealers if dealer != holder]
+        digests = [digest for dealer in others for digest in self.digests[dealer, holder]]
+        return others, [self.texts[dealer, holder] for dealer in others], digests
+
+
+@dataclass
+class Unmasking:
+    """Takes the masks off the sum of the vectors that arrived.
+
+    Attributes:
+        dealt: What was dealt before.
+        alive: Nodes whose vectors are in the sum, rising.
+        wrong: Why shares are not used: who gave them, or who dealt them, and what is wrong.
+    """
+
+    dealt: Dealt
+    alive: list[int]
+    wrong: dict[int, str] = field(default_factory=dict)
+    _shares: dict[int, list[bytes]] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> list[int]:
+        """Nodes that have dealt and whose vectors did not arrive, rising."""
+        return [node for node in self.dealt.dealers if node not in self.alive]
+
+    def take(self, holder: int, shares: Sequence[bytes]) -> None:
+        """Take in the shares that a node reveals, one of each node that has dealt; wrong ones are not used.
+
+        Raises:
+            Refused: If there are more or fewer.
+        """
+        dealers = self.dealt.dealers
+        if len(shares) != len(dealers):
+            raise Refused(f"{len(shares)} shares of {len(dealers)} nodes")
+        for dealer, share in zip(dealers, shares, strict=True):
+            place = int(dealer not in self.alive)
+            digest = (seed_digest, secret_digest)[place](dealer, holder, share)
+            if not share:
+                self.wrong.setdefault(holder, f"it says that what node {dealer} dealt to it is no share")
+            elif digest != self.dealt.digests[dealer, holder][place]:
+                self.wrong[holder] = f"its share of node {dealer} is not the one that node {dealer} committed to"
+            else:
+                self._shares.setdefault(dealer, []).append(share)
+
+    def unmasked(self, total: Residues) -> Residues:
+        """Take all masks off the sum, in place, and return it.
+
+        Raises:
+            FederationError: If there are too few shares of a node, or they do not give what it committed to.
+        """
+        group = self.dealt.group
+        keys: Mapping[int, bytes] = dict(zip(group.nodes, group.mask_keys, strict=True))
+        secrets = {node: self._secret(node) for node in self.dealt.dealers}  # all, before anything is changed
+        for node in self.alive:
+            if crypto.digest("own", node, secrets[node]) != self.dealt.seeds[node]:
+                raise FederationError(f"secure sums: the shares of node {node} do not give the seed it committed to")
+        for node in self.lost:
+            if crypto.public_of(secrets[node]) != keys[node]:
+                raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
+        for node in self.alive:
+            crypto.add_mask(total, secrets[node], minus=True)
+        told = group.digest()
+        for node in self.lost:
+            for other in self.alive:
+                crypto.add_mask(total, pair_key(secrets[node], keys[other], told), minus=node > other)
+        return total
+
+    def _secret(self, node: int) -> bytes:
+        needed, shares = self.dealt.group.threshold, self._shares.get(node, [])
+        if len(shares) < needed:
+            whose = "; ".join(f"node {holder}: {why}" for holder, why in sorted(self.wrong.items()))
+            raise FederationError(
+                f"secure sums: {len(shares)} nodes gave a right share of node {node}, {needed} are needed"
+                f"{f' ({whose})' if whose else ''}"
+            )
+        secret = crypto.joined(shares[:needed])
+        if secret is None:
+            raise FederationError(f"secure sums: the shares of node {node} are not of one secret")
+        return secret
+
+
+def empty(size: int) -> Residues:
+    """Return a sum of nothing."""
+    return np.zeros(size, np.uint32)
