@@ -97,8 +97,12 @@ class Opener:
         return Job(unpickler.load(), bool(parcel[1]))
 
 
-def reply(answer: Message, *, remembers: bool) -> bytes:
-    """Return an answer as bytes; ``remembers`` if the worker keeps state of the node."""
+#: What a worker keeps of a node after its answer: nothing, what is on disk too, or what no other worker can have.
+NOTHING, KEPT, BOUND = 0, 1, 2
+
+
+def reply(answer: Message, *, remembers: int) -> bytes:
+    """Return an answer as bytes; ``remembers`` tells what the worker keeps of the node."""
     return bytes([REPLY, remembers]) + pickle.dumps(answer, pickle.HIGHEST_PROTOCOL)
 
 

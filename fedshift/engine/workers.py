@@ -1,7 +1,8 @@
 """The inline engine in several processes: the same two apps with the same bits, on all cores.
 
 A node with state belongs to the worker that holds the state; any other goes to the next idle worker. An idle
-worker takes over another's node if the node also keeps its state in the run folder, as after the death of a worker.
+worker takes over another's node if the node also keeps its state in the run folder, as after the death of a worker,
+unless a feature keeps something of the node that must not be on any disk.
 """
 
 import logging
@@ -114,6 +115,7 @@ class WorkersGrid(LocalGrid):
         self._number = min(workers, num_nodes)
         self._workers: list[Worker] = []
         self._homes: dict[int, Worker] = {}  # by node: the worker that holds its state
+        self._bound: set[int] = set()  # nodes of which their worker holds what is nowhere else
         self._shared = transport.Shared()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
@@ -143,6 +145,7 @@ class WorkersGrid(LocalGrid):
             worker.end()
         self._workers.clear()
         self._homes.clear()
+        self._bound.clear()
 
     def _hand_out(self, work: _Work) -> None:
         """Give each idle worker its next message, and a second one while many messages wait."""
@@ -159,7 +162,11 @@ class WorkersGrid(LocalGrid):
     def _next(self, worker: Worker, work: _Work) -> int | None:
         """Take the next message for a worker: of its own or a free node, else the last it may take over."""
         mine = (place for place in work.waiting if self._homes.get(work.node(place)) in (worker, None))
-        theirs = (place for place in reversed(work.waiting) if work.is_kept(place))
+        theirs = (
+            place
+            for place in reversed(work.waiting)
+            if work.is_kept(place) and (work.node(place) not in self._bound or work.node(place) not in self._homes)
+        )
         place = next(mine, None)
         if place is None and not worker.jobs:
             place = next(theirs, None)
@@ -187,6 +194,7 @@ class WorkersGrid(LocalGrid):
                 self._homes[work.node(place)] = worker
             else:
                 self._homes.pop(work.node(place), None)
+            (self._bound.add if parcel[1] == transport.BOUND else self._bound.discard)(work.node(place))
             self._hand_out(work)  # before the answer is read, which takes a while
             work.replies[place] = transport.read_reply(parcel)
             self.on_replies([work.node(place)])

@@ -14,6 +14,7 @@ from fedshift_app.node import setup
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 
+PREFIX = "feature-"
 Calls = Callable[[str], Call]
 
 
@@ -26,7 +27,7 @@ class FeatureState(MutableMapping[str, Any]):
     """
 
     def __init__(self, context: Context, name: str) -> None:
-        self._state, self._key = context.state, f"feature-{name}"
+        self._state, self._key = context.state, PREFIX + name
 
     @property
     def _record(self) -> ConfigRecord:
@@ -48,6 +49,11 @@ class FeatureState(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._record)
+
+
+def holds(context: Context) -> bool:
+    """Tell whether a feature keeps anything of the node."""
+    return any(name.startswith(PREFIX) and record for name, record in context.state.config_records.items())
 
 
 def calls(msg: Message, context: Context, request: WorkRequest, num_examples: int) -> Calls:

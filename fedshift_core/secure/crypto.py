@@ -56,14 +56,14 @@ def agreed(secret: bytes, public: bytes) -> bytes:
     Raises:
         FedShiftError: If one is no key.
     """
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
+    from fedshift_core.secure.primitives import generate_shared_key
 
     return generate_shared_key(_private(secret), _public(public))
 
 
 def encrypted(key: bytes, text: bytes) -> bytes:
     """Return a text that only who has the key can read or write (Fernet)."""
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import encrypt
+    from fedshift_core.secure.primitives import encrypt
 
     return encrypt(key, text)
 
@@ -71,7 +71,8 @@ def encrypted(key: bytes, text: bytes) -> bytes:
 def decrypted(key: bytes, text: bytes) -> bytes | None:
     """Return what :func:`encrypted` was given; None where it was not written with this key."""
     from cryptography.fernet import InvalidToken
-    from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt
+
+    from fedshift_core.secure.primitives import decrypt
 
     try:
         return decrypt(key, text)
@@ -81,28 +82,28 @@ def decrypted(key: bytes, text: bytes) -> bytes | None:
 
 def pair_of_shares(source: int, target: int, seed_share: bytes, secret_share: bytes) -> bytes:
     """Return the plaintext of what one node gives another one, as Flower writes it."""
-    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_concat
+    from fedshift_core.secure.primitives import share_keys_plaintext_concat
 
     return share_keys_plaintext_concat(source, target, seed_share, secret_share)
 
 
 def read_pair(text: bytes) -> tuple[int, int, bytes, bytes]:
     """Return source, target and both shares of :func:`pair_of_shares`."""
-    from flwr.common.secure_aggregation.secaggplus_utils import share_keys_plaintext_separate
+    from fedshift_core.secure.primitives import share_keys_plaintext_separate
 
     return share_keys_plaintext_separate(text)
 
 
 def shares_of(secret: bytes, threshold: int, number: int) -> list[bytes]:
     """Return Shamir's shares of a secret, of which ``threshold`` give it back and fewer tell nothing."""
-    from flwr.common.secure_aggregation.crypto.shamir import create_shares
+    from fedshift_core.secure.primitives import create_shares
 
     return create_shares(secret, threshold, number)
 
 
 def joined(shares: Sequence[bytes]) -> bytes | None:
     """Return the secret of enough shares; None where they are not of one."""
-    from flwr.common.secure_aggregation.crypto.shamir import combine_shares
+    from fedshift_core.secure.primitives import combine_shares
 
     try:
         return combine_shares(list(shares))

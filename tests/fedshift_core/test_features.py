@@ -54,6 +54,7 @@ CORE = {
         wire.CLASS_COUNTS, wire.NUM_TEST, wire.SHARED_TEST, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.FASTEST,
         wire.DOMAIN, f"{wire.UNHELD_TEST}a",
     ),
+    "query": requests.ALLOWED["query"], "query_reply": (),
     "records": (wire.ARRAYS, wire.CONFIG, wire.METRICS, wire.START),
 }  # fmt: skip
 

@@ -1,0 +1,299 @@
+"""Runs with secure sums: the same weights as without, whoever is lost; what a message may ask; what does not fit."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Error, Message, MessageType
+from safetensors.numpy import load_file
+from scipy import stats
+from support import InlineRun, ListeningGrid, Run, refusal_of
+
+from fedshift.launch import runner
+from fedshift_app.config import registry, secure_sums
+from fedshift_app.config.resolving import resolve
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.params import Params
+from fedshift_core.wire import names
+from fedshift_core.wire.records import decode, encode
+from strategies.base import DomainStrategy
+from strategies.federation.updates import Update
+
+SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
+ON = f"{SHORT} federation.secure_sums=on"
+ROUNDING = 2.0**-22  # of float32 numbers near 1, on top of the bound
+Change = Callable[[Message, Message], Message | None]
+
+
+def kept(run: Run, stem: str) -> Arrays:
+    files = sorted((run.folder / "checkpoint").glob(f"{stem}-*.safetensors"))
+    return load_file(files[-1]) if files else {}
+
+
+def distance(first: Arrays, second: Arrays) -> float:
+    assert first.keys() == second.keys()
+    return max((float(np.abs(first[n].astype(float) - second[n]).max()) for n in first if first[n].size), default=0.0)
+
+
+def listening(change: Change) -> Any:
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            return change(message, reply)
+
+    return Grid
+
+
+def stage_of(message: Message) -> str:
+    config = message.content.config_records["config"]
+    kind = message.metadata.message_type
+    return str(config.get(names.SECURE_STAGE, "train" if kind == MessageType.TRAIN else "other"))
+
+
+def index_of(message: Message) -> int:
+    return int(str(message.content.config_records["config"].get(names.NODE_INDEX, -1)))
+
+
+def losing(lost: Iterable[tuple[str, int]], seen: list[Arrays] | None = None) -> Any:
+    """Return a grid that loses the replies of nodes at stages."""
+    pairs = {*lost}
+
+    def change(message: Message, reply: Message) -> Message | None:
+        stage = stage_of(message)
+        if stage == "train" and seen is not None and not reply.has_error():
+            seen.append({name: np.array(a) for name, a in decode(reply.content.array_records["arrays"]).items()})
+        if (stage, index_of(message)) in pairs:
+            return Message(Error(code=2, reason="lost on the way"), reply_to=message)
+        return reply
+
+    return listening(change)
+
+
+def ending(run_inline: InlineRun, **flat: Any) -> str:
+    """Return the line with which a run ends; how it goes on comes after it."""
+    with pytest.raises(FederationError) as caught:
+        run_inline(**flat)
+    return str(caught.value).splitlines()[0]
+
+
+# --- the same result ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        pytest.param("fedavg", "model.name=cnn_bn", id="weights"),
+        pytest.param("fedproto", "", id="prototypes by images"),
+        pytest.param("fedproto", "method.prototype_mean=plain", id="prototypes by nodes", marks=pytest.mark.long),
+        pytest.param("scaffold", "", id="totals"),
+        pytest.param("feddyn", "method.alpha=0.1", id="state of the server"),
+        pytest.param("fedthe", "", id="mean features", marks=pytest.mark.long),
+        pytest.param("f2dc", "", id="domain-aware weights", marks=pytest.mark.long),
+        pytest.param("fedbn", "", id="private parts", marks=pytest.mark.long),
+    ],
+)
+def test_a_secure_sum_is_the_plain_one_within_the_bound(method: str, more: str, run_inline: InlineRun) -> None:
+    plain = run_inline(method=method, rounds=1, set=f"{SHORT} {more}")
+    secure = run_inline(method=method, rounds=1, set=f"{ON} {more}")
+    shown = secure.rounds[0]["secure_sums"]
+    assert (shown["nodes"], shown["threshold"]) == (4, 3) and 0 < shown["error"] < 1e-6
+    weights = kept(plain, "weights")
+    assert distance(kept(secure, "weights"), weights) <= shown["error"] + ROUNDING
+    assert weights or method == "fedproto"
+    for stem in ("knowledge", "state"):
+        # Contributions are not weighed by the node: their mean is over as many as hold a class, one at least.
+        assert distance(kept(secure, stem), kept(plain, stem)) <= 64 * shown["error"] + ROUNDING
+    assert secure.rounds[0]["losses"].keys() == plain.rounds[0]["losses"].keys()
+    for name, value in plain.rounds[0]["losses"].items():
+        assert secure.rounds[0]["losses"][name] == pytest.approx(value, abs=1e-6)
+
+
+def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path) -> None:
+    """Masks are drawn anew in each run, and cancel; here in one process and in two."""
+    first = run_inline(rounds=2, set=ON)
+    flat = {"experiment": "handwritten", "rounds": 2, "set": ON, "output-dir": str(tmp_path / "workers")}
+    second = Run(runner.run_inline(flat, 4, 2))
+    assert distance(kept(first, "weights"), kept(second, "weights")) == 0
+    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
+    assert timeless[0] == timeless[1]
+
+
+def test_the_sum_is_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
+    """One node is lost at each stage from which others are; the sum is that of a run that has only the rest."""
+    only = "federation.secure_sums_nodes=2"
+    seen: list[Arrays] = []
+    grid = losing([("shares", 0), ("train", 3), ("unmask", 4)], seen)
+    secure = run_inline(nodes=7, rounds=1, grid=grid, set=f"{ON} {only}")
+    assert secure.rounds[0]["nodes"] == [1, 2, 4, 5, 6]
+    assert [line.split(":")[0][:6] for line in secure.rounds[0]["left_out"]] == ["node 0", "node 4", "node 3"]
+    assert all([*arrays] == ["masked"] for arrays in seen) and len(seen) == 6
+
+    def without(message: Message, reply: Message) -> Message | None:
+        if stage_of(message) == "train" and index_of(message) in (0, 3):
+            return Message(Error(code=2, reason="lost on the way"), reply_to=message)
+        return reply
+
+    plain = run_inline(nodes=7, rounds=1, grid=listening(without), set=SHORT)
+    error = secure.rounds[0]["secure_sums"]["error"]
+    assert distance(kept(secure, "weights"), kept(plain, "weights")) <= error + ROUNDING
+
+
+def test_a_reply_holds_noise_and_no_number_of_a_single_node(run_inline: InlineRun) -> None:
+    heard: list[Message] = []
+
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "train":
+            arrays = decode(reply.content.array_records["arrays"])["masked"]
+            assert stats.chisquare(np.bincount(arrays >> 24, minlength=256)).pvalue > 1e-6
+            assert not reply.content.array_records["knowledge"]
+            assert {*reply.content.metric_records["metrics"]} <= {"num-examples", "kept"}
+            heard.append(reply)
+        return reply
+
+    run_inline(method="fedproto", rounds=1, grid=listening(change), set=ON)
+    assert len(heard) == 4
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "train"])
+def test_a_round_with_too_few_nodes_is_refused(stage: str, run_inline: InlineRun) -> None:
+    grid = losing([(stage, 0), (stage, 1)])
+    text = ending(run_inline, rounds=1, grid=grid, set=ON)
+    assert text.startswith("round 1: secure sums: 2 ") and "3 are needed" in text
+    assert stage != "train" or "node 0 (scan), node 1 (texture): lost on the way" in text
+
+
+def test_too_few_nodes_for_any_round_are_refused_before_the_first(run_inline: InlineRun) -> None:
+    text = ending(run_inline, rounds=1, nodes=4, set=f"{ON} federation.participation=0.5")
+    assert "needs 3 nodes or more in each round (federation.secure_sums_nodes), found 2" in text
+
+
+def test_a_node_that_lies_about_its_share_is_named_and_the_round_goes_on(run_inline: InlineRun) -> None:
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "unmask" and index_of(message) == 2:
+            record = reply.content.config_records["config"]
+            shares: Any = record[names.SECURE_REVEALED]
+            record[names.SECURE_REVEALED] = [shares[1], *shares[1:]]
+        return reply
+
+    run = run_inline(rounds=1, grid=listening(change), set=ON)
+    assert run.rounds[0]["nodes"] == [0, 1, 2, 3]
+    assert run.rounds[0]["left_out"] == [
+        "node 2 (street): secure sums: its share of node 0 is not the one that node 0 committed to; its shares are not "
+        "used, its vector is"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        pytest.param(lambda record: record.pop(names.SECURE_TEXTS), "lacks secure-texts", id="no shares"),
+        pytest.param(lambda record: record.update({names.SECURE_SUMS: ["prototypes=total"]}), "has no sums", id="sums"),
+        pytest.param(lambda record: record.update({names.SECURE_FACTORS: ["1"]}), "a list of float", id="type"),
+        pytest.param(lambda record: record.update({names.SERVER_ROUND: 2}), "comes once, in its order", id="replay"),
+    ],
+)
+def test_a_node_refuses_a_message_to_train_that_would_not_hide_it(
+    change: Callable[[ConfigRecord], Any], says: str, run_inline: InlineRun
+) -> None:
+    class Grid(ListeningGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            requests = list(messages)
+            for message in requests:
+                if stage_of(message) == "train":
+                    change(message.content.config_records["config"])
+            return super().send_and_receive(requests, timeout=timeout)
+
+    text = ending(run_inline, rounds=3, grid=Grid, set=ON)
+    assert says in text and "0 of 4 nodes delivered" in text
+
+
+def test_what_is_no_vector_of_the_round_is_left_out(run_inline: InlineRun) -> None:
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "train" and index_of(message) == 1:
+            reply.content["arrays"] = encode({"masked": np.zeros(3, np.uint32)})
+        return reply
+
+    run = run_inline(rounds=1, grid=listening(change), set=ON)
+    assert run.rounds[0]["nodes"] == [0, 2, 3]
+    assert "node 1 (texture): masked has shape (3,) and type uint32, expected" in run.rounds[0]["left_out"][0]
+
+
+def test_a_message_of_secure_sums_is_refused_where_the_run_has_none(run_inline: InlineRun) -> None:
+    class Grid(ListeningGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            requests = list(messages)
+            for message in requests:
+                if stage_of(message) == "train":
+                    message.content.config_records["config"][names.SECURE_IMAGES] = 3
+            return super().send_and_receive(requests, timeout=timeout)
+
+    text = ending(run_inline, rounds=1, grid=Grid, set=SHORT)
+    assert "secure-images=3, but this run has federation.secure_sums=off" in text
+
+
+def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRun) -> None:
+    text = ending(run_inline, rounds=1, set=f"{ON} federation.secure_sums_range=1e-6")
+    assert "allowed is -1e-06 to 1e-06 (federation.secure_sums_range" in text
+
+
+# --- which configurations ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("method=fedheal", "'fedheal' does not fit: its own rule (weights, merge) reads the weights of each node"),
+        ("method=copa", "its own rule (merge_knowledge) reads"),
+        ("method=fpl", "it needs prototypes, counts of each node"),
+        ("method=fedpac", "it needs class-features, variance of each node"),
+        ("method=ga", "aggregation.weights=ga"),
+        ("aggregation.robust=median", "aggregation.robust=median compares the weights of single nodes"),
+        ("aggregation.weights=ga", "weighs nodes by what each says of its own images"),
+        ("evaluate.client_models=last", "scores the model of each single node"),
+        ("evaluate.bn=[averaged,retaken] model.name=cnn_bn", "retaken"),
+        ("method=feddyn aggregation.weights=samples", "allowed are method and equal"),
+        ("federation.secure_sums_nodes=1", "secure_sums_nodes"),
+    ],
+)
+def test_what_needs_single_replies_is_refused_before_the_run(given: str, says: str) -> None:
+    text = refusal_of(ConfigError, configured, f"{given} federation.secure_sums=on")
+    assert says in text and "federation.secure_sums" in text
+
+
+@pytest.mark.parametrize("given", ["method=fedpac method.combine_heads=false", "method=i2pfl "
+                                   "method.inter_proto=average", "privacy.name=local-dp",
+                                   "aggregation.weights=equal server.optimizer=fedadam"])  # fmt: skip
+def test_what_takes_sums_is_allowed(given: str) -> None:
+    assert configured(f"{given} federation.secure_sums=on").federation.secure_sums_nodes == 3
+
+
+def configured(words: str) -> Any:
+    pairs = [word.split("=", 1) for word in words.split()]
+    flat = {"experiment": "handwritten"} | {key: value for key, value in pairs if "." not in key}
+    return resolve(flat | {"set": " ".join("=".join(pair) for pair in pairs if "." in pair[0])})
+
+
+class _Reads(DomainStrategy[Params]):
+    """A method of another package that has a rule of its own and does not say that sums do."""
+
+    def weights(self, updates: list[Update]) -> list[float]:
+        return [1 / len(updates)] * len(updates)
+
+
+def test_a_method_that_does_not_say_that_sums_do_is_refused() -> None:
+    assert _Reads.needs_single(Params()) == "its own rule (weights) reads the weights of each node"
+    assert DomainStrategy.needs_single(Params()) == ""
+
+
+def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None:
+    for method in registry.listed():
+        strategy = method.strategy_class()
+        params, _ = method.split_params({k: v for k, v in method.defaults.items() if k in method.params()})
+        assert strategy.sums(params).keys() <= strategy.contributes.keys()
+        word = secure_sums.fits(method)
+        assert word == "yes" or word.startswith("no: ")

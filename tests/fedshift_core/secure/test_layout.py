@@ -1,0 +1,95 @@
+"""Whole numbers of a secure sum: the bound on rounding, against a slow version in exact fractions."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import refusal_of
+
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import BLOCK
+from fedshift_core.secure import layout as secure
+from fedshift_core.secure.layout import Layout, Segment, layout_of, row_weights
+
+reals = st.floats(-1, 1, allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 1000), st.floats(1e-3, 2**20), st.lists(reals, min_size=1, max_size=12))
+def test_a_sum_is_off_by_no_more_than_the_bound_says(nodes: int, most: float, shares: list[float]) -> None:
+    layout = Layout((Segment("x", (), most),), nodes)
+    values = [share * most for share in shares[:nodes]]
+    total = np.zeros(1, np.uint32)
+    for value in values:
+        total += layout.vector({"x": np.array(value)})
+    exact = sum(map(Fraction, values))
+    found = float(layout.values(total, len(values))["x"])
+    bound = len(values) * Fraction(most) / layout.levels * (1 + Fraction(1, 2**18))
+    assert abs(Fraction(found) - exact) <= bound
+
+
+@given(st.integers(2, 50), st.lists(reals, min_size=1, max_size=20))
+def test_numbers_are_rounded_to_the_nearest_level(nodes: int, shares: list[float]) -> None:
+    most, values = 64.0, np.array(shares) * 64
+    layout = Layout((Segment("x", values.shape, most),), nodes)
+    slow = [round((Fraction(value) + 64) * layout.levels / 128) for value in values.tolist()]
+    found = layout.vector({"x": values}).tolist()
+    assert max(abs(a - b) for a, b in zip(found, slow, strict=True)) <= 1  # at a half, float64 may fall either way
+    assert 0 <= min(found) <= max(found) <= layout.levels
+
+
+def test_the_largest_numbers_of_all_nodes_do_not_wrap() -> None:
+    for nodes in (2, 3, 7, 1000):
+        layout = Layout((Segment("x", (2,), 5.0), Segment("n", (1,), 0.0)), nodes)
+        values = {"x": np.array([5.0, -5.0]), "n": np.array([layout.levels])}
+        total = np.zeros(3, np.uint32)
+        for _ in range(nodes):
+            total += layout.vector(values)
+        sums = layout.values(total, nodes)
+        np.testing.assert_allclose(sums["x"], [5 * nodes, -5 * nodes], rtol=1e-9)
+        assert sums["n"].tolist() == [nodes * layout.levels]
+
+
+def test_segments_longer_than_a_block_keep_their_order() -> None:
+    size = BLOCK // 8 + 5
+    values = np.linspace(-1, 1, size)
+    layout = Layout((Segment("a", (3,), 0.0), Segment("x", (size,), 1.0)), 2)
+    sums = layout.values(layout.vector({"a": np.arange(3), "x": values}), 1)
+    assert sums["a"].tolist() == [0, 1, 2]
+    assert np.abs(sums["x"] - values).max() <= layout.error(1.0) * 1.00001
+
+
+@pytest.mark.parametrize("value", [1.5, -1.5, np.nan, np.inf])
+def test_a_number_out_of_range_is_refused_with_its_name(value: float) -> None:
+    layout = Layout((Segment("arrays/w", (2,), 1.0),), 3)
+    text = refusal_of(FedShiftError, layout.vector, {"arrays/w": np.array([0.0, value])})
+    assert "arrays/w" in text and "federation.secure_sums_range" in text
+    counts = Layout((Segment("knowledge/counts", (1,), 0.0),), 3)
+    assert "knowledge/counts" in refusal_of(FedShiftError, counts.vector, {"knowledge/counts": np.array([-1])})
+
+
+def test_the_layout_has_weights_then_contributions_then_losses() -> None:
+    weights = {"w": np.zeros((2, 3), np.float32), "n": np.zeros((), np.int64)}
+    layout = layout_of(weights, {"prototypes": (4, 2), "counts": (4,)}, ["loss"], 64.0, 5)
+    assert [(segment.name, segment.most) for segment in layout.segments] == [
+        ("arrays/w", 64.0), ("arrays/n", 2.0**20), ("knowledge/prototypes", 64.0), ("knowledge/counts", 0.0),
+        ("loss/loss", 64.0), ("reports/loss", 1.0),
+    ]  # fmt: skip
+    assert layout.size == 6 + 1 + 8 + 4 + 2
+
+
+def test_rows_are_multiplied_as_the_kind_says() -> None:
+    counts, most = np.array([0, 2, 8]), np.array([4, 4, 8])
+    by_images = row_weights("images", counts, most, 2)
+    assert np.asarray(by_images).tolist() == [[0.0], [0.5], [1.0]]
+    assert np.asarray(row_weights("nodes", counts, most, 1)).tolist() == [0, 1, 1]
+    assert row_weights("each", counts, most, 2) == row_weights("total", None, most, 2) == 1.0
+
+
+def test_kinds_of_sums_travel_as_words() -> None:
+    sums: dict[str, secure.Sum] = {"prototypes": "images", "a=b": "total"}
+    assert secure.read(secure.written(sums)) == sums
+    for entry in ("prototypes", "prototypes=all", "=each"):
+        assert "NAME=KIND" in refusal_of(FedShiftError, secure.read, [entry])

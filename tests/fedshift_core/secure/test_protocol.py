@@ -1,0 +1,306 @@
+"""The protocol of secure sums, played by its pure parts: what is learnt, what is refused, and who is named."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from support import refusal_of
+
+from fedshift_core.errors import FederationError, FedShiftError
+from fedshift_core.secure import crypto
+from fedshift_core.secure.protocol import Group, Member, pair_key, threshold
+from fedshift_core.secure.recovery import Dealt, Unmasking, empty
+
+SIZE = 40
+Vector = Any
+
+
+@dataclass
+class Play:
+    """A round of n nodes, stage by stage.
+
+    Attributes:
+        vectors: Before they are masked, by node.
+        masked: What the server receives, by node.
+    """
+
+    number: int
+    fewest: int = 3
+    size: int = SIZE
+    states: dict[int, dict[str, Any]] = field(default_factory=dict)
+    masked: dict[int, Vector] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.nodes = [3 * i + 1 for i in range(self.number)]  # indices need not be places
+        self.states = {node: {} for node in self.nodes}
+        rng = np.random.default_rng(self.number)
+        self.vectors = {node: rng.integers(0, 1000, self.size, dtype=np.uint32) for node in self.nodes}
+
+    def member(self, node: int) -> Member:
+        return Member(self.states[node], node)
+
+    def set_up(self, silent: Collection[int] = (), server_round: int = 1) -> None:
+        """Play the stages keys and shares; ``silent`` nodes send keys and deal nothing."""
+        keys = {node: self.member(node).keys("run", server_round) for node in self.nodes}
+        self.group = Group(
+            server_round, tuple(self.nodes), tuple(keys[n][0] for n in self.nodes),
+            tuple(keys[n][1] for n in self.nodes), (1.0,) * self.number, self.fewest,
+        )  # fmt: skip
+        self.dealt = Dealt(self.group)
+        for node in self.nodes:
+            if node not in silent:
+                self.dealt.take(node, *self.member(node).deal(self.group))
+
+    def train(self, lost: Collection[int] = ()) -> None:
+        for node in self.dealt.dealers:
+            assert self.member(node).receive(self.group.server_round, *self.dealt.for_node(node)) == []
+            if node not in lost:
+                self.masked[node] = self.member(node).mask(self.vectors[node].copy())
+
+    def unmask(self, silent: Collection[int] = (), change: Callable[[int, list[bytes]], list[bytes]] | None = None,
+               ) -> tuple[Vector, Unmasking]:  # fmt: skip
+        alive = sorted(self.masked)
+        unmasking = Unmasking(self.dealt, alive)
+        for node in alive:
+            if node not in silent:
+                shares = self.member(node).reveal(self.group.server_round, alive, unmasking.lost)
+                unmasking.take(node, change(node, shares) if change else shares)
+        total = empty(self.size)
+        for vector in self.masked.values():
+            total += vector
+        return unmasking.unmasked(total), unmasking
+
+    def plain(self) -> Vector:
+        total = empty(self.size)
+        for node in self.masked:
+            total += self.vectors[node]
+        return total
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.data())
+def test_the_sum_is_that_of_the_vectors_that_arrived_whoever_is_lost(data: st.DataObject) -> None:
+    play = Play(data.draw(st.integers(3, 7)))
+    spare = play.number - threshold(play.number, play.fewest)
+    lost = data.draw(st.lists(st.sampled_from(play.nodes), unique=True, max_size=spare))
+    split = data.draw(st.integers(0, len(lost)))
+    play.set_up(silent=lost[:split])
+    play.train(lost=lost[split:])
+    silent = [] if lost else data.draw(st.lists(st.sampled_from(play.nodes), unique=True, max_size=spare))
+    total, unmasking = play.unmask(silent=silent)
+    assert not unmasking.wrong
+    np.testing.assert_array_equal(total, play.plain())
+
+
+def test_one_more_lost_than_allowed_and_nothing_is_learnt() -> None:
+    play = Play(5)
+    play.set_up()
+    play.train()
+    text = refusal_of(FederationError, play.unmask, silent=play.nodes[:3])
+    assert "2 nodes gave a right share of node 1, 3 are needed" in text
+
+
+def test_what_the_server_receives_of_one_node_is_noise() -> None:
+    """Chi-square over the residues of one reply, of which the vector itself is the same number throughout."""
+    play = Play(3, size=1 << 18)
+    play.vectors = {node: np.full(play.size, 7, np.uint32) for node in play.nodes}
+    play.set_up()
+    play.train()
+    for masked in play.masked.values():
+        for part in (masked >> 24, masked & 0xFF, masked >> 16 & 0xFF):
+            assert stats.chisquare(np.bincount(part, minlength=256)).pvalue > 1e-6
+        lag = np.corrcoef(masked[:-1].astype(float), masked[1:].astype(float))[0, 1]
+        assert abs(lag) < 0.02
+    two = play.masked[1].astype(np.int64) - play.masked[4].astype(np.int64)
+    assert stats.chisquare(np.bincount(np.mod(two, 2**32) >> 24, minlength=256)).pvalue > 1e-6
+    np.testing.assert_array_equal(play.unmask()[0], play.plain())
+
+
+def test_fewer_shares_than_the_threshold_unmask_no_single_reply() -> None:
+    """The server's view with all that t - 1 nodes know leaves uniform noise over the vector of another node."""
+    guesses = []
+    for _ in range(5):
+        play = Play(5, size=3000)
+        play.set_up()
+        play.train()
+        victim, *others = play.nodes
+        colluding = others[: play.group.threshold - 1]
+        shares = [play.states[node]["seed-shares"][play.states[node]["sources"].index(victim)] for node in colluding]
+        joined = crypto.joined(shares)
+        assert joined is None or crypto.digest("own", victim, joined) != play.dealt.seeds[victim]
+        # With the pairs' masks that colluders know taken off, what is left is still uniform.
+        left = play.masked[victim].copy()
+        keys = dict(zip(play.group.nodes, play.group.mask_keys, strict=True))
+        for node in colluding:
+            key = pair_key(play.states[node]["mask-secret"], keys[victim], play.group.digest())
+            crypto.add_mask(left, key, minus=victim < node)
+        guesses.append(left - play.vectors[victim])
+    residues = np.concatenate(guesses)
+    assert stats.chisquare(np.bincount(residues >> 28, minlength=16)).pvalue > 1e-6
+
+
+def test_masks_are_under_all_bits_of_the_key() -> None:
+    """Keys whose words cancel give one stream with Flower's generator, and different ones here."""
+    from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
+
+    word = b"\x01\x02\x03\x04"
+    first, second = word * 2 + bytes(24), bytes(32)
+    assert np.array_equal(pseudo_rand_gen(first, 2**32, [(9,)])[0], pseudo_rand_gen(second, 2**32, [(9,)])[0])
+    masks = []
+    for key in (first, second):
+        masks.append(empty(9))
+        crypto.add_mask(masks[-1], key)
+    assert not np.array_equal(*masks)
+
+
+def test_masks_longer_than_a_block_are_taken_off_again() -> None:
+    vector = np.arange(300_000, dtype=np.uint32)
+    crypto.add_mask(vector, bytes(32))
+    crypto.add_mask(vector, bytes(32), minus=True)
+    assert vector.tolist()[:3] == [0, 1, 2] and int(vector[-1]) == 299_999
+
+
+def test_a_node_that_lies_about_a_share_is_named_and_not_used() -> None:
+    play = Play(5)
+    play.set_up()
+    play.train(lost=[13])
+
+    def lie(node: int, shares: list[bytes]) -> list[bytes]:
+        return [shares[0][:-1] + bytes([shares[0][-1] ^ 1]), *shares[1:]] if node == 4 else shares
+
+    total, unmasking = play.unmask(change=lie)
+    assert list(unmasking.wrong) == [4]
+    assert "its share of node 1 is not the one that node 1 committed to" in unmasking.wrong[4]
+    np.testing.assert_array_equal(total, play.plain())
+
+
+def test_a_share_of_another_node_or_round_is_no_right_one() -> None:
+    play = Play(3)
+    play.set_up()
+    play.train()
+
+    def replay(node: int, shares: list[bytes]) -> list[bytes]:
+        return [shares[1], *shares[1:]] if node == 7 else shares
+
+    text = refusal_of(FederationError, play.unmask, change=replay)
+    assert "node 7: its share of node 1 is not the one that node 1 committed to" in text
+
+
+@pytest.mark.parametrize("damage", ["changed", "replayed", "swapped", "short", "committed to another"])
+def test_a_share_that_is_not_what_it_should_be_is_recognised_by_who_receives_it(damage: str) -> None:
+    old = Play(3)
+    old.set_up()
+    play = Play(3)
+    play.set_up()
+    first, second, third = play.nodes
+    texts, digests = play.dealt.texts, play.dealt.digests
+    if damage == "changed":
+        texts[second, first] = texts[second, first][:-4] + b"AAA="
+    elif damage == "replayed":
+        texts[second, first] = old.dealt.texts[second, first]
+    elif damage == "swapped":
+        texts[second, first], texts[third, first] = texts[third, first], texts[second, first]
+    elif damage == "short":
+        key = crypto.agreed(play.states[second]["cipher-secret"], play.group.cipher_keys[0])
+        texts[second, first] = crypto.encrypted(key, b"too short")
+    else:
+        digests[second, first] = digests[third, first]
+    bad = play.member(first).receive(1, *play.dealt.for_node(first))
+    assert bad == ([second, third] if damage == "swapped" else [second])
+    for node in (second, third):
+        play.member(node).receive(1, *play.dealt.for_node(node))
+    play.masked = {node: play.member(node).mask(play.vectors[node].copy()) for node in play.nodes}
+    text = refusal_of(FederationError, play.unmask)
+    assert f"node 1: it says that what node {second} dealt to it is no share" in text
+
+
+def test_a_node_reveals_once_and_wipes_its_keys() -> None:
+    play = Play(3)
+    play.set_up()
+    play.train()
+    member = play.member(1)
+    member.reveal(1, play.nodes, [])
+    assert set(play.states[1]) == {"run", "round", "stage"}
+    assert "each message comes once" in refusal_of(FedShiftError, member.reveal, 1, play.nodes, [])
+    assert "masked once" in refusal_of(FedShiftError, member.mask, empty(3))
+    assert "leaves a node once" in refusal_of(FedShiftError, member.keys, "run", 1)
+    assert len(member.keys("run", 2)[0]) == len(member.keys("another", 1)[0]) == crypto.PUBLIC_BYTES
+
+
+def test_no_node_gives_both_shares_of_one_node() -> None:
+    play = Play(5)
+    play.set_up()
+    play.train()
+    for alive, lost in ((play.nodes, [4]), (play.nodes[1:], [1]), (play.nodes[:4], []), (play.nodes[:4], [13, 99])):
+        text = refusal_of(FedShiftError, play.member(1).reveal, 1, alive, lost)
+        assert "has arrived or is lost" in text
+
+
+def test_a_node_refuses_to_unmask_a_sum_of_too_few() -> None:
+    play = Play(5, fewest=4)
+    play.set_up()
+    play.train()
+    text = refusal_of(FedShiftError, play.member(1).reveal, 1, play.nodes[:3], play.nodes[3:])
+    assert "the sum is of 3 nodes, 4 are needed (federation.secure_sums_nodes)" in text
+
+
+def test_the_threshold_is_more_than_half_so_that_two_views_cannot_both_be_served() -> None:
+    for nodes in range(2, 60):
+        assert 2 * threshold(nodes, 2) > nodes
+        assert threshold(nodes, 2) <= nodes
+        assert threshold(nodes, nodes) == nodes
+
+
+def test_nodes_that_are_told_different_things_give_noise() -> None:
+    """The server tells one node other weights than the others: its masks do not cancel."""
+    play = Play(3)
+    play.set_up()
+    play.states[1]["group"] = Group(
+        1, play.group.nodes, play.group.cipher_keys, play.group.mask_keys, (1.0, 1.0, 0.5), 3
+    ).digest()
+    play.train()
+    total, _ = play.unmask()
+    assert not np.array_equal(total, play.plain())
+
+
+def test_a_group_that_would_not_hide_a_node_is_refused() -> None:
+    play = Play(4)
+    play.set_up()
+    group = play.group
+
+    def other(**changes: Any) -> Group:
+        return Group(**{**vars(group), **changes})
+
+    assert "2 of the round's 4 nodes weigh" in refusal_of(FedShiftError, other(factors=(1.0, 1.0, 1e-3, 1e-3)).check)
+    assert "above 0 and at most 1" in refusal_of(FedShiftError, other(factors=(1.0, 1.0, 0.0, 1.0)).check)
+    for changes in ({"nodes": (1, 4, 4, 10)}, {"nodes": (4, 1, 7, 10)}, {"mask_keys": group.cipher_keys},
+                    {"factors": (1.0,)}):  # fmt: skip
+        assert "each once, with keys of its own" in refusal_of(FedShiftError, other(**changes).check)
+    fresh = Play(4)
+    fresh.member(1).keys("run", 1)
+    assert "keys are not among those" in refusal_of(FedShiftError, fresh.member(1).deal, group)
+
+
+def test_messages_out_of_order_are_refused() -> None:
+    play = Play(3)
+    for call in (lambda m: m.receive(1, [], [], []), lambda m: m.reveal(1, [], [])):
+        assert "comes once, in its order" in refusal_of(FedShiftError, call, play.member(1))
+    play.set_up()
+    assert "comes once" in refusal_of(FedShiftError, play.member(1).deal, play.group)
+    assert "comes once" in refusal_of(FedShiftError, play.member(1).receive, 2, *play.dealt.for_node(1))
+    sources, texts, digests = play.dealt.for_node(1)
+    for given_ in ((sources[:1], texts, digests), ([1, 4], texts, digests), ([7, 4], texts, digests),
+                   (sources, texts, digests[:3])):  # fmt: skip
+        assert "each once" in refusal_of(FedShiftError, play.member(1).receive, 1, *given_)
+    few = (sources[:1], texts[:1], digests[:2])
+    assert "2 nodes have dealt their shares, 3 are needed" in refusal_of(FedShiftError, play.member(1).receive, 1, *few)
+
+
+def test_what_is_no_key_is_refused() -> None:
+    assert "no point of the curve" in refusal_of(FedShiftError, crypto.agreed, crypto.new_secret(), b"\x02" + b"x" * 48)
+    assert "private key" in refusal_of(FedShiftError, crypto.public_of, bytes(48))
