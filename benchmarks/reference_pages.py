@@ -158,7 +158,8 @@ def _features() -> str:
     places = {
         "train": "config, to the node (train)", "evaluate": "config, to the node (evaluate)",
         "train_reply": "metrics, to the server (train)", "evaluate_reply": "metrics, to the server (evaluate)",
-        "introduction": "to the server, before round 1", "records": "a record of its own",
+        "introduction": "to the server, before round 1", "query": "config, to the node (query)",
+        "query_reply": "config, to the server (query)", "records": "a record of its own",
     }  # fmt: skip
     for feature in features.OURS:
         named = [(key, place) for field, place in places.items() for key in getattr(feature, field)]

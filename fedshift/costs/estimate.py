@@ -31,6 +31,7 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import console, disk_space
+from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
 from fedshift_core.wire.records import decode, encode
 from strategies.features.bn_statistics import expected_images, statistics_of
@@ -355,6 +356,13 @@ def summary(result: Estimate) -> str:
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
+    if config.federation.secure_sums:
+        up, down = traffic(result.playing)
+        lines.insert(4, (
+            "secure sums", f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and "
+            f"shares, in three more exchanges of messages; each node makes {result.playing} masks as long as what it "
+            "sends"
+        ))  # fmt: skip
     if result.bn_share:
         named = statistics_of(fed)
         further = len(named) - 1

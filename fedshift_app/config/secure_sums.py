@@ -87,13 +87,17 @@ def with_settings(method: Method) -> str:
     return ""
 
 
+def fits_with(method: Method) -> str:
+    """Return ``yes``, ``no``, or the setting with which a method fits."""
+    if fits(method) == "yes":
+        return "yes"
+    setting = with_settings(method)
+    return f"with {setting}" if setting else "no"
+
+
 def markdown() -> str:
-    """Return which of FedShift's own methods secure sums fit, for docs/deploy/secure-sums.md."""
-    rows = []
-    for method in registry.listed():
-        if registry.METHODS.origin(method.name) != OURS:
-            continue
-        word = fits(method)
-        setting = with_settings(method) if word != "yes" else ""
-        rows.append((registry.marked(method.name), word + (f"; yes with {setting}" if setting else "")))
-    return registry.table(("method", "secure sums fit"), rows)
+    """Return why secure sums do not fit some of FedShift's own methods, for docs/deploy/secure-sums.md."""
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    rows = [(registry.marked(m.name), fits(m).removeprefix("no: "), fits_with(m)) for m in ours if fits(m) != "yes"]
+    names = ", ".join(registry.marked(method.name) for method in ours if fits(method) == "yes")
+    return f"They fit {names}.\n\n{registry.table(('method', 'why not', 'fits'), rows)}"

@@ -11,7 +11,19 @@ from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
 from fedshift_core.secure.protocol import Group, pair_key, secret_digest, seed_digest
 
-MOST_TEXT = 1000  # bytes of a pair of shares, encrypted: 268 in fact
+TEXT_BYTES = 268  # of a pair of shares, encrypted by Fernet
+
+
+def traffic(nodes: int) -> tuple[int, int]:
+    """Return the bytes that a round adds for so many nodes: all that they send, all that they are sent.
+
+    Vectors are not counted: with four bytes a number they are as large as float32 weights.
+    """
+    pairs, both = nodes * (nodes - 1), 2 * crypto.DIGEST_BYTES
+    keys = 2 * crypto.PUBLIC_BYTES
+    dealt = pairs * TEXT_BYTES + nodes**2 * both + nodes * crypto.DIGEST_BYTES
+    revealed = nodes**2 * crypto.SHARE_BYTES[crypto.SEED_BYTES]
+    return nodes * keys + dealt + revealed, nodes**2 * keys + pairs * (TEXT_BYTES + both)
 
 
 @dataclass
@@ -45,7 +57,9 @@ class Dealt:
         others = [node for node in nodes if node != dealer]
         if len(texts) != len(others) or len(digests) != 2 * len(nodes):
             raise Refused(f"shares for {len(texts)} nodes, expected are {len(others)}")
-        if any(len(text) > MOST_TEXT for text in texts) or {len(d) for d in (*digests, seed)} != {crypto.DIGEST_BYTES}:
+        if any(len(text) != TEXT_BYTES for text in texts) or {len(d) for d in (*digests, seed)} != {
+            crypto.DIGEST_BYTES
+        }:
             raise Refused("shares or commitments of another length than they have")
         self.texts |= {(dealer, other): text for other, text in zip(others, texts, strict=True)}
         self.digests |= {

@@ -141,6 +141,24 @@ def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.long
+@pytest.mark.parametrize("method", ["fedavg", "scaffold"])
+def test_masks_of_secure_sums_cancel_in_three_engines(method: str, mark: str, tmp_path: Path) -> None:
+    """A SuperNode starts a process for each message: what its stages share is in Flower's ``context.state`` alone."""
+    domains = "dataset.domains=[scan,texture,sketch]"
+    more = ["federation.secure_sums=on", domains, "train.epochs=1", "rounds=2", f"method={method}"]
+    inline = finished(fedshift("run", "handwritten", "nodes=3", "engine=inline", "report=false", *more, cwd=tmp_path))
+    simulation = finished(fedshift("run", "handwritten", "nodes=3", "report=false", *more, cwd=tmp_path))
+    deployment = finished(fedshift("deploy-demo", *more, cwd=tmp_path))
+    runs = {"inline": inline, "simulation": simulation, "deployment": deployment}
+    assert {name: run.results["engine"] for name, run in runs.items()} == {name: name for name in runs}
+    assert len({run.results["weights_sha256"] for run in runs.values()}) == 1
+    assert timeless(inline) == timeless(simulation) == timeless(deployment)
+    assert [line["secure_sums"]["nodes"] for line in deployment.rounds] == [3, 3]
+    assert not left_behind(mark)
+
+
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_number_of_actors_does_not_change_the_numbers(tmp_path: Path) -> None:
     arguments = ["run", "handwritten", "method=fedcode", "nodes=4", "rounds=2", "train.epochs=1", "report=false"]
     many = finished(fedshift(*arguments, cwd=tmp_path))

@@ -120,8 +120,8 @@ def test_a_node_computes_without_flower() -> None:
     primitives = "fedshift_core/secure/primitives.py: flwr.common.secure_aggregation"  # where a run has secure sums
     secure = ("crypto.shamir", "crypto.symmetric_encryption", "secaggplus_utils")
     assert sorted({*collected}) == [
-        "clients/training/node.py: flwr.client", *(f"{primitives}.{name}" for name in secure), "fedshift_core/wire/messages.py: flwr.app", *travels,
-        "fedshift_core/wire/records.py: flwr.app",
+        "clients/training/node.py: flwr.client", *(f"{primitives}.{name}" for name in secure),
+        "fedshift_core/wire/messages.py: flwr.app", *travels, "fedshift_core/wire/records.py: flwr.app",
     ]  # fmt: skip
 
 

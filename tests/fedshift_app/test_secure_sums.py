@@ -9,14 +9,16 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType
 from safetensors.numpy import load_file
 from scipy import stats
-from support import InlineRun, ListeningGrid, Run, refusal_of
+from support import ROOT, InlineRun, ListeningGrid, Run, load_benchmark, refusal_of
 
+from fedshift.costs import estimate
 from fedshift.launch import runner
 from fedshift_app.config import registry, secure_sums
 from fedshift_app.config.resolving import resolve
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.params import Params
+from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
@@ -297,3 +299,24 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
         assert strategy.sums(params).keys() <= strategy.contributes.keys()
         word = secure_sums.fits(method)
         assert word == "yes" or word.startswith("no: ")
+
+
+# --- the tables and the costs ------------------------------------------------------------------------
+
+
+def test_the_page_has_the_table_of_the_declarations() -> None:
+    assert secure_sums.markdown() in (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
+
+
+def test_the_benchmark_plays_a_round_within_the_bound() -> None:
+    row = load_benchmark("secure_sums").play(4, 1000)
+    assert row[:3] == ("4", "1,000", f"{traffic(4)[0] / 1e3:.1f}")
+    assert 0 < float(row[-2]) <= float(row[-1]) * 1.05  # both have two digits
+
+
+def test_a_dry_run_says_what_secure_sums_cost(run_inline: InlineRun) -> None:
+    config = resolve({"experiment": "handwritten", "set": ON, "rounds": 1})
+    text = estimate.summary(estimate.estimate(config, 4, 1))
+    shown = run_inline(rounds=1, set=ON).rounds[0]["secure_sums"]
+    assert traffic(4) == (shown["bytes_up"], shown["bytes_down"])
+    assert "secure sums" in text and "each node makes 4 masks" in text

@@ -14,7 +14,7 @@ from support import refusal_of
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.protocol import Group, Member, pair_key, threshold
-from fedshift_core.secure.recovery import Dealt, Unmasking, empty
+from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
 
 SIZE = 40
 Vector = Any
@@ -299,6 +299,18 @@ def test_messages_out_of_order_are_refused() -> None:
         assert "each once" in refusal_of(FedShiftError, play.member(1).receive, 1, *given_)
     few = (sources[:1], texts[:1], digests[:2])
     assert "2 nodes have dealt their shares, 3 are needed" in refusal_of(FedShiftError, play.member(1).receive, 1, *few)
+
+
+def test_the_bytes_of_a_round_are_those_that_are_calculated() -> None:
+    play = Play(4)
+    play.set_up()
+    dealt = play.dealt
+    sent = sum(map(len, dealt.texts.values())) + 32 * (2 * len(dealt.digests) + len(dealt.seeds))
+    received = sum(len(part) for node in play.nodes for parts in dealt.for_node(node)[1:] for part in parts)
+    play.train()
+    revealed = sum(len(share) for node in play.nodes for share in play.member(node).reveal(1, play.nodes, []))
+    keys = 2 * crypto.PUBLIC_BYTES
+    assert traffic(4) == (4 * keys + sent + revealed, 16 * keys + received)
 
 
 def test_what_is_no_key_is_refused() -> None:
