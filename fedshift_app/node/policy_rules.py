@@ -1,7 +1,6 @@
 """Which runs a policy refuses, whatever their messages hold: one rule for each of its keys about a configuration."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
@@ -75,12 +74,11 @@ def _budget(allowed: Policy, config: RunConfig, where: Place) -> str:
 def _secure_sums(allowed: Policy, config: RunConfig, where: Place) -> str:
     if allowed.secure_sums is None:
         return ""
-    wanted = allowed.secure_sums.nodes
-    given: Any = config.federation.model_dump().get("secure_sums")
-    nodes = given.get("nodes", 0) if isinstance(given, Mapping) else given
-    if isinstance(nodes, int) and not isinstance(nodes, bool) and nodes >= wanted:
+    wanted, federation = allowed.secure_sums.nodes, config.federation
+    if federation.secure_sums and federation.secure_sums_nodes >= wanted:
         return ""
-    return f"federation.secure_sums={given or 'none'}, required are secure sums over at least {wanted} nodes"
+    found = f"on, federation.secure_sums_nodes={federation.secure_sums_nodes}" if federation.secure_sums else "off"
+    return f"federation.secure_sums={found}, required are secure sums over at least {wanted} nodes"
 
 
 def _words(names: Sequence[str]) -> str:

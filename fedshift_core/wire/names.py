@@ -50,10 +50,7 @@ BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score,
 BN_IMAGES = "bn-images"  # int: the most training images behind BatchNorm's statistics of the node's own
 TAKE_STATISTICS = "take-statistics"  # True: do not score, send BatchNorm's statistics of training images
 FIGURES = "figures"  # True: count how predictions, confidence and scores are spread (record ``counts``); else absent
-<<<<<<< HEAD
 ASK_SITE_FIGURES = "site-figures"  # True: work out figures of test images with their intervals; else absent
-=======
-SECURE = "secure-"  # how the names of secure sums begin (``fedshift_core.secure.protocol``)
 SECURE_STAGE = "secure-stage"  # query: "keys", "shares" or "unmask"
 SECURE_NODES = "secure-nodes"  # list of int: the nodes of a secure sum
 SECURE_KEYS = "secure-keys"  # list of bytes: public keys for encryption; of a node: its own two
@@ -69,7 +66,6 @@ SECURE_TERMS = "secure-terms"  # list of str: losses in the sum
 SECURE_MOST = "secure-most"  # list of int: the largest number of images of a node by class
 SECURE_IMAGES = "secure-images"  # int: the largest number of training images of a node
 MASKED = "masked"  # arrays: the vector of a node with its masks, uint32
->>>>>>> 5addb088 (Secure sums: the protocol, its numbers, both sides of the feature, which methods they fit)
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---

@@ -241,7 +241,7 @@ class SecureSums(ServerFeature):
         for reply in exchange.ask(questions):
             node = waiting.pop(reply.metadata.src_node_id)
             try:
-                content = checks.opened(reply, (wire.CONFIG,))
+                content = checks.opened(reply, (wire.CONFIG, wire.METRICS))
                 said = content.get(wire.CONFIG)
                 if not isinstance(said, ConfigRecord):
                     raise Refused(f"the reply lacks the record {wire.CONFIG!r}")

@@ -24,7 +24,7 @@ from fedshift.report import maps, reading
 from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import ledger, setup, state_store
+from fedshift_app.node import ledger, policy_rules, setup, state_store
 from fedshift_app.node import policy as policy_file
 from fedshift_app.node.data import Place
 from fedshift_app.node.owner import Owner, PolicyError
@@ -123,7 +123,7 @@ def node(folders: list[NodeFolder], tmp_path: Path) -> OwnedNode:
         ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05, allowed is privacy.delta="),
         ({"budget": {"epsilon": 3.0}}, {}, "privacy.name=none, but the node has a budget of epsilon"),
         ({"budget": {"epsilon": 0.1}}, {"given": DP}, "one more round would bring all runs to epsilon 0."),
-        ({"secure_sums": {"nodes": 3}}, {}, "secure_sums=none, required are secure sums over at least 3 nodes"),
+        ({"secure_sums": {"nodes": 3}}, {}, "secure_sums=off, required are secure sums over at least 3 nodes"),
     ],
     ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,
 )  # fmt: skip
@@ -162,27 +162,20 @@ def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node
     node.answers(MessageType.QUERY, **asked)
 
 
-class _Federation:
-    """What a later configuration of the federation may say of secure sums."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def model_dump(self) -> dict[str, Any]:
-        return {"secure_sums": self.value}
-
-
 @pytest.mark.parametrize(
-    ("value", "allowed"), [({"nodes": 3}, True), ({"nodes": 2}, False), (4, True), (True, False), ("none", False)]
+    ("given", "found"),
+    [
+        ("federation.secure_sums=on", ""),
+        ("federation.secure_sums=on federation.secure_sums_nodes=2", "on, federation.secure_sums_nodes=2"),
+        ("federation.secure_sums_nodes=9", "off"),
+    ],
 )
-def test_secure_sums_are_read_from_the_run_once_it_has_them(value: Any, allowed: bool) -> None:
-    from fedshift_app.node import policy_rules
-
-    config = resolve({})
+def test_secure_sums_over_enough_nodes_are_what_a_policy_asks_for(given: str, found: str) -> None:
+    config = resolve({"experiment": "handwritten", "set": given})
     rule = next(rule for rule in policy_rules.RULES if "secure" in rule.__name__)
-    object.__setattr__(config, "federation", _Federation(value))
     wanted = Policy(secure_sums=policy_file.SecureSums(nodes=3))
-    assert (rule(wanted, config, None) == "") is allowed  # type: ignore[arg-type]
+    refused = f"federation.secure_sums={found}, required are secure sums over at least 3 nodes"
+    assert rule(wanted, config, None) == (refused if found else "")  # type: ignore[arg-type]
 
 
 def test_a_node_of_too_few_images_takes_no_part_and_does_not_say_how_many(node: OwnedNode) -> None:
