@@ -119,7 +119,7 @@ class SecureSumsOnNode(NodeFeature):
         values |= _contributions(reply.knowledge, options)
         values |= _losses(reply.metrics, terms, call.num_examples / options[wire.SECURE_IMAGES],
                           call.config.federation.secure_sums_range)  # fmt: skip
-        masked = member.mask(layout.vector(values))
+        masked = member.mask(layout.vector(values), protocol.digest_of(sent))
         return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
 
 

@@ -16,13 +16,18 @@ Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each nod
 server), training (y), ``unmask``. Everything is of one round: keys, seeds and shares are drawn anew and wiped.
 
 What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
-s_ij depends on the digest of what the server told all nodes (:class:`Group`), so that if it tells two nodes different
-things, their masks do not cancel.
+s_ij depends on the digest of what the server told all nodes (:class:`Group`) and of the shared weights that it sent, so
+that if two nodes are told different things, their masks do not cancel (against weights that make all updates but one
+vanish [Pasquini et al., "Eluding Secure Aggregation in Federated Learning via Model Inconsistency", CCS 2022]).
 """
 
+import hashlib
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import crypto
@@ -203,8 +208,12 @@ class Member:
         })  # fmt: skip
         return [source for source, pair in zip(sources, pairs, strict=True) if pair is None]
 
-    def mask(self, vector: Residues) -> Residues:
+    def mask(self, vector: Residues, weights: bytes = b"") -> Residues:
         """Add the node's masks to its vector, in place, and return it.
+
+        Args:
+            vector: The node's.
+            weights: The digest of the shared weights that the node was sent (:func:`digest_of`).
 
         Raises:
             FedShiftError: If the shares of this round have not been received, or the vector was masked before.
@@ -212,10 +221,11 @@ class Member:
         if self._state.get(_STAGE) != TRAIN:
             raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
         keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
+        told = bytes(self._state[_GROUP]) + weights
         crypto.add_mask(vector, bytes(self._state[_SEED]))
         for other in self._state[_SOURCES]:
             if other != self._index:
-                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], bytes(self._state[_GROUP]))
+                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], told)
                 crypto.add_mask(vector, key, minus=other < self._index)
         self._state[_STAGE] = UNMASK
         return vector
@@ -292,6 +302,21 @@ class Member:
         return (seed, secret) if right and committed == list(digests) else None
 
 
-def pair_key(secret: bytes, public: bytes, group: bytes) -> bytes:
-    """Return the key of the mask that two nodes share in a group, from one's private and the other's public key."""
-    return crypto.digest("mask", crypto.agreed(secret, public), group)
+def pair_key(secret: bytes, public: bytes, told: bytes) -> bytes:
+    """Return the key of the mask that two nodes share, from one's private and the other's public key.
+
+    Args:
+        secret: The private key.
+        public: The public key.
+        told: The digest of the group, and that of the shared weights.
+    """
+    return crypto.digest("mask", crypto.agreed(secret, public), told)
+
+
+def digest_of(weights: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the digest of shared weights as they were sent, by name."""
+    hashed = hashlib.sha256()
+    for name, array in weights.items():
+        hashed.update(crypto.digest(name, str(array.dtype), str(array.shape)))
+        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return hashed.digest()

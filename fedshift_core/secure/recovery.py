@@ -113,8 +113,12 @@ class Unmasking:
             else:
                 self._shares.setdefault(dealer, []).append(share)
 
-    def unmasked(self, total: Residues) -> Residues:
+    def unmasked(self, total: Residues, weights: bytes = b"") -> Residues:
         """Take all masks off the sum, in place, and return it.
+
+        Args:
+            total: The sum of the vectors that arrived.
+            weights: The digest of the shared weights that all nodes were sent.
 
         Raises:
             FederationError: If there are too few shares of a node, or they do not give what it committed to.
@@ -130,7 +134,7 @@ class Unmasking:
                 raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
         for node in self.alive:
             crypto.add_mask(total, secrets[node], minus=True)
-        told = group.digest()
+        told = group.digest() + weights
         for node in self.lost:
             for other in self.alive:
                 crypto.add_mask(total, pair_key(secrets[node], keys[other], told), minus=node > other)

@@ -166,7 +166,7 @@ class SecureSums(ServerFeature):
                 f"round {exchange.result.server_round}: secure sums: {len(arrived)} of {len(asked)} nodes delivered, "
                 f"{needed} are needed: {by_reason(problems)}"
             )
-        total = self._unmasked(total, arrived, exchange)
+        total = self._unmasked(total, arrived, exchange, protocol.digest_of(sent.arrays))
         try:
             update = self._update(layout.values(total, len(arrived)), arrived, sent, exchange)
         except Refused as refused:
@@ -270,7 +270,9 @@ class SecureSums(ServerFeature):
         exchange.result.bytes_up += vector.nbytes
         return vector
 
-    def _unmasked(self, total: crypto.Residues, arrived: list[Node], exchange: Exchange) -> crypto.Residues:
+    def _unmasked(
+        self, total: crypto.Residues, arrived: list[Node], exchange: Exchange, weights: bytes
+    ) -> crypto.Residues:
         around = self._round
         assert around is not None
         alive = [node.index for node in arrived]
@@ -288,7 +290,7 @@ class SecureSums(ServerFeature):
         for index, why in sorted(unmasking.wrong.items()):
             exchange.leave_out(around.nodes[index], f"secure sums: {why}; its shares are not used, its vector is")
         try:
-            return unmasking.unmasked(total)
+            return unmasking.unmasked(total, weights)
         except FederationError as error:
             raise FederationError(f"round {exchange.result.server_round}: {error}") from None
 

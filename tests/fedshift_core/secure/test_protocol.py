@@ -13,7 +13,7 @@ from support import refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.secure import crypto
-from fedshift_core.secure.protocol import Group, Member, pair_key, threshold
+from fedshift_core.secure.protocol import Group, Member, digest_of, pair_key, threshold
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
 
 SIZE = 40
@@ -266,6 +266,27 @@ def test_nodes_that_are_told_different_things_give_noise() -> None:
     play.train()
     total, _ = play.unmask()
     assert not np.array_equal(total, play.plain())
+
+
+def test_nodes_that_are_sent_different_weights_give_noise() -> None:
+    weights = {"w": np.ones((2, 3), np.float32), "n": np.array(7)}
+    other = weights | {"w": np.full((2, 3), 1.5, np.float32)}
+    same, changed = digest_of(weights), digest_of(other)
+    assert same == digest_of({**weights, "w": np.asfortranarray(weights["w"])}) != changed
+    for told, equal in ((same, True), (changed, False)):
+        play = Play(3)
+        play.set_up()
+        for node in play.nodes:
+            play.member(node).receive(1, *play.dealt.for_node(node))
+            mine = told if node == 1 else same
+            play.masked[node] = play.member(node).mask(play.vectors[node].copy(), mine)
+        unmasking = Unmasking(play.dealt, play.nodes)
+        for node in play.nodes:
+            unmasking.take(node, play.member(node).reveal(1, play.nodes, []))
+        total = empty(play.size)
+        for vector in play.masked.values():
+            total += vector
+        assert np.array_equal(unmasking.unmasked(total, same), play.plain()) is equal
 
 
 def test_a_group_that_would_not_hide_a_node_is_refused() -> None:
