@@ -4,6 +4,8 @@ A key accepts words, numbers, true and false, null, and lists and mappings of th
 large, too deep or endless is refused in one line before it is built.
 """
 
+import copy
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 
 MOST_BYTES = 1 << 18  # of a text
+_MOST_KEPT = 1 << 14  # characters of a text whose value is kept for the next time
 MOST_VALUES = 20_000  # of a text, including those that aliases repeat
 MOST_DEPTH = 20  # of lists and mappings in one another
 MOST_KEY = 200  # characters
@@ -170,6 +173,12 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
     """
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} characters")
+    if len(text) > _MOST_KEPT:
+        return _parse(text, scalar_keys)
+    return copy.deepcopy(_kept(text, scalar_keys))  # callers may change what they get
+
+
+def _parse(text: str, scalar_keys: bool) -> Any:
     try:
         return yaml.load(text, Loader=_OnceLoaderOfMethods if scalar_keys else _OnceLoader)
     except yaml.MarkedYAMLError as error:
@@ -178,6 +187,10 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
         raise ValueError(where + ", ".join(filter(None, [error.context, error.problem]))) from None
     except yaml.YAMLError as error:
         raise ValueError(str(error).splitlines()[0]) from None
+
+
+#: A process reads the same few files for each configuration, and parsing is slow. Errors are not kept.
+_kept = functools.lru_cache(maxsize=256)(_parse)
 
 
 def read_yaml(path: Path, *, scalar_keys: bool = False) -> dict[str, Any]:

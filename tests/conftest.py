@@ -1,24 +1,23 @@
-"""What several tests need: short runs in this process, and the real images where they are."""
+"""What several tests need: short runs in this process, and the real images where they are.
+
+What needs torch is imported in fixtures: the process that gives the tests to workers reads this file too, and starts
+them when it has done so.
+"""
+
+from __future__ import annotations
 
 import gc
 import os
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from finished_runs import FinishedRuns, flat_keys
 from hypothesis import settings
-from image_trees import REAL
-from support import InlineRun, Run, SmallDisk
 
-from datasets.io import cache
-from fedshift.engine import inline
-from fedshift.launch import processes, runner, worker_count
-from fedshift_app import server_app  # noqa: F401 (it must know the real InlineGrid before a test puts its own there)
-from fedshift_app.node import precision as node_precision
-from fedshift_app.node import state_folder
+if TYPE_CHECKING:
+    from support import InlineRun, Run, SmallDisk
 
 settings.register_profile("fedshift", deadline=None)
 settings.load_profile("fedshift")
@@ -58,6 +57,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(autouse=True, scope="session")
 def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep decoded images of tests apart from those of the person who runs them."""
+    from datasets.io import cache
+
     before = os.environ.get(cache.CACHE_DIR)
     os.environ[cache.CACHE_DIR] = str(tmp_path_factory.mktemp("images"))
     yield
@@ -70,6 +71,8 @@ def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def node_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what real nodes of tests remember and log apart from those of the person who runs them."""
+    from fedshift_app.node import state_folder
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(state_folder.STATE_DIR, str(tmp_path_factory.mktemp("state") / "nodes"))
         yield
@@ -78,15 +81,21 @@ def node_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def usual_settings() -> Iterator[None]:
     """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one."""
+    from fedshift.launch import worker_count
+    from fedshift_app import server_app  # noqa: F401 (must know the real InlineGrid before a test puts its own there)
+    from fedshift_app.node import precision
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(worker_count.WORKERS, "1")
-        patch.setenv(node_precision.ASKED, "hardware")
+        patch.setenv(precision.ASKED, "hardware")
         yield
 
 
 @pytest.fixture(autouse=True, scope="session")
 def own_ports() -> Iterator[None]:
     """Give each worker ports of its own, below those that the system gives away, for all that its tests start."""
+    from fedshift.launch import processes
+
     number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(processes.PORTS, f"{12_000 + 2500 * number}-{14_499 + 2500 * number}")
@@ -104,6 +113,11 @@ def no_power_cut() -> Iterator[None]:
 @pytest.fixture
 def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
+    from finished_runs import flat_keys
+    from support import Run
+
+    from fedshift.engine import inline
+    from fedshift.launch import runner
 
     def run(experiment: str = "handwritten", *, nodes: int = 4, grid: Any = None, **flat: Any) -> Run:
         if grid is not None:
@@ -120,6 +134,8 @@ def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> In
 
     Tests that only look at a run take it from here: each configuration runs once, before the test changes anything.
     """
+    from finished_runs import FinishedRuns, flat_keys
+
     kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
 
     def copy(experiment: str = "handwritten", *, nodes: int = 4, **flat: Any) -> Run:
@@ -131,6 +147,8 @@ def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> In
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
     """Mount a tmpfs of 64 MB that a test may make smaller or read-only."""
+    from support import SmallDisk
+
     path = tmp_path / "small-disk"
     path.mkdir()
     mounted = subprocess.run(
@@ -148,6 +166,8 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
 @pytest.fixture(scope="session")
 def real_digits() -> Path:
     """Return the folder of the real digits, which is not part of the project."""
+    from image_trees import REAL
+
     folder = REAL / "digits"
     if not folder.is_dir():
         pytest.skip(f"mnist, usps and mnistm as npz are not at {REAL}/digits (FEDSHIFT_TEST_DATA names another folder)")

@@ -35,6 +35,10 @@ class FinishedRuns:
             place = to / f"{kept.name}-{number}"
         return Run(shutil.copytree(kept, place))
 
+    def shared(self, nodes: int, flat: dict[str, Any]) -> Run:
+        """Return the finished run of a configuration itself, which no test may change."""
+        return Run(self._kept(nodes, flat))
+
     def _kept(self, nodes: int, flat: dict[str, Any]) -> Path:
         requested = json.dumps([nodes, flat], sort_keys=True)
         folder = self._folder / hashlib.sha256(requested.encode()).hexdigest()[:16]

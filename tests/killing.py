@@ -12,7 +12,7 @@ from support import Killed, Run
 from fedshift.launch import runner
 from fedshift_core import atomic_io
 
-SHORT = "train.epochs=1 allocation.share=0.1"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"  # two nodes a domain, 18 images each
 NODES, ROUNDS = 4, 3
 
 #: What is done of a write when the kill comes: nothing, half of it, all but the rename, all.

@@ -214,7 +214,7 @@ def test_lta_is_taken_on_the_nodes_own_test_sets_where_it_tells_them(run_inline:
 
 def test_where_nodes_cut_off_test_sets_of_their_own_lta_is_taken_on_them(run_inline: InlineRun) -> None:
     traffic = Traffic()
-    settings = "train.epochs=1 allocation.test_fraction=0.2 evaluate.client_models=last"
+    settings = "train.epochs=1 allocation.share=0.3 allocation.test_fraction=0.2 evaluate.client_models=last"
     run = run_inline(rounds=1, nodes=5, set=settings, grid=traffic.make)
     replies = {config["node-index"]: numbers(reply) for config, _, reply in traffic.of(MessageType.TRAIN, 1)}
     # Scan's test set is that of its two nodes, 0 and 4, together; the others have a domain of their own.

@@ -44,6 +44,8 @@ DATASET = ASKED.pop("dataset", "")
 OTHERS = " ".join(f"{key}={value}" for key, value in ASKED.items())
 #: A few images are enough where accuracy does not matter: two batches a round.
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
+if not DATASET:  # two domains, each of two nodes: half of the test images
+    SHORT += " dataset.domains=[scan,sketch]"
 NODES = 4
 #: For tests of several methods. By the module's scope pytest puts those of a method together, and so in one worker,
 #: which makes the method's recorded run once.
@@ -208,7 +210,9 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
     place = 0 if method == "fedicon" else -1  # its last message is of a round without an encoder
     sent, plainly = record(method).asked[place], record("fedavg").asked[place]
     for off in (METHODS[method].off, *ALSO_OFF.get(method, ())):
-        mine, plain = _client_for(sent, {}, _sections(off)), _client_for(plainly, {}, _sections(off, "train"))
+        changed = f"train.batch_size=8 {off}"
+        mine, plain = _client_for(sent, {}, _sections(changed)), _client_for(plainly, {}, _sections(changed, "train"))
+        _few(mine), _few(plain)
         for server_round in (1, 2):
             assert _fitted(mine, plainly, server_round)[:3] == _fitted(plain, plainly, server_round)[:3]
         assert (mine.memory, mine.shared_names) == ({}, plain.shared_names)
@@ -257,7 +261,7 @@ def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hol
             for noise in range(2):
                 torch.manual_seed(noise)
                 state = torch.get_rng_state()
-                client = _client_for(question, memory, _sections(form))
+                client = _few(_client_for(question, memory, _sections(f"train.batch_size=8 {form}")))
                 if noise and server_round > 1:
                     before = dict(client.memory)
                     _fitted(client, question, server_round + 1)
@@ -505,12 +509,17 @@ def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: 
     for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
         reads.clear()
         for size in (8, 16):  # two steps an epoch and one
-            client = _client_for(question, memory, {"train": {"batch_size": size}})
-            client.train_set = client.train_set.select(np.arange(16))
+            client = _few(_client_for(question, memory, {"train": {"batch_size": size}}))
             weights = [array.numpy() for array in question.content.array_records["arrays"].values()]
             client.fit(weights, {"server-round": question.content.config_records["config"]["server-round"]})
         assert reads[0] == reads[1]
         assert 0 < reads[0] < 12
+
+
+def _few(client: DomainClient) -> DomainClient:
+    """Leave a client 16 of its images: two batches of eight, or one."""
+    client.train_set = client.train_set.select(np.arange(16))
+    return client
 
 
 def _sections(text: str, *only: str) -> dict[str, dict[str, Any]]:

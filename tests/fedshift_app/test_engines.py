@@ -130,7 +130,7 @@ def test_three_engines_agree_bit_for_bit(more: list[str], mark: str, tmp_path: P
 @pytest.mark.slow
 def test_a_deployment_has_the_numbers_of_a_run_in_one_process(mark: str, tmp_path: Path, run_inline: InlineRun) -> None:
     """Simulation against the same run: ``tests/fedshift_app/flower``; all three with private parts: the test above."""
-    requested = "dataset.domains=[scan,sketch] train.epochs=1"
+    requested = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
     inline = run_inline(method="i2pfl", nodes=2, rounds=1, set=requested)
     deployment = finished(fedshift("deploy-demo", "method=i2pfl", "rounds=1", f"set={requested}", cwd=tmp_path))
     assert deployment.results["engine"] == "deployment"

@@ -14,6 +14,7 @@ import pytest
 from safetensors.numpy import load_file
 from support import ROOT, InlineRun, own_experiment, refusal_of
 
+from fedshift import cli
 from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
@@ -60,22 +61,61 @@ def ask(python: Path, *arguments: str, cwd: Path = ROOT) -> subprocess.Completed
     return subprocess.run([str(python), *arguments], cwd=cwd, env=env, capture_output=True, text=True, check=False)
 
 
-def each_of(python: Path, *commands: list[str]) -> list[tuple[int, str, str]]:
+Ended = tuple[int, str, str]  # exit code, output, errors
+
+
+def each_of(python: Path, *commands: list[str]) -> list[Ended]:
     """Return exit code, output and errors of commands that one process runs."""
     ended = ask(python, "-c", COMMANDS, json.dumps(commands))
     assert ended.returncode == 0, ended.stderr
     return [(code, out, err) for code, out, err in json.loads(ended.stdout)]
 
 
-def test_lists_name_the_package(python: Path) -> None:
-    names = {"methods": "equal-domains", "datasets": "stripes", "models": "tiny"}
-    for name, (code, out, err) in zip(names.values(), each_of(python, *([kind] for kind in names)), strict=True):
+SENSELESS = {
+    "features=[weight-norm]": "features: unknown feature 'weight-norm'; there are profile, ",
+    "features.weight-norms.starts=x": "unknown key features.weight-norms.starts; there are begins",
+    "features.weight-norms.begins=3": "features.weight-norms.begins: Input should be a valid string, found 3",
+    "privacy.name=local-dp model.bn=local": (
+        "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the node "
+        "has trained, without noise"
+    ),
+}
+LISTS = {"methods": "equal-domains", "datasets": "stripes", "models": "tiny"}
+
+
+@pytest.fixture(scope="module")
+def with_it(python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Ended], list[Ended]]:
+    """Return how the lists and the senseless runs end where the package is: one process, for its imports."""
+    runs = tmp_path_factory.mktemp("runs")
+    run = ["run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg", f"output-dir={runs}"]
+    ended = each_of(python, *([kind] for kind in LISTS), *([*run, *given.split()] for given in SENSELESS))
+    assert not list(runs.iterdir())
+    return ended[: len(LISTS)], ended[len(LISTS) :]
+
+
+def test_lists_name_the_package(with_it: tuple[list[Ended], list[Ended]]) -> None:
+    for name, (code, out, err) in zip(LISTS.values(), with_it[0], strict=True):
         assert (code, err) == (0, "")
         (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
         assert line.endswith("[fedshift-example 1.0]")
-    without = [*([kind] for kind in names), ["run", str(PACKAGE / "experiment.yaml")]]
-    *lists, (code, _, err) = each_of(Path(sys.executable), *without)
+
+
+def test_without_the_package_nothing_of_it_is_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(*arguments: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fedshift", *arguments])
+        code = 0
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return (code, *capsys.readouterr())
+
+    lists = [ended(kind) for kind in LISTS]
+    assert [code for code, _, _ in lists] == [0, 0, 0]
     assert not any(line.endswith("]") for _, out, _ in lists for line in out.splitlines())
+    code, _, err = ended("run", str(PACKAGE / "experiment.yaml"))
     assert code == 1
     assert err.startswith("error: unknown method 'equal-domains'; there are fedavg")
     assert "Traceback" not in err
@@ -117,25 +157,11 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     assert (kept > 1).all() and (kept < 100).all()
 
 
-SENSELESS = {
-    "features=[weight-norm]": "features: unknown feature 'weight-norm'; there are profile, ",
-    "features.weight-norms.starts=x": "unknown key features.weight-norms.starts; there are begins",
-    "features.weight-norms.begins=3": "features.weight-norms.begins: Input should be a valid string, found 3",
-    "privacy.name=local-dp model.bn=local": (
-        "privacy.name=local-dp needs features without weight-norms: it sends the length of the weights that the node "
-        "has trained, without noise"
-    ),
-}
-
-
-def test_what_makes_no_sense_is_reported_before_anything_starts(python: Path, tmp_path: Path) -> None:
-    run = ["run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg", f"output-dir={tmp_path}"]
-    ended = each_of(python, *([*run, *given.split()] for given in SENSELESS))
-    for (code, _, err), error in zip(ended, SENSELESS.values(), strict=True):
+def test_what_makes_no_sense_is_reported_before_anything_starts(with_it: tuple[list[Ended], list[Ended]]) -> None:
+    for (code, _, err), error in zip(with_it[1], SENSELESS.values(), strict=True):
         assert code == 1
         assert err.startswith(f"error: {error}") and len(err.splitlines()) == 1, err
         assert ("did you mean weight-norms?" in err) is ("unknown feature" in error)
-    assert not list(tmp_path.iterdir())
 
 
 # --- a feature of a user's own file ------------------------------------------------------------------

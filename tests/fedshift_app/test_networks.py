@@ -34,7 +34,7 @@ from fedshift_core.wire.names import START
 from fedshift_core.wire.records import encode
 
 NETWORK = "torchvision:shufflenet_v2_x0_5"
-SHORT = f"train.epochs=1 allocation.share=0.05 model.name={NETWORK}"
+SHORT = f"dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name={NETWORK}"
 FILE_CLASSES = 1000
 
 

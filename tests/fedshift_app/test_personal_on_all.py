@@ -18,10 +18,11 @@ from fedshift_app.node import setup, state_store
 from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
+SMALL = "model.name=cnn_bn train.epochs=1 allocation.share=0.1"
 
 
 def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) -> None:
-    given: dict[str, Any] = {"method": "fedbn", "nodes": 4, "rounds": 2, "set": "model.name=cnn_bn train.epochs=1"}
+    given: dict[str, Any] = {"method": "fedbn", "nodes": 4, "rounds": 2, "set": SMALL}
     own, every = run_inline(**given), run_inline(**given | {"set": f"{given['set']} {ON_ALL}"})
     assert every.results["weights_sha256"] == own.results["weights_sha256"]
     assert own.results["evaluated"] == "personal models"

@@ -29,7 +29,8 @@ from fedshift_core.errors import ConfigError, DataError
 
 # --- ``model.precompute``: runs on kept features give the results of runs that compute them anew ---
 
-PLAIN = "images.crop_padding=0 train.precision=float32 train.epochs=1"
+TWO = "dataset.domains=[scan,sketch]"
+PLAIN = f"{TWO} allocation.share=0.1 images.crop_padding=0 train.precision=float32 train.epochs=1"
 VECTORS = f"{PLAIN} model.freeze=encoder model.projection=16"
 MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
 #: Of each kind of method one or two; all others are like one of them.
@@ -161,7 +162,7 @@ def test_not_each_round_has_a_checkpoint(run_inline: InlineRun) -> None:
 
 def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    images = ImageSet(rng.integers(0, 256, (70, 32, 32, 3), np.uint8), np.zeros(70, np.int64))
+    images = ImageSet(rng.integers(0, 256, (35, 32, 32, 3), np.uint8), np.zeros(35, np.int64))
     config = ModelConfig(name="resnet10", freeze="encoder", precompute=True)
 
     def features(threads: int) -> FrozenFeatures:
@@ -169,14 +170,14 @@ def test_an_image_has_the_same_features_in_any_company(tmp_path: Path) -> None:
         freeze(model, "encoder", "resnet10")
         flips = ImageConfig(flip=True, crop_padding=2, jitter=(0.4, 0.4, 0.4, 0.1), cached_views=2)
         model = model.to(memory_format=torch.channels_last)
-        return FrozenFeatures(model, config, flips, "float32", torch.channels_last, 32, threads)
+        return FrozenFeatures(model, config, flips, "float32", torch.channels_last, 16, threads)
 
     for view in (0, 1, 2):
         together = features(2).of(images, view).take(slice(None))
         (feature_store.root()).rename(tmp_path / f"before-{view}")
-        order = rng.permutation(70)
+        order = rng.permutation(35)
         other = features(1)
-        parts = [other.of(images.select(order[start : start + 9]), view).take(slice(None)) for start in range(0, 70, 9)]
+        parts = [other.of(images.select(order[start : start + 9]), view).take(slice(None)) for start in range(0, 35, 9)]
         assert torch.equal(torch.cat(parts), together[torch.from_numpy(order)])
         (feature_store.root()).rename(tmp_path / f"after-{view}")
     assert feature_store.kept() == []
@@ -262,11 +263,11 @@ def test_a_bound_on_the_disk_is_said_before_the_work(run_inline: InlineRun, tmp_
 
 # --- `fedshift prepare` of an experiment with model.precompute=on: all is there before the run, with the same bits ---
 
-#: Of a run on 4 x (359 or 360 + 90) images.
-FROZEN = ("model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
+#: Of a run on 2 x (359 or 360 + 90) images.
+FROZEN = (TWO, "model.precompute=on", "model.freeze=stages:1", "train.epochs=1", "rounds=1")
 AS_THEY_ARE = (*FROZEN, "images.crop_padding=0")
 IN_VIEWS = (*FROZEN, "images.cached_views=2")
-IMAGES, TRAINED_ON = 1797, 1437
+IMAGES, TRAINED_ON = 899, 719
 ONCE = "is computed once for"
 
 
@@ -318,7 +319,7 @@ def test_again_nothing_is_computed_and_json_is_alone_on_its_output(capsys: pytes
     assert prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=True) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["classes"]
-    assert "1,797 images and views, 0 of them computed now (0 bytes)" in said.err
+    assert f"{IMAGES} images and views, 0 of them computed now (0 bytes)" in said.err
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
@@ -341,7 +342,7 @@ def test_interrupted_it_goes_on(
     kept = _rows()
     assert kept == sum(sizes) > 0
     prepare.prepare("handwritten", list(AS_THEY_ARE), as_json=False)
-    assert f"1,797 images and views, {IMAGES - kept:,} of them computed now" in capsys.readouterr().out
+    assert f"{IMAGES} images and views, {IMAGES - kept} of them computed now" in capsys.readouterr().out
     assert _rows() == IMAGES
 
 
@@ -350,7 +351,7 @@ def test_corrupted_test_images_of_the_run_are_computed_too(
 ) -> None:
     keys = (*AS_THEY_ARE, "shift.name=corruption", "shift.severity=2")
     prepare.prepare("handwritten", list(keys), as_json=False)
-    assert _rows() == IMAGES + 4 * 90
+    assert _rows() == IMAGES + 2 * 90
     _run(run_inline, keys)
     said = capsys.readouterr().out
     assert "round 1/1" in said
@@ -360,7 +361,7 @@ def test_corrupted_test_images_of_the_run_are_computed_too(
 def test_there_must_be_room_before_the_work() -> None:
     keys = [*AS_THEY_ARE, "model.precompute_gb=0.01"]
     text = refusal_of(DataError, prepare.prepare, "handwritten", keys, as_json=False)
-    assert "features of 1797 images need 22.6 MB" in text
+    assert f"features of {IMAGES} images need 11.3 MB" in text
     assert "may hold 10.0 MB (model.precompute_gb)" in text
     assert _rows() == 0
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from killing import SHORT, resume, start
+from killing import resume, start
 from support import InlineRun, Run, node, refusal_of
 
 from fedshift.compare import compare
@@ -16,6 +16,7 @@ from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError
 from strategies.federation import untrained
 
+SHORT = "train.epochs=1 allocation.share=0.05"
 HALF = f"{SHORT} federation.participation=0.5"
 COUNT = "evaluate.untrained=count"
 

@@ -23,7 +23,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
 
-FEW = "train.epochs=1 allocation.share=0.1"
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
 def config(text: str, **flat: Any) -> RunConfig:
@@ -116,7 +116,7 @@ def test_runs_with_shift_and_own_tests_go_through(run_inline: InlineRun) -> None
     corrupted = run_inline(rounds=2, set=f"{FEW} shift.name=corruption").results
     assert corrupted["weights_sha256"] == clean["weights_sha256"]  # training does not see the shift
     assert corrupted["final"] != clean["final"]
-    own = run_inline(rounds=1, set="train.epochs=1 allocation.test_fraction=0.2").results
+    own = run_inline(rounds=1, set="train.epochs=1 allocation.share=0.3 allocation.test_fraction=0.2").results
     assert None not in own["final"].values()
 
 

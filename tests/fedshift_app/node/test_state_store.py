@@ -212,7 +212,7 @@ class SuperNodes:
 def test_private_parts_outlive_the_supernodes_process(
     tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = "train.epochs=1 allocation.share=0.1 federation.min_nodes=4"
+    settings = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
     cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
     folders = exporting.export(cfg, 4, tmp_path / "nodes")
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
@@ -228,7 +228,7 @@ def test_private_parts_outlive_the_supernodes_process(
     assert hashes[0] == hashes[1]  # a restart changes nothing
     assert hashes[0] != hashes[2]  # because the parts are on disk
     anew = [line.get("started_anew") for line in run.rounds]  # ... and the loss is recorded
-    gone = "node 1 (texture): its private parts of round {} are gone, it started them anew"
+    gone = "node 1 (sketch): its private parts of round {} are gone, it started them anew"
     assert anew == [[gone.format(number)] for number in (1, 2, 3)]
 
 
@@ -239,7 +239,7 @@ class Stopped(Exception):
 def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     tmp_path: Path, run_inline: InlineRun, image_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = "train.epochs=1 allocation.share=0.1 federation.min_nodes=4"
+    settings = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.min_nodes=4"
     flat = {"method": "fedcode", "rounds": 3, "nodes": 4, "set": settings}
     cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
     folders = exporting.export(cfg, 4, tmp_path / "nodes")
@@ -275,5 +275,5 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     run = run_inline("", nodes=4, resume=folder)
     assert kept_rounds(run) != kept_rounds(whole)
     assert run.rounds[2]["started_anew"] == [
-        "node 2 (street): its private parts of round 2 are gone, it started them anew"
+        "node 2 (scan): its private parts of round 2 are gone, it started them anew"
     ]

@@ -14,7 +14,7 @@ import yaml
 from flwr.app import MessageType
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import NODES, SHORT, KillAt, only, outcome, resume, start
+from killing import NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
 from fedshift import compare
@@ -33,6 +33,7 @@ from strategies.base import DomainStrategy
 from strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
+SHORT = "train.epochs=1 allocation.share=0.1"
 PARTS = f"{SHORT} {VALIDATED} keep=best-validation"
 
 

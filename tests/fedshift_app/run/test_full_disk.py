@@ -29,11 +29,6 @@ FLAT = {"method": "fedcode", "rounds": 3, "set": SHORT}
 ARGUMENTS = ["handwritten", "method=fedcode", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
 
 
-@pytest.fixture(scope="module")
-def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return start(tmp_path_factory.mktemp("whole"), **FLAT)
-
-
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., contextlib.AbstractContextManager[None]]:
     """Return a function: within its block no file whose path fits an expression can be written."""
@@ -138,7 +133,7 @@ def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
     run = start(tmp_path, **FLAT)
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]]
     (reason,) = run.rounds[1]["left_out"]
-    assert reason.startswith("node 2 (street): cannot keep this node's private parts in ")
+    assert reason.startswith("node 2 (scan): cannot keep this node's private parts in ")
     assert reason.endswith("No space left on device")
     assert all("started_anew" not in line for line in run.rounds)
 

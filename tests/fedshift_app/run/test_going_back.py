@@ -63,7 +63,7 @@ def test_a_node_has_its_memory_of_each_round_that_is_kept(
 # --- going back ---------------------------------------------------------------------------------------------------
 
 METHODS = {"fedavg": "", "fedbn": "model.name=cnn_bn", "fedcode": ""}  # alone; with private parts; and with knowledge
-FEW = "train.epochs=1 allocation.share=0.05 federation.participation=0.75"
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.participation=0.75"
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from strategies.federation.context import RoundResult
 
-SHORT = "train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
 def config(more: str = "", rounds: int = 100) -> Any:

@@ -11,7 +11,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build as run_build
 from fedshift_core.registry import Method
 
-TINY = "train.epochs=1 allocation.share=0.1"
+TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
 
 def known(method: str, settings: str = "") -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -80,7 +80,7 @@ def test_honest_nodes_are_never_left_out(
     method: str, settings: str, terms: set[str], scores: set[str], run_inline: InlineRun
 ) -> None:
     more: dict[str, Any] = {"profile": True} if "profile=true" in settings else {}
-    small = TINY if "test_fraction" not in settings else "train.epochs=1"
+    small = TINY if "test_fraction" not in settings else "train.epochs=1 allocation.share=0.3"
     run = run_inline(
         method=method, rounds=2, nodes=6, set=f"{small} {settings.replace('profile=true', '')}".strip(), **more
     )  # fmt: skip

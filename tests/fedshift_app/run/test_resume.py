@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
-from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, only, outcome, resume, start
+from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
 from support import ListeningGrid, Run
 
 from fedshift.engine import inline
@@ -85,11 +86,6 @@ POINTS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return start(tmp_path_factory.mktemp("whole"), method="fedcode")
-
-
 @pytest.mark.parametrize(
     ("name", "stage"),
     [pytest.param(*point, marks=[] if i % 8 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
@@ -138,7 +134,7 @@ def test_a_node_that_was_left_out_keeps_its_memory(
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
     whole = start(tmp_path / "whole", method="fedcode")
-    assert whole.rounds[1]["left_out"] == ["node 2 (street): no answer in time"]
+    assert whole.rounds[1]["left_out"] == ["node 2 (scan): no answer in time"]
     with kill_at("weights-00003", "before"):
         start(tmp_path / "runs", method="fedcode")
     assert outcome(resume(tmp_path / "runs")) == outcome(whole)
@@ -157,6 +153,15 @@ def test_what_a_resume_was_is_noted(tmp_path: Path, kill_at: KillAt) -> None:
 
 
 # --- damaged checkpoints --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def killed_in_round_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that was killed before the third round's checkpoint, to be copied."""
+    runs = tmp_path_factory.mktemp("killed")
+    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00003", "before"):
+        start(runs, method="fedcode")
+    return only(runs)
 
 
 def flip(path: Path) -> None:
@@ -181,10 +186,9 @@ def truncate(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    file: str, damage: Callable[[Path], None], tmp_path: Path, kill_at: KillAt, whole_fedcode: Run, capsys: Any
+    file: str, damage: Callable[[Path], None], tmp_path: Path, killed_in_round_3: Path, whole_fedcode: Run, capsys: Any
 ) -> None:
-    with kill_at("weights-00003", "before"):
-        start(tmp_path, method="fedcode")
+    shutil.copytree(killed_in_round_3, tmp_path / killed_in_round_3.name)
     (path,) = (only(tmp_path) / "checkpoint").glob(file)
     damage(path)
     for later in (only(tmp_path) / "checkpoint").glob("nodes/node-1/round-00003-*"):
@@ -320,7 +324,7 @@ def test_nodes_with_other_images_are_refused(interrupted: Path) -> None:
     content = json.loads(file.read_text())
     content["nodes"][1]["class_counts"][0] += 1
     file.write_text(json.dumps(content))
-    assert "node 1 (texture) has other images than before: now 36, before 37" in refusal(interrupted)
+    assert "node 1 (sketch) has other images than before: now 18, before 19" in refusal(interrupted)
 
 
 def test_other_versions_are_reported(interrupted: Path, capsys: Any) -> None:

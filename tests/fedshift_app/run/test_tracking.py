@@ -20,7 +20,7 @@ pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import metadata
 
-SHORT = "train.epochs=1 allocation.share=0.05"
+SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 TAGS = {"avg": "accuracy/avg", "bytes_up": "bytes/up", "bytes_down": "bytes/down"}
 GROUPS = {"accuracy": "accuracy", "test_loss": "test_loss", "losses": "loss"}
 
