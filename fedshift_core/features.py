@@ -142,6 +142,7 @@ OURS = (
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
+        train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
             "strategies.features.robust:Robust"),

@@ -1,4 +1,4 @@
-"""The section ``privacy``: its keys, the methods that it fits, and the privacy that a run spends.
+"""The section ``privacy``: the methods and models that it fits; more on ``dp-sgd`` is in ``config.dp_sgd``.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
 (``clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing more.
@@ -25,7 +25,7 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
     """
     if privacy.name == "none":
         return
-    if not _sends_weights_alone(method):
+    if privacy.of_updates and not sends_weights_alone(method):
         raise ConfigError(
             f"privacy.name={privacy.name} puts noise on weights only, which does not protect "
             f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
@@ -54,7 +54,7 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
     Raises:
         ConfigError: If a shared array is a single number, or has no real numbers.
     """
-    if privacy.name == "none":
+    if not privacy.of_updates:
         return
     for name, array in shared.items():
         if array.dtype.kind != "f" or array.ndim == 0:
@@ -65,7 +65,7 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
             )
 
 
-def _sends_weights_alone(method: Method) -> bool:
+def sends_weights_alone(method: Method) -> bool:
     """Return whether the method's nodes send only weights."""
     sends_more = bool(method.strategy_class().contributes or method.numbers)
     return not sends_more and not method.client_class().heterogeneous
