@@ -15,6 +15,7 @@ A node is taken to train in each round so far. Where it does not, its epsilon is
 import functools
 import importlib.util
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ ORDERS = (
     1.25, 1.5, 1.75, 2.25, 2.5, 2.75, 3.5, 4.5, 5.5, 6.5, 7.5, 8.5, *range(2, 65), 80, 96, 128, 192, 256, 512, 1024,
 )  # fmt: skip
 PRECISION = 1.002  # a found noise multiplier is at most this factor above the smallest that fits
+LEAST_NOISE = 0.01  # less is not looked for
 NEEDED = ("dp_accounting", "opacus")
 EXTRA = 'pip install "fedshift[dp]"'
 
@@ -119,17 +121,24 @@ def noise_for(target: float, rate: float, steps: int, rounds: int, ratio: float,
     def spends(noise: float) -> float:
         return _epsilon(rate, steps, noise, rounds, ratio * noise, delta)
 
-    low, high = 0.5, 1.0
+    from scipy.optimize import brentq  # here: it takes long to import
+
+    low, high = 1.0, 1.0
     while spends(high) > target:
-        low, high = high, 2 * high
+        low, high = high, 4 * high
         if high > LARGEST:
             raise ConfigError(f"privacy.target_epsilon={target:g} is too small: no noise meets it at delta={delta:g}")
-    while low > 1 / LARGEST and spends(low) <= target:
+    while spends(low) <= target:
         low, high = low / 2, low
-    while high / low > PRECISION:
-        middle = (low * high) ** 0.5
-        low, high = (low, middle) if spends(middle) <= target else (middle, high)
-    return high
+        if low < LEAST_NOISE:
+            return high
+    # Epsilon is about a power of the noise: in logarithms the root is found in a few steps.
+    step = math.log(PRECISION) / 4
+    found = brentq(lambda log: math.log(spends(math.exp(log)) / target), math.log(low), math.log(high), xtol=step)
+    noise = math.exp(found)
+    while spends(noise) > target:
+        noise *= math.exp(step)
+    return noise
 
 
 @functools.lru_cache(maxsize=4096)

@@ -5,6 +5,7 @@ gradient of an image is formed ("ghost clipping", Goodfellow, 2015; Li et al., I
 the sum, in which each image's loss has the factor that its norm allows.
 """
 
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -71,6 +72,20 @@ class PerImage:
                 del parameter._norm_sample
 
 
+@functools.cache
+def _hooks() -> Any:
+    """Return Opacus's hooks, which read maps in any layout; without this they find wrong gradients of convolutions."""
+    # Here: it takes a second to import, and only such a run needs it.
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    class Hooks(GradSampleModuleFastGradientClipping):  # type: ignore[misc]
+        def rearrange_grad_samples(self, **given: Any) -> tuple[list[Tensor], Tensor]:
+            activations, backprops = super().rearrange_grad_samples(**given)
+            return [tensor.contiguous() for tensor in activations], backprops.contiguous()
+
+    return Hooks
+
+
 @contextmanager
 def per_image(model: nn.Module) -> Iterator[PerImage]:
     """Hold Opacus's hooks on the layers of a model that learn; it is in training mode.
@@ -78,19 +93,17 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
     Raises:
         ConfigError: If Opacus has no gradients of single images for one of them, with its name.
     """
-    # Here: it takes a second to import, and only such a run needs it.
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    if errors := GradSampleModuleFastGradientClipping.validate(model):
+    hooks = _hooks()
+    if errors := hooks.validate(model):
         raise ConfigError(f"privacy.name=dp-sgd: {errors[0]}".replace("\n", " "))
-    hooks = GradSampleModuleFastGradientClipping(model, loss_reduction="sum")
+    held = hooks(model, loss_reduction="sum")
     try:
         with warnings.catch_warnings():
             # Of the first layer: images need no gradient.
             warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
-            yield PerImage(model, hooks)
+            yield PerImage(model, held)
     finally:
-        hooks.cleanup()
+        held.cleanup()
         for module in model.modules():
             for name in ("activations", "max_batch_len"):
                 if name in vars(module):
@@ -153,8 +166,11 @@ def _cross_entropy(model: SplitModel) -> Callable[[Tensor], Tensor]:
 def _check_gradients(model: SplitModel, x: Tensor, losses_of: Callable[[Tensor], Tensor]) -> None:
     learning = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with per_image(model) as images:
-        losses = losses_of(x)
-        images.norms(losses)
+        try:
+            losses = losses_of(x)
+            images.norms(losses)
+        except (NotImplementedError, ValueError) as error:  # such as a layer that is used twice
+            raise ConfigError(f"privacy.name=dp-sgd: Opacus: {error}; allowed is another network") from None
         found = {name: getattr(parameter, "_norm_sample", None) for name, parameter in learning.items()}
         images.off()
         (mixed,) = torch.autograd.grad(losses[0], x, retain_graph=True, allow_unused=True)

@@ -355,6 +355,7 @@ def summary(result: Estimate) -> str:
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
+    lines += [("privacy", text) for feature in Features(fed) for text in feature.description_of(result.nodes)]
     if result.bn_share:
         named = statistics_of(fed)
         further = len(named) - 1

@@ -1,5 +1,8 @@
 """What a run with ``privacy.name=dp-sgd`` may be: methods, networks, number format, and what else looks at images."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 
 from clients.adapt.catalog import ADAPTATIONS
@@ -11,12 +14,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core import dp_accounting
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Arithmetic, Params
+from fedshift_core.params import Params
 from fedshift_core.registry import Method, imported
 
 NAME = "privacy.name=dp-sgd"
-#: Number format and layout of such runs. Opacus 1.6 finds wrong gradients of convolutions with channels_last.
-ARITHMETIC: Arithmetic = "float32/nchw"
 _IMAGES = 2  # random ones, on which gradients are held against autograd's
 
 
@@ -29,7 +30,17 @@ def reason_against(method: Method) -> str:
         return f"its nodes also send numbers without noise: {method.numbers}"
     if contributed and not (client.sends_prototypes and set(contributed) == set(RELEASED)):
         return f"its nodes also send, without noise: {registry.contributed(method)}"
-    return ""
+    if method.defaults.get("modules"):
+        return "its modules have losses and features of their own"
+    return _of_adaptation(method.defaults.get("adapt", {}))
+
+
+def _of_adaptation(section: Mapping[str, Any]) -> str:
+    """Return why an adaptation does not go with private training; empty if it does."""
+    name = str(section.get("name", registry.NONE))
+    if name == registry.NONE or not imported(ADAPTATIONS[name].adaptation).uses_training_images:
+        return ""
+    return f"adapt.name={name} looks at training images without noise"
 
 
 def check_run(config: RunConfig, method: Method, node: Params) -> None:
@@ -48,28 +59,21 @@ def check_run(config: RunConfig, method: Method, node: Params) -> None:
     if config.modules:
         names = ", ".join(str(entry["name"]) for entry in config.modules)
         raise ConfigError(f"{NAME} needs a model without modules, found modules: {names}")
-    name = str(config.adapt.get("name", registry.NONE))
-    if name != registry.NONE and imported(ADAPTATIONS[name].adaptation).uses_training_images:
-        raise ConfigError(
-            f"{NAME} does not go with adapt.name={name}: it looks at training images without noise; allowed is "
-            "adapt.name=none, or one that looks at test images alone"
-        )
+    if reason := _of_adaptation(config.adapt):
+        raise ConfigError(f"{NAME}: {reason}; allowed is adapt.name=none, or one that looks at test images alone")
     dp_accounting.check_installed()
 
 
 def in_float32(train: TrainConfig) -> TrainConfig:
-    """Return the section ``train`` in float32, with maps in the layout that Opacus reads right (``ARITHMETIC``).
-
-    Norms in bfloat16 could exceed the bound that the noise is for.
+    """Return the section ``train`` in float32: norms in bfloat16 could exceed the bound that the noise is for.
 
     Raises:
         ConfigError: If the run asks for another format.
     """
-    if train.precision == "bf16":
-        raise ConfigError(f"{NAME} needs train.precision=auto or float32, found bf16")
-    if train.arithmetic not in ("", ARITHMETIC):
-        raise ConfigError(f"{NAME} needs train.arithmetic={ARITHMETIC}, found {train.arithmetic}")
-    return train.model_copy(update={"precision": "auto", "arithmetic": ARITHMETIC})
+    if train.precision == "bf16" or (train.arithmetic and not train.arithmetic.startswith("float32")):
+        found = f"train.arithmetic={train.arithmetic}" if train.arithmetic else "train.precision=bf16"
+        raise ConfigError(f"{NAME} needs train.precision=float32, found {found}")
+    return train if train.arithmetic else train.model_copy(update={"precision": "float32"})
 
 
 def check_network(config: RunConfig, model: SplitModel, size: int) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedshift_app.config import registry
+from fedshift_app.config import dp_sgd, registry
 from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
@@ -69,3 +70,22 @@ def sends_weights_alone(method: Method) -> bool:
     """Return whether the method's nodes send only weights."""
     sends_more = bool(method.strategy_class().contributes or method.numbers)
     return not sends_more and not method.client_class().heterogeneous
+
+
+def mechanisms(method: Method) -> tuple[str, ...]:
+    """Return the values of ``privacy.name`` that fit a method."""
+    fits = {"local-dp": sends_weights_alone(method), "dp-sgd": not dp_sgd.reason_against(method)}
+    return tuple(name for name, does in fits.items() if does)
+
+
+def markdown() -> str:
+    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md."""
+    rows = [
+        (
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.private,
+            ", ".join(mechanisms(m)) or "-",
+        )
+        for m in registry.listed()
+        if registry.METHODS.origin(m.name) == OURS
+    ]  # fmt: skip
+    return registry.table(("method", "a node sends besides weights", "stays on the node", "`privacy.name`"), rows)
