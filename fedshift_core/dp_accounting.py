@@ -55,7 +55,9 @@ class Spending:
     delta: float
 
     def epsilon(self, rounds: int) -> float:
-        """Return the epsilon of so many rounds, all of which the node trained in."""
+        """Return the epsilon of so many rounds, all of which the node trained in; of none it is 0."""
+        if not rounds:
+            return 0.0
         return _epsilon(
             self.sampling_rate, self.steps * rounds, self.noise_multiplier, rounds, self.prototype_noise, self.delta
         )
@@ -98,7 +100,8 @@ def spending(
     noise = privacy.noise_multiplier
     if noise is None:
         assert privacy.target_epsilon is not None
-        noise = noise_for(privacy.target_epsilon, rate, steps * rounds, rounds, ratio, privacy.delta)
+        planned = max(rounds, 1)  # a run may only score
+        noise = noise_for(privacy.target_epsilon, rate, steps * planned, planned, ratio, privacy.delta)
     return Spending(images, rate, steps, noise, ratio * noise, privacy.delta)
 
 

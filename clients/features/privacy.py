@@ -27,7 +27,7 @@ from fedshift_core.wire.names import EPSILON
 #: What a node may contribute besides weights with ``dp-sgd``: noised by ``PrivateTraining.class_prototypes``.
 RELEASED = ("prototypes", "counts")
 #: Of the numbers, those that travel with a noised update: they are of features that tell nothing of images.
-_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells)
+_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells and key.name != EPSILON)
 
 
 class PrivacyOnNode(NodeFeature):
@@ -63,9 +63,9 @@ class PrivacyOnNode(NodeFeature):
             raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(bare)} would travel without noise")
         said = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
         if privacy.of_images:
-            if EPSILON not in said:
+            if EPSILON not in reply.metrics:
                 raise FedShiftError(f"privacy.name={privacy.name}: this node did not train privately")
-            return Reply(reply.weights, reply.knowledge, said)
+            return Reply(reply.weights, reply.knowledge, said | {EPSILON: reply.metrics[EPSILON]})
         return Reply(noised(privacy, sent, reply.weights), {}, said)
 
 

@@ -44,7 +44,7 @@ class Privacy(ServerFeature):
 
         Nodes with the same numbers share one.
         """
-        if not self.run.config.privacy.of_images:
+        if not (self.run.config.privacy.of_images and self.run.rounds):
             return ()
         by_images: dict[int, list[int]] = {}
         for node in nodes:
