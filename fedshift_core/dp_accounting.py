@@ -16,7 +16,7 @@ import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,28 @@ class Spending:
         return _epsilon(
             self.sampling_rate, self.steps * rounds, self.noise_multiplier, rounds, self.prototype_noise, self.delta
         )
+
+
+def epsilon_of_all(spent: Sequence[tuple[Spending, int]], mu_squared: float, delta: float) -> float:
+    """Return the epsilon of rounds of several runs together, at ``delta``.
+
+    Args:
+        spent: What rounds spend, and how many there were.
+        mu_squared: What noised updates spent besides (``local-dp``), whose square of mu adds up: a Gaussian mechanism
+            of a node's images, and so of each of them.
+        delta: Delta.
+    """
+    event, rdp = _packages()
+    accountant = rdp.RdpAccountant(ORDERS)
+    with _without_warnings():
+        for spends, rounds in spent:
+            gaussian = event.GaussianDpEvent(spends.noise_multiplier)
+            accountant.compose(event.PoissonSampledDpEvent(spends.sampling_rate, gaussian), spends.steps * rounds)
+            if spends.prototype_noise:
+                accountant.compose(event.GaussianDpEvent(spends.prototype_noise), rounds)
+        if mu_squared > 0:
+            accountant.compose(event.GaussianDpEvent(mu_squared**-0.5))
+        return float(accountant.get_epsilon(delta))
 
 
 def check_installed() -> None:
