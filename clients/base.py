@@ -57,6 +57,10 @@ class DomainClient(LocalTrainer[P]):
     uses_public: ClassVar[bool] = False
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
+    #: Whether the loss is a mean of ``image_losses`` plus ``weight_losses``, and nothing else that the method does with
+    #: a node's images changes what is sent. A class that overrides a hook of training says it anew
+    #: (:meth:`is_per_image`).
+    per_image_loss: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -119,6 +123,19 @@ class DomainClient(LocalTrainer[P]):
         scored.
         """
         return cls.score_test is DomainClient.score_test
+
+    @classmethod
+    def is_per_image(cls) -> bool:
+        """Tell whether gradients of single images are all that training takes of a node's images.
+
+        What a class inherits does not count where it overrides a hook itself and does not say it again.
+        """
+        for kind in cls.__mro__:
+            if "per_image_loss" in vars(kind):
+                return bool(vars(kind)["per_image_loss"])
+            if any(hook in vars(kind) for hook in _TRAINING_HOOKS):
+                return False
+        return False
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -260,6 +277,13 @@ class DomainClient(LocalTrainer[P]):
     def contribution(self) -> Arrays:
         """Return what the last ``fit`` contributes besides weights."""
         return self._contribution
+
+
+#: What decides what training takes of a node's images.
+_TRAINING_HOOKS = (
+    "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
+    "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
+)  # fmt: skip
 
 
 def _no_labels(domain: str) -> ImageSet:

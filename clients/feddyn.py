@@ -19,7 +19,7 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 (``model.bn = local``) and buffers have no state and no regulariser.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -54,6 +54,7 @@ class FedDynClient(DomainClient[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
     remembers_shared = True
+    per_image_loss: ClassVar[bool] = True
 
     @classmethod
     def scores_as_sent(cls, params: FedDynParams) -> bool:
@@ -76,10 +77,13 @@ class FedDynClient(DomainClient[FedDynParams]):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return cross-entropy and the regulariser."""
-        terms = super().loss(batch)
-        if self.params.alpha > 0:
-            terms["dyn"] = proximal(list(self._weights.values()), list(self._held_to.values()), self._alpha)
-        return terms
+        return super().loss(batch) | self.weight_losses()
+
+    def weight_losses(self) -> dict[str, Tensor]:
+        """Return the regulariser."""
+        if self.params.alpha == 0:
+            return {}
+        return {"dyn": proximal(list(self._weights.values()), list(self._held_to.values()), self._alpha)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Add this round's change to s_n; contribute nothing."""

@@ -11,7 +11,7 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -52,6 +52,8 @@ FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 class FedProtoClient(OwnModelClient[FedProtoP]):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
+    per_image_loss: ClassVar[bool] = True
+
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes."""
         self._targets = self.global_prototypes()
@@ -65,4 +67,14 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
         if p.lambda_proto > 0 and self._targets is not None:
             distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * distance
+        return terms
+
+    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms of each image (B,); that of an image whose class has no global prototype is 0."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy_of_each(logits, batch.y)}
+        if p.lambda_proto > 0 and self._targets is not None:
+            each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
+            terms["proto"] = p.lambda_proto * each
         return terms

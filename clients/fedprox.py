@@ -10,6 +10,8 @@ Deviations: (1) every node trains ``train.epochs`` epochs; the paper's nodes may
 own; (2) the server averages by number of images (the paper draws nodes by that share and averages equally).
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
@@ -32,6 +34,8 @@ class FedProxParams(Params):
 class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
 
+    per_image_loss: ClassVar[bool] = True
+
     def start_round(self, server_round: int) -> None:
         """Pair each weight with what it was in w^t."""
         named = [(name, p) for name, p in self.model.named_parameters() if name in self.received_weights]
@@ -40,7 +44,10 @@ class FedProxClient(DomainClient[FedProxParams]):
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return cross-entropy and the proximal term (Eq. 2)."""
-        terms = super().loss(batch)
-        if self.params.mu > 0:
-            terms["prox"] = terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)
-        return terms
+        return super().loss(batch) | self.weight_losses()
+
+    def weight_losses(self) -> dict[str, Tensor]:
+        """Return the proximal term."""
+        if self.params.mu == 0:
+            return {}
+        return {"prox": terms_of_fedprox.proximal(self._weights, self._global, self.params.mu)}

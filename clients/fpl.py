@@ -10,11 +10,15 @@ in the last local epoch); (2) samples whose class has no prototype are left out 
 divides by all.
 """
 
+from typing import ClassVar
+
 from pydantic import Field
 from torch import Tensor
 
 from clients import losses
 from clients.losses import fpl as terms_of_fpl
+from clients.losses.common import contrast_of_each
+from clients.losses.fedproto import distance_of_each
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
 
@@ -30,6 +34,8 @@ class FPLParams(PrototypeParams):
 
 class FPLClient(PrototypeClient[FPLParams]):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
+
+    per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
         """Read the cluster prototypes and average them by class."""
@@ -50,4 +56,17 @@ class FPLClient(PrototypeClient[FPLParams]):
             terms["cpcl"] = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, p.tau)
         if p.use_upcr:
             terms["upcr"] = terms_of_fpl.unbiased_consistency(features, batch.y, *self._unbiased)
+        return terms
+
+    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms of each image (B,); of an image whose class has no prototype the last two are 0."""
+        p = self.params
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        terms = {"ce": losses.cross_entropy_of_each(logits, batch.y)}
+        if self._prototypes is None or self._labels is None or self._unbiased is None:
+            return terms
+        if p.use_cpcl:
+            terms["cpcl"] = contrast_of_each(features, batch.y, self._prototypes, self._labels, p.tau)
+        if p.use_upcr:
+            terms["upcr"] = distance_of_each(features, batch.y, *self._unbiased, reduction="mse_mean")
         return terms

@@ -362,7 +362,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
             f"  before the last {config.evaluate.last} rounds accuracy is that on {100 * config.evaluate.fraction:g} % "
             "of the test images, in whole batches"
         )
-    lines += [f"  {line}" for feature in features if (line := feature.description())]
+    for feature in features:
+        lines += [f"  {line}" for line in (feature.description(), *feature.description_of(nodes)) if line]
     return "\n".join(lines)
 
 

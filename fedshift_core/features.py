@@ -148,6 +148,7 @@ OURS = (
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
+        train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),
     ),
     Feature(
         "secure-sums", "Sums over nodes of which the server sees no part", "federation.secure_sums",

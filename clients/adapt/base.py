@@ -40,6 +40,8 @@ class Adaptation(Parametrised[P]):
     #: Whether it leaves what is frozen as it is, and augments no image in a way of its own, so that the frozen
     #: beginning of a model may be computed once (``model.precompute``).
     keeps_frozen: ClassVar[bool] = False
+    #: Whether it looks at the node's training images, or trains on them.
+    uses_training_images: ClassVar[bool] = False
 
     def __init__(self, params: P) -> None:
         self.params = params

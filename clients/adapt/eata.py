@@ -168,6 +168,7 @@ class EATAAdaptation(Stream[EATAParams]):
     name = "eata"
     of_batchnorm = True
     tunes_encoder = True
+    uses_training_images = True
 
     def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""

@@ -31,6 +31,7 @@ class Finetune(Adaptation[FinetuneParams]):
     before = "before-fine-tuning"
     scores_images_alone = True
     keeps_frozen = True
+    uses_training_images = True
     after_training = False  # what local training left is tuned already
 
     def __init__(self, params: FinetuneParams) -> None:

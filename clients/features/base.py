@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.training.eval_slices import Scores
-from clients.training.inputs import ClientSetup, Observer
+from clients.training.inputs import ClientSetup, Observer, OtherTraining
 from clients.training.statistics import Moments
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -26,6 +26,7 @@ class Client(Protocol):
     setup: ClientSetup
     class_names: tuple[str, ...]
     passed: Callable[[str], None]
+    trained_by: OtherTraining | None
     train_set: ImageSet
     own_sets: Mapping[str, ImageSet]
     test_set: Callable[[str], ImageSet]

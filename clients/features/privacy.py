@@ -1,15 +1,20 @@
-"""Clipping and noise on a node's update: local differential privacy, as Flower's ``LocalDpMod`` defines it.
+"""Clipping and noise on what leaves a node.
+
+``dp-sgd``: training itself is private (``clients.training.dp_sgd``), and what is sent is what it leaves.
+
+``local-dp``: noise on a node's update, local differential privacy as Flower's ``LocalDpMod`` defines it.
 
 Flower's mod draws from NumPy's global generator. Processes that are forked from one another share its state, and so
 two nodes would send the same noise, which does not average out. Here each update has a generator of its own.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import NodeFeature, Reply
+from clients.features.base import Client, Metrics, NodeFeature, Reply
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import OURS
@@ -17,29 +22,50 @@ from fedshift_core.limits import largest
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.run import RunSettings
 from fedshift_core.seeding import unpredictable
+from fedshift_core.wire.names import EPSILON
 
+#: What a node may contribute besides weights with ``dp-sgd``: noised by ``PrivateTraining.class_prototypes``.
+RELEASED = ("prototypes", "counts")
 #: Of the numbers, those that travel with a noised update: they are of features that tell nothing of images.
-_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells)
+_SAID = tuple(key for feature in OURS for key in feature.train_reply if not feature.tells and key.name != EPSILON)
 
 
 class PrivacyOnNode(NodeFeature):
-    """Clips and noises the update of a node, and lets no other number of its training out (``privacy``)."""
+    """Clips and noises what leaves a node, and lets no other number of its training out (``privacy``)."""
+
+    def attach(self, client: Client, config: RunSettings) -> None:
+        """Let the client train privately with ``dp-sgd``."""
+        if config.privacy.of_images:
+            from clients.training.dp_sgd import PrivateTraining  # here: only such a run needs it
+
+            client.trained_by = PrivateTraining(config.privacy)
+
+    def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return the epsilon that the node has spent with this round, as if it had trained in all of them."""
+        if client.trained_by is None:
+            return {}
+        return {EPSILON: client.trained_by.epsilon(client, client.server_round)}
 
     def protect(self, config: RunSettings, sent: Arrays, reply: Reply) -> Reply:
-        """Return the reply with weights clipped and noised, and without its losses, if the run asks for it.
+        """Return the reply without its losses and, with ``local-dp``, with weights clipped and noised.
 
         The noise comes from the system's entropy, not from the run's seed, which the server knows: such a run is not
         repeatable.
 
         Raises:
-            FedShiftError: If the node contributes knowledge, or noise does not fit its weights.
+            FedShiftError: If the node contributes knowledge that has no noise, or noise does not fit its weights.
         """
         privacy = config.privacy
         if privacy.name == "none":
             return reply
-        if reply.knowledge:
-            raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(reply.knowledge)} would travel without noise")
+        released = RELEASED if privacy.of_images else ()
+        if bare := [name for name in reply.knowledge if name not in released]:
+            raise FedShiftError(f"privacy.name={privacy.name}: {', '.join(bare)} would travel without noise")
         said = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
+        if privacy.of_images:
+            if EPSILON not in reply.metrics:
+                raise FedShiftError(f"privacy.name={privacy.name}: this node did not train privately")
+            return Reply(reply.weights, reply.knowledge, said | {EPSILON: reply.metrics[EPSILON]})
         return Reply(noised(privacy, sent, reply.weights), {}, said)
 
 

@@ -21,6 +21,11 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits.float(), y)
 
 
+def cross_entropy_of_each(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the cross-entropy (B,) of each row of logits (B, C) against its label (B,)."""
+    return F.cross_entropy(logits.float(), y, reduction="none")
+
+
 def class_means(features: Tensor, y: Tensor, num_classes: int) -> tuple[Tensor, Tensor]:
     """Average features by class.
 
@@ -57,6 +62,12 @@ def prototype_contrast(features: Tensor, y: Tensor, prototypes: Tensor, labels: 
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
+    total = contrast_of_each(features, y, prototypes, labels, tau).sum()
+    return total / (y[:, None] == labels[None, :]).any(dim=1).sum().clamp(min=1)
+
+
+def contrast_of_each(features: Tensor, y: Tensor, prototypes: Tensor, labels: Tensor, tau: float) -> Tensor:
+    """Return the terms of :func:`prototype_contrast` (B,), each of one sample; 0 where its class has no prototype."""
     h, g = unit(features), unit(prototypes)
     with torch.autocast(h.device.type, enabled=False):  # which would multiply in bfloat16
         similarity = h @ g.T / tau  # B x P
@@ -65,5 +76,4 @@ def prototype_contrast(features: Tensor, y: Tensor, prototypes: Tensor, labels: 
     # The lowest float, not -inf: a row without a positive would give NaN in the backward pass.
     numerator = similarity.masked_fill(~positive, torch.finfo(torch.float32).min).logsumexp(dim=1)
     per_sample = similarity.logsumexp(dim=1) - numerator
-    total = torch.where(has, per_sample, torch.zeros_like(per_sample)).sum()
-    return total / has.sum().clamp(min=1)
+    return torch.where(has, per_sample, torch.zeros_like(per_sample))

@@ -23,10 +23,16 @@ def prototype_distance(
     Returns:
         A scalar; 0 if no sample of the batch has a prototype.
     """
-    has = present[y]  # B
-    squared = (features.float() - targets.float()[y]).square() * has[:, None]  # B x D
-    per_sample = squared.mean(dim=1) if reduction == "mse_mean" else squared.sum(dim=1)
-    return per_sample.sum() / has.sum().clamp(min=1)
+    per_sample = distance_of_each(features, y, targets, present, reduction=reduction)
+    return per_sample.sum() / present[y].sum().clamp(min=1)
+
+
+def distance_of_each(
+    features: Tensor, y: Tensor, targets: Tensor, present: Tensor, *, reduction: Literal["mse_mean", "sum"]
+) -> Tensor:
+    """Return the terms of :func:`prototype_distance` (B,), each of one sample; 0 where its class has no prototype."""
+    squared = (features.float() - targets.float()[y]).square() * present[y][:, None]  # B x D
+    return squared.mean(dim=1) if reduction == "mse_mean" else squared.sum(dim=1)
 
 
 def nearness(features: Tensor, targets: Tensor, present: Tensor) -> Tensor:

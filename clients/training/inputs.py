@@ -1,6 +1,6 @@
 """What a client is given: who it is, once; and what comes with a message, each time."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -48,6 +48,19 @@ class RoundInputs:
     scalars: Mapping[str, int | float | str] = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
+
+
+class OtherTraining(Protocol):
+    """Trains a node's model in the place of the usual loop."""
+
+    def train(self, client: Any, server_round: int, phases: Sequence[Any]) -> dict[str, float]:
+        """Train the model of a client (``LocalTrainer``) in these phases; return what the usual loop would."""
+
+    def class_prototypes(self, client: Any) -> tuple[Tensor, Tensor]:
+        """Return class means (C, D) and counts (C,) as they may leave the node."""
+
+    def epsilon(self, client: Any, rounds: int) -> float:
+        """Return what so many rounds of a client spend."""
 
 
 class Observer(Protocol):

@@ -1,6 +1,6 @@
 """What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -18,7 +18,7 @@ from clients.training import precision, statistics
 from clients.training.arrays import view
 from clients.training.batches import Batch, cut
 from clients.training.eval_slices import Scores
-from clients.training.inputs import ClientSetup, Observer, RoundInputs
+from clients.training.inputs import ClientSetup, Observer, OtherTraining, RoundInputs
 from clients.training.model_cache import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -44,10 +44,13 @@ class NodeTools(NumPyClient, Parametrised[P]):
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
+        trained_by: What trains the model, and releases class prototypes, in the place of the usual loop; None: nothing.
     """
 
     #: Whether a loss looks at the images themselves, ``batch.images``, also where their features are kept.
     reads_images: ClassVar[bool] = False
+    #: Whether it contributes :meth:`class_prototypes` and nothing else, once in a round.
+    sends_prototypes: ClassVar[bool] = False
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
@@ -64,6 +67,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.server_round = 0
         self.steps = 0
         self.passed: Callable[[str], None] = lambda part: None
+        self.trained_by: OtherTraining | None = None
         # With kept features no image is looked at, and their pixels are not even copied.
         self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
@@ -165,6 +169,8 @@ class NodeTools(NumPyClient, Parametrised[P]):
         Returns:
             Means (C, D) in float32, zero for a class the node does not hold, and counts (C,).
         """
+        if self.trained_by is not None:
+            return self.trained_by.class_prototypes(self)
         return self.class_means_of(lambda x: self.forward(x)[0])
 
     def class_means_of(self, encode: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -315,12 +321,19 @@ class NodeTools(NumPyClient, Parametrised[P]):
             epoch: Passed on.
             pipeline: What augments them; by default as the section ``images`` says.
         """
+        permutation = torch.randperm(len(images), generator=order)
+        yield from self.chosen_batches(images, cut(permutation, batch_size), views, first, second, epoch, pipeline)
+
+    def chosen_batches(
+        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
+        epoch: int = 0, pipeline: Pipeline | None = None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """As :meth:`augmented_batches`, of the images at these places, (B,) each and not empty."""
         frozen = self._bench.frozen
         pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
         pipeline, device = pipeline or self._bench.pipeline, self.setup.device
-        permutation = torch.randperm(len(labels), generator=order).to(pixels.device)
         ready = self._ready_for(images, pixels, pipeline) if views and frozen is None else None
-        for index in cut(permutation, batch_size):
+        for index in (place.to(pixels.device) for place in places):
             if frozen is not None:
                 yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
                 continue

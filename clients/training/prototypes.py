@@ -1,6 +1,6 @@
 """Class prototypes on the node: gathered while it trains, and as the server sends them."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -75,6 +75,8 @@ class PrototypeClient(DomainClient[PrototypeP]):
 
     A method whose ``proto_source`` may be the last epoch calls :meth:`gather` in its loss.
     """
+
+    sends_prototypes: ClassVar[bool] = True
 
     def start_epoch(self, epoch: int) -> None:
         """Gather prototypes anew, so that the last epoch's remain."""

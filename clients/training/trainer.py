@@ -47,6 +47,18 @@ class LocalTrainer(NodeTools[P]):
         _, logits = self.forward(batch.x)
         return {CE: losses.cross_entropy(logits, batch.y)}
 
+    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the terms of :meth:`loss` that look at images, of each image alone (B,), where the method has such.
+
+        What :meth:`loss` is the mean of; a class that changes the loss declares it by ``per_image_loss``.
+        """
+        _, logits = self.forward(batch.x)
+        return {CE: losses.cross_entropy_of_each(logits, batch.y)}
+
+    def weight_losses(self) -> dict[str, Tensor]:
+        """Return the terms of :meth:`loss` that look at the weights alone."""
+        return {}
+
     def start_pass(self) -> None:
         """Begin a pass over images that are to be classified: what was made of those before does not count."""
 
@@ -56,6 +68,10 @@ class LocalTrainer(NodeTools[P]):
     def trained_here(self) -> bool:
         """Whether the model is what local training left, not what the server sent."""
         return self._trained_here
+
+    def fresh_optimizer(self) -> torch.optim.Optimizer:
+        """Return the configured optimiser with nothing left of what it did before."""
+        return self._bench.optimizer()
 
     def terms_of(self, batch: Batch) -> dict[str, Tensor]:
         """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
@@ -84,6 +100,8 @@ class LocalTrainer(NodeTools[P]):
 
         The loss is the mean over all samples seen, a term the mean over those that had it.
         """
+        if self.trained_by is not None:
+            return self.trained_by.train(self, server_round, phases)
         cfg, self.steps = self.setup.train, 0
         set_training(self.model, freeze_batchnorm=self.setup.model.bn == "freeze")
         learned = {name: parameter.requires_grad for name, parameter in self.model.named_parameters()}

@@ -31,7 +31,9 @@ def methods(
     from fedshift_app.config import registry
 
     if markdown or privacy:
-        typer.echo(registry.markdown() if markdown else registry.privacy_markdown())
+        from fedshift_app.config.privacy import markdown as privacy_table
+
+        typer.echo(registry.markdown() if markdown else privacy_table())
         return
     from fedshift.catalog import methods as about
 

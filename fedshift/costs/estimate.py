@@ -363,6 +363,7 @@ def summary(result: Estimate) -> str:
             f"shares, in three more exchanges of messages; each node makes {result.playing} masks as long as what it "
             "sends"
         ))  # fmt: skip
+    lines += [("privacy", text) for feature in Features(fed) for text in feature.description_of(result.nodes)]
     if result.bn_share:
         named = statistics_of(fed)
         further = len(named) - 1

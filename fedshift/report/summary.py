@@ -19,6 +19,7 @@ from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from strategies.features.bn_statistics import scored_with
+from strategies.features.privacy import Privacy
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``
@@ -115,6 +116,7 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         notes.append(f"{one_class.sentence(constant).capitalize()}; {constant.get('advice', '')}.")
     if missing := results.get("missing"):
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
+    notes += [f"{note.capitalize()}." for note in Privacy.view(results).notes]
     if lost := results.get("lost"):
         notes.append(f"The run is degraded: {lost_text(lost)}.")
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]

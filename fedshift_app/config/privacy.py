@@ -1,4 +1,4 @@
-"""The section ``privacy``: its keys, the methods that it fits, and the privacy that a run spends.
+"""The section ``privacy``: the methods and models that it fits; more on ``dp-sgd`` is in ``config.dp_sgd``.
 
 Local differential privacy: before its weights leave a node, their update is clipped and noise is added
 (``clients.features.privacy``). The server is not trusted with the update, and later processing spends nothing more.
@@ -9,8 +9,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from fedshift_app.config import registry
+from fedshift_app.config import dp_sgd, registry
 from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
@@ -25,7 +26,7 @@ def check_method(privacy: PrivacyConfig, method: Method, evaluate: EvaluateConfi
     """
     if privacy.name == "none":
         return
-    if not _sends_weights_alone(method):
+    if privacy.of_updates and not sends_weights_alone(method):
         raise ConfigError(
             f"privacy.name={privacy.name} puts noise on weights only, which does not protect "
             f"{method.name!r} (which also sends: {registry.travels(method)}); it fits methods whose nodes "
@@ -54,7 +55,7 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
     Raises:
         ConfigError: If a shared array is a single number, or has no real numbers.
     """
-    if privacy.name == "none":
+    if not privacy.of_updates:
         return
     for name, array in shared.items():
         if array.dtype.kind != "f" or array.ndim == 0:
@@ -65,7 +66,32 @@ def check_shared(privacy: PrivacyConfig, shared: Mapping[str, NDArray[Any]]) -> 
             )
 
 
-def _sends_weights_alone(method: Method) -> bool:
+def sends_weights_alone(method: Method) -> bool:
     """Return whether the method's nodes send only weights."""
     sends_more = bool(method.strategy_class().contributes or method.numbers)
     return not sends_more and not method.client_class().heterogeneous
+
+
+def mechanisms(method: Method) -> tuple[str, ...]:
+    """Return the values of ``privacy.name`` that fit a method."""
+    fits = {"local-dp": sends_weights_alone(method), "dp-sgd": not dp_sgd.reason_against(method)}
+    return tuple(name for name, does in fits.items() if does)
+
+
+def markdown() -> str:
+    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md.
+
+    The last column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
+    """
+    from fedshift_app.config.secure_sums import fits_with  # which reads this package
+
+    rows = [
+        (
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.private,
+            ", ".join(mechanisms(m)) or "-", fits_with(m),
+        )
+        for m in registry.listed()
+        if registry.METHODS.origin(m.name) == OURS
+    ]  # fmt: skip
+    head = ("method", "a node sends besides weights", "stays on the node", "`privacy.name`", "secure sums")
+    return registry.table(head, rows)

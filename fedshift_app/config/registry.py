@@ -187,21 +187,6 @@ def markdown() -> str:
     return "\n\n".join(parts)
 
 
-def privacy_markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md.
-
-    The last column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
-    """
-    from fedshift_app.config.secure_sums import fits_with  # which reads this module
-
-    rows = [
-        (marked(m.name), f"numbers: {m.numbers}" if m.numbers else contributed(m), m.private, fits_with(m))
-        for m in listed()
-        if METHODS.origin(m.name) == OURS
-    ]
-    return table(("method", "a node sends besides weights", "stays on the node", "secure sums"), rows)
-
-
 def marked(name: str) -> str:
     """Return a method's label in Markdown."""
     return f"`{name}`{label(name).removeprefix(name)}"

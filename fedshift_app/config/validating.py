@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
-from fedshift_app.config import error_location, plugins, recipes, registry, secure_sums
+from fedshift_app.config import dp_sgd, error_location, plugins, recipes, registry, secure_sums
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
@@ -58,7 +58,8 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         raise explained(error) from None
     # With every parameter, so that the run folder shows defaults too.
     named = {key: _complete_named(config, key) for key in NAMED}
-    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config)})
+    train = dp_sgd.in_float32(config.train) if config.privacy.of_images else config.train
+    complete = config.model_copy(update={**named, "adapt": _complete_adapt(config), "train": train})
     return complete.model_copy(update={"method": _complete_method(complete)})
 
 
@@ -113,6 +114,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
     secure_sums.check(config, method, server)
+    dp_sgd.check_run(config, method, node)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
         raise ConfigError(

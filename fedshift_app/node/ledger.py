@@ -3,8 +3,10 @@
 A ledger belongs to a folder of images. It is written, and synced to the disk, before a noised update leaves: a node
 that dies in between has counted a round that never left, never the reverse. Whoever removes the file starts anew.
 
-What a round spends is the square of mu in Gaussian differential privacy, which adds up over rounds and runs however
-their noise differs: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2.
+What a round of ``local-dp`` spends is the square of mu in Gaussian differential privacy, which adds up over rounds and
+runs however their noise differs: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2. Of a
+round of ``dp-sgd`` the sampling rate, steps and noise are kept; all rounds are then composed by Renyi differential
+privacy (``fedshift_core.dp_accounting``).
 """
 
 import fcntl
@@ -20,7 +22,8 @@ from pathlib import Path
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift_app.node import state_store
-from fedshift_core import atomic_io, private_files
+from fedshift_core import atomic_io, dp_accounting, private_files
+from fedshift_core.dp_accounting import Spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.options.privacy import epsilon_of
@@ -29,16 +32,52 @@ DAY = 86_400.0  # seconds
 FOLDER = "ledgers"  # in the node's state folder
 
 
+class Sampled(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Rounds of ``dp-sgd`` with the same numbers, as ``fedshift_core.dp_accounting.Spending`` has them."""
+
+    images: int = Field(gt=0)
+    sampling_rate: float = Field(gt=0, le=1)
+    steps: int = Field(gt=0)
+    noise_multiplier: float = Field(gt=0)
+    prototype_noise: float = Field(ge=0)
+    rounds: int = Field(gt=0)
+
+    @classmethod
+    def of(cls, spends: Spending, rounds: int) -> "Sampled":
+        """Return so many rounds."""
+        numbers = {name: getattr(spends, name) for name in cls.model_fields if name != "rounds"}
+        return cls(**numbers, rounds=rounds)
+
+    def spending(self) -> Spending:
+        """Return what one of them spends; its delta is that of whoever asks."""
+        return Spending(**self.model_dump(exclude={"rounds"}), delta=0.0)
+
+
+#: What a round spends: the square of mu of ``local-dp``, 0 without noise, or what ``dp-sgd`` does.
+Cost = float | Spending
+
+
 class Spent(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What one run has spent.
 
     Attributes:
         rounds: In how many rounds an update with noise left.
-        mu_squared: What they spent together.
+        mu_squared: What they spent together, with ``local-dp``.
+        sampled: Those of ``dp-sgd``.
     """
 
     rounds: int = Field(0, ge=0)
     mu_squared: float = Field(0.0, ge=0)
+    sampled: tuple[Sampled, ...] = ()
+
+    def one_more(self, cost: Cost) -> "Spent":
+        """Return the same with another round."""
+        if not isinstance(cost, Spending):
+            return self.model_copy(update={"mu_squared": self.mu_squared + cost, "rounds": self.rounds + 1})
+        *before, last = *self.sampled, Sampled.of(cost, 1)
+        if before and before[-1] == Sampled.of(cost, before[-1].rounds):
+            last = Sampled.of(cost, before.pop().rounds + 1)
+        return self.model_copy(update={"sampled": (*before, last), "rounds": self.rounds + 1})
 
 
 class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -59,21 +98,24 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """What all runs have spent."""
         return math.fsum(spent.mu_squared for spent in self.runs.values())
 
-    def epsilon(self, delta: float, more: float = 0.0) -> float:
-        """Return the epsilon that all runs have spent, and would have with so much more of mu squared."""
-        squared = self.mu_squared + more
-        return epsilon_of(math.sqrt(squared), delta) if squared > 0 else 0.0
+    def epsilon(self, delta: float, more: Cost = 0.0) -> float:
+        """Return the epsilon that all runs have spent, and would have with one more round."""
+        if more:
+            return self.charged("", more, 0.0).epsilon(delta)
+        if sampled := [part for spent in self.runs.values() for part in spent.sampled]:
+            rounds = [(part.spending(), part.rounds) for part in sampled]
+            return dp_accounting.epsilon_of_all(rounds, self.mu_squared, delta)
+        return epsilon_of(math.sqrt(self.mu_squared), delta) if self.mu_squared > 0 else 0.0
 
     def rounds_of_day(self, now: float) -> int:
         """Return in how many rounds the node has trained in the 24 hours before."""
         return sum(moment > now - DAY for moment in self.trained)
 
-    def charged(self, run: str, mu_squared: float, now: float) -> "Book":
-        """Return the book with a round that leaves now; without noise ``mu_squared`` is 0, and only the day counts."""
+    def charged(self, run: str, cost: Cost, now: float) -> "Book":
+        """Return the book with a round that leaves now; without noise ``cost`` is 0, and only the day counts."""
         runs = self.runs
-        if mu_squared > 0:
-            spent = runs.get(run, Spent())
-            runs = runs | {run: Spent(rounds=spent.rounds + 1, mu_squared=spent.mu_squared + mu_squared)}
+        if cost:
+            runs = runs | {run: runs.get(run, Spent()).one_more(cost)}
         recent = (*(moment for moment in self.trained if moment > now - DAY), now)
         return Book(images=self.images, runs=runs, trained=recent)
 
@@ -117,7 +159,7 @@ class Ledger:
         """Return why a round could not be charged now; empty where it could."""
         return check(self.read(), self.clock())
 
-    def charge(self, run: str, mu_squared: float, check: Check) -> str:
+    def charge(self, run: str, cost: Cost, check: Check) -> str:
         """Write a round down, on the disk before this returns. Another node of the same images waits for its turn.
 
         Returns:
@@ -132,7 +174,7 @@ class Ledger:
                 book, now = self.read(), self.clock()
                 if why := check(book, now):
                     return why
-                text = book.charged(run, mu_squared, now).model_dump_json(indent=1)
+                text = book.charged(run, cost, now).model_dump_json(indent=1)
                 atomic_io.write_durably(self.path, text.encode(), private=True)
         except OSError as error:
             raise FedShiftError(

@@ -56,11 +56,13 @@ def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None
     folder = state_folder.own_folder(context.node_config)
     if folder is None:
         return
-    about, privacy = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN])).privacy
+    about, config = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
+    privacy, images = config.privacy, _images(reply)
     if kind == MessageType.TRAIN and privacy.name != "none":
-        _append(folder, about, [*items(reply)], _images(reply), epsilon=privacy.spent(1), delta=privacy.delta)
+        epsilon = setup.spending_of(config, images).epsilon(1) if privacy.of_images else privacy.spent(1)
+        _append(folder, about, [*items(reply)], images, epsilon=epsilon, delta=privacy.delta)
     else:
-        _append(folder, about, [*items(reply)], _images(reply))
+        _append(folder, about, [*items(reply)], images)
 
 
 def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:

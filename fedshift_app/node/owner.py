@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, policy, policy_rules, setup
-from fedshift_app.node.data import Place
-from fedshift_app.node.ledger import Book, Ledger
+from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.policy import Policy
 from fedshift_core import suppression
 from fedshift_core.arrays import Arrays
@@ -188,7 +189,7 @@ class Owner:
         if not self._keeps_ledger:
             return
         with _told_at_home("this node's ledger cannot be written"):
-            why = self.ledger.charge(self.run, self._mu_squared, self.unaffordable)
+            why = self.ledger.charge(self.run, self._cost, self.unaffordable)
         if why:
             raise PolicyError(why)
 
@@ -197,11 +198,15 @@ class Owner:
     @property
     def _keeps_ledger(self) -> bool:
         """Whether rounds are written down: those with noise always, for a budget that the owner may set later."""
-        return self._mu_squared > 0 or (self.policy is not None and self.policy.rounds_per_day is not None)
+        return bool(self._cost) or (self.policy is not None and self.policy.rounds_per_day is not None)
 
-    @property
-    def _mu_squared(self) -> float:
-        return 0.0 if self.config.privacy.name == "none" else self.config.privacy.mu_squared
+    @cached_property
+    def _cost(self) -> Cost:
+        """What a round spends; of ``dp-sgd`` by the node's own number of images."""
+        privacy = self.config.privacy
+        if privacy.of_images:
+            return setup.spending_of(self.config, len(own_images(self.config, self.where).train))
+        return privacy.mu_squared if privacy.of_updates else 0.0
 
     def unaffordable(self, book: Book, now: float) -> str:
         """Return why one more round may not leave; empty where it may."""
@@ -216,7 +221,7 @@ class Owner:
         budget = None if self.policy is None else self.policy.budget
         if budget is None:
             return ""
-        after = book.epsilon(budget.delta, self._mu_squared)
+        after = book.epsilon(budget.delta, self._cost)
         if after <= budget.epsilon:
             return ""
         return (

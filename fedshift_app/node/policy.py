@@ -42,7 +42,7 @@ class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 class RequiredNoise(_Section):
     """The noise that a run must have (its section ``privacy``)."""
 
-    name: Literal["local-dp"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
+    name: Literal["local-dp", "dp-sgd"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
     epsilon: float = Field(gt=0, description="Most epsilon that a run may spend if the node trains in all its rounds.")
     delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
 

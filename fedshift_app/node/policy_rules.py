@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.node.data import Place
+from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_core.limits import plain
 from strategies.contributions import Behind, behind
@@ -59,7 +59,11 @@ def _noise(allowed: Policy, config: RunConfig, where: Place) -> str:
         return f"privacy.name={privacy.name}, required is privacy.name={wanted.name}"
     if privacy.delta > wanted.delta:
         return f"privacy.delta={privacy.delta:g}, allowed is privacy.delta={wanted.delta:g}"
-    spent = privacy.spent(config.rounds)
+    if privacy.of_images:
+        images = len(own_images(config, where).train)
+        spent = setup.spending_of(config, images).epsilon(config.rounds)
+    else:
+        spent = privacy.spent(config.rounds)
     if spent > wanted.epsilon:
         return f"rounds={config.rounds} spend epsilon {spent:.4g}, allowed is privacy.epsilon={wanted.epsilon:g}"
     return ""

@@ -33,6 +33,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
 from fedshift_core import same_names
 from fedshift_core.arrays import Arrays
+from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import largest
@@ -238,6 +239,14 @@ def check_noise(config: RunConfig) -> None:
             "method.repeatable_noise=true serves in simulation only: noise that is drawn from the run's seed can be "
             "taken off again by the server; a deployment needs method.repeatable_noise=false"
         )
+
+
+def spending_of(config: RunConfig, images: int) -> Spending:
+    """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
+    client, train = registry.get(config.method["name"]).client_class(), config.train
+    return spending(
+        config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=client.sends_prototypes
+    )
 
 
 def scores_images_alone(config: RunConfig) -> bool:

@@ -5,10 +5,12 @@ from collections.abc import Mapping, Sequence
 from flwr.app import ArrayRecord
 from torch import nn
 
+from clients.models.networks import SplitModel
 from clients.modules.catalog import MODULES
 from clients.training.statistics import layers
-from fedshift_app.config import privacy, registry
+from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.node import data as node_data
 from fedshift_app.node import setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
@@ -68,6 +70,8 @@ def prepare(
     if start is None:
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
     privacy.check_shared(config.privacy, shared)
+    if config.privacy.of_images:
+        _check_private_training(config, model)
     _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
@@ -86,6 +90,7 @@ def prepare(
         start=start,
         frozen=frozen,
         knowledge=initial.knowledge,
+        prototypes=client_class.sends_prototypes,
     )
     where = Engine(
         setup.DEPLOYMENT if deployed else setup.SIMULATION,
@@ -206,6 +211,19 @@ def restored(strategy: DomainStrategy, initial: ArrayRecord, checkpoint: Checkpo
 def restore(strategy: DomainStrategy, checkpoint: Checkpoint) -> None:
     """Restore a strategy from a checkpoint."""
     strategy.resume(checkpoint.server_round, checkpoint.knowledge, checkpoint.state, checkpoint.moments)
+
+
+def _check_private_training(config: RunConfig, model: SplitModel) -> None:
+    """Refuse networks without gradients of single images (``privacy.name=dp-sgd``).
+
+    Raises:
+        ConfigError: With the names of their modules.
+    """
+    size = node_data.image_size(config)
+    dp_sgd.check_network(config, model, size)
+    for name in config.model.per_node:
+        own = config.model.model_copy(update={"name": name})
+        dp_sgd.check_network(config, setup.initial_model(config, own), size)
 
 
 def _check_widths(config: RunConfig, feature_dim: int) -> None:

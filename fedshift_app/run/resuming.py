@@ -219,6 +219,8 @@ def _use_of_rounds(config: RunConfig) -> str:
         return f"train.schedule={config.train.schedule} depends on it"
     if config.aggregation.needs_rounds:
         return f"aggregation.weights={config.aggregation.weights} depends on it"
+    if config.privacy.target_epsilon is not None:
+        return f"the noise of privacy.target_epsilon={config.privacy.target_epsilon:g} depends on it"
     method = registry.get(config.method["name"])
     reason = method.strategy_class().uses_rounds(config.server_params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""

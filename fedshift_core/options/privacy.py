@@ -1,5 +1,7 @@
 """The section ``privacy``: noise on what leaves a node, and what a run spends of it.
 
+With ``dp-sgd`` the unit is one image of one node (``fedshift_core.dp_accounting``). What follows is of ``local-dp``.
+
 The unit is a node: two neighbouring federations differ in all training images of one node, of which the number per
 class is known. Any two updates of norm C at most are 2C apart, which is the sensitivity.
 
@@ -9,9 +11,9 @@ mechanism; Balle & Wang, 2018, theorem 8, of one round).
 """
 
 import math
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 #: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
 SMALLEST, LARGEST = 1e-6, 1e6
@@ -21,25 +23,88 @@ SMALLEST_DELTA = 1e-30
 class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Noise on what leaves a node."""
 
-    name: Literal["none", "local-dp"] = Field(
+    name: Literal["none", "local-dp", "dp-sgd"] = Field(
         "none",
-        description="Privacy mechanism: none, or local-dp, which clips each node's update and adds Gaussian noise "
-        "before it leaves the node.",
+        description="Privacy mechanism: none; local-dp, which clips each node's update and adds Gaussian noise "
+        "before it leaves the node; or dp-sgd, which clips each image's gradient and adds noise in each step.",
     )
     clipping_norm: float = Field(
-        1.0, ge=SMALLEST, le=LARGEST, description="Largest L2 norm of a node's update (C); a longer one is scaled down."
+        1.0,
+        ge=SMALLEST,
+        le=LARGEST,
+        description="Largest L2 norm (C) of a node's update (local-dp) or of an image's gradient (dp-sgd); a longer "
+        "one is scaled down.",
     )
     #: Above 1 :meth:`spent` says what one round spends.
     epsilon: float = Field(
         1.0,
         ge=SMALLEST,
         le=LARGEST,
-        description="Epsilon of one round in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta)) / epsilon,"
-        " which is proven up to 1.",
+        description="Epsilon of one round of local-dp in the formula of the noise, sigma = 2C sqrt(2 ln(1.25 / delta))"
+        " / epsilon, which is proven up to 1.",
     )
     delta: float = Field(
-        1e-5, ge=SMALLEST_DELTA, lt=1, description="Delta of one round, and of what the whole run spends."
+        1e-5,
+        ge=SMALLEST_DELTA,
+        lt=1,
+        description="Delta of one round (local-dp), and of what the whole run spends; with dp-sgd below 1 / (images of "
+        "a node).",
     )
+    noise_multiplier: float | None = Field(
+        None,
+        ge=0.01,
+        le=LARGEST,
+        description="Standard deviation of dp-sgd's noise on a step's summed gradient, in multiples of C; null: found "
+        "from `target_epsilon`.",
+    )
+    target_epsilon: float | None = Field(
+        None,
+        ge=0.01,
+        le=LARGEST,
+        description="Epsilon that dp-sgd may spend in all rounds of the run; each node finds its own noise multiplier "
+        "from it. Null: `noise_multiplier` says it.",
+    )
+    prototype_clip: float = Field(
+        1.0,
+        ge=SMALLEST,
+        le=LARGEST,
+        description="Largest L2 norm of an image's feature in the class prototypes that a node sends with dp-sgd.",
+    )
+    prototype_noise: float = Field(
+        1.0,
+        ge=0.01,
+        le=LARGEST,
+        description="Noise multiplier of the class prototypes with dp-sgd, in multiples of that of the gradients.",
+    )
+
+    @model_validator(mode="after")
+    def _keys_of_the_mechanism(self) -> Self:
+        given = {
+            f"{key}={value:g}"
+            for key, value in (("noise_multiplier", self.noise_multiplier), ("target_epsilon", self.target_epsilon))
+            if value is not None
+        }
+        if self.name == "local-dp" and given:
+            raise ValueError(f"name=local-dp takes epsilon; {', '.join(sorted(given))} goes with name=dp-sgd")
+        if self.name == "dp-sgd" and self.epsilon != type(self).model_fields["epsilon"].default:
+            raise ValueError(
+                f"name=dp-sgd takes noise_multiplier or target_epsilon; epsilon={self.epsilon:g} goes with "
+                "name=local-dp"
+            )
+        if self.name == "dp-sgd" and len(given) != 1:
+            found = " and ".join(sorted(given)) or "neither"
+            raise ValueError(f"name=dp-sgd takes either noise_multiplier or target_epsilon, found {found}")
+        return self
+
+    @property
+    def of_images(self) -> bool:
+        """Whether the noise is on the gradients of single images (dp-sgd)."""
+        return self.name == "dp-sgd"
+
+    @property
+    def of_updates(self) -> bool:
+        """Whether the noise is on a node's update as a whole (local-dp)."""
+        return self.name == "local-dp"
 
     @property
     def sensitivity(self) -> float:

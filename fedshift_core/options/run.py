@@ -51,6 +51,19 @@ class _Shift(Protocol):
     def label_mix(self) -> str: ...
 
 
+class _Train(Protocol):
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def momentum(self) -> float: ...
+    @property
+    def optimizer(self) -> str: ...
+
+
 class RunSettings(Protocol):
     """The parts of ``RunConfig`` that a round goes by. Each key is described in docs/reference."""
 
@@ -105,6 +118,10 @@ class RunSettings(Protocol):
     @property
     def federation(self) -> _Federation:
         """Who takes part."""
+
+    @property
+    def train(self) -> _Train:
+        """Local training."""
 
     @property
     def images(self) -> _Images:

@@ -104,6 +104,7 @@ VALIDATION_COUNT = "validation-count"
 CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_core.wire.counts``
 CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 SITE_NUMBERS, SITE_MARKS, SITE_COUNTS = "numbers/", "marks/", "images/"  # site-figures: + domain
+EPSILON = "epsilon"  # what the node has spent in the run so far, with privacy.name=dp-sgd; else absent
 KEPT = "kept"  # 1 if the node keeps private arrays of this round's training; else absent
 WITHHELD = "withheld"  # 1 if the node's owner lets out less than the run asks for; else absent
 STARTED_ANEW = "started-anew"  # 1 if what the server says the node must have kept is gone; else absent

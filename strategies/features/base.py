@@ -153,6 +153,10 @@ class ServerFeature:
         """Return a line on what the feature does in this run, for its beginning; empty for nothing."""
         return ""
 
+    def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Return lines on what the feature does on the nodes, once they are known."""
+        return ()
+
     # --- before and during training ----------------------------------------------------------------
 
     def check_number(self, nodes: int) -> None:

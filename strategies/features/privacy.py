@@ -1,15 +1,37 @@
-"""What the server must know of the noise that nodes add (``privacy``). A change may be longer by its norm."""
+"""What the server must know of the noise that nodes add (``privacy``), and what they spend. No epsilon is averaged."""
 
-from strategies.features.base import ServerFeature
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedshift_core.dp_accounting import Spending, spending
+from fedshift_core.limits import Refused
+from fedshift_core.wire.names import EPSILON
+from strategies.features.base import ServerFeature, Training, View
+from strategies.federation.checks import Known, Range
+from strategies.federation.context import RoundResult
+from strategies.federation.nodes import Node
+
+#: The largest epsilon that a node may report: that of a federation without noise to speak of.
+MOST_EPSILON = 1e12
 
 
 class Privacy(ServerFeature):
-    """Allows for the noise of honest nodes."""
+    """Allows for the noise of honest nodes, and keeps what each says that it has spent."""
+
+    key = "privacy"
+    _spent: dict[str, float]
+    _deviation = 0.0
 
     def description(self) -> str:
-        """Return a line with the largest epsilon that the run spends."""
+        """Return a line with what the run does, and of ``local-dp`` with the largest epsilon that it spends."""
         privacy, rounds = self.run.config.privacy, self.run.rounds
-        if privacy.name == "none":
+        if privacy.of_images:
+            return (
+                f"privacy: each image's gradient is cut to norm {privacy.clipping_norm:g} and each step's sum is given "
+                f"noise; epsilon of each node is said after each round, at delta {privacy.delta:g}"
+            )
+        if not privacy.of_updates:
             return ""
         return (
             f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard "
@@ -17,7 +39,102 @@ class Privacy(ServerFeature):
             f"{privacy.delta:g}"
         )
 
+    def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
+        """Return a line for each node with its sampling rate, steps, noise and the epsilon of the whole run.
+
+        Nodes with the same numbers share one.
+        """
+        if not (self.run.config.privacy.of_images and self.run.rounds):
+            return ()
+        by_images: dict[int, list[int]] = {}
+        for node in nodes:
+            by_images.setdefault(node.num_examples, []).append(node.index)
+        return tuple(self._line(images, indices) for images, indices in sorted(by_images.items()))
+
+    def _line(self, images: int, indices: Sequence[int]) -> str:
+        spends, rounds = self._spending(images), self.run.rounds
+        nodes = f"node{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
+        prototypes = f", {spends.prototype_noise:.3g} on prototypes" if spends.prototype_noise else ""
+        return (
+            f"privacy of {nodes}: {images} images, sampling rate {spends.sampling_rate:.3g}, {spends.steps} steps a "
+            f"round, noise multiplier {spends.noise_multiplier:.3g}{prototypes}; after {rounds} rounds epsilon is "
+            f"{spends.epsilon(rounds):.3g} at delta {spends.delta:g}"
+        )
+
+    def start_round(self) -> None:
+        """Begin a round, in which no node has said anything yet."""
+        self._spent = {}
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Note how much noise the node's weights may have; it is sent nothing."""
+        if self.run.config.privacy.of_images:
+            self._deviation = max(self._deviation, self._deviation_of(self._spending(node.num_examples)))
+        return {}
+
+    def train_bounds(self, node: Node, training: Training) -> Known:
+        """Return the range of the epsilon that a node has spent."""
+        return {EPSILON: Range(0, MOST_EPSILON, whole=False)} if self.run.config.privacy.of_images else {}
+
+    def read_train(self, metrics: Mapping[str, Any]) -> None:
+        """Refuse a reply to ``dp-sgd`` without an epsilon."""
+        if self.run.config.privacy.of_images and EPSILON not in metrics:
+            raise Refused(f"{EPSILON} is missing: the node did not train with privacy.name=dp-sgd")
+
+    def observe(self, node: Node, metrics: Mapping[str, Any]) -> None:
+        """Keep the epsilon of a node."""
+        if EPSILON in metrics:
+            self._spent[str(node.index)] = float(metrics[EPSILON])
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Write what each node of the round has spent so far."""
+        if self._spent:
+            spent = dict(sorted(self._spent.items(), key=lambda item: int(item[0])))
+            result.shown[self.key] = {"epsilon": spent, "delta": self.run.config.privacy.delta}
+
     def noise(self) -> float:
         """Return the standard deviation of the noise on each weight."""
         privacy = self.run.config.privacy
-        return 0.0 if privacy.name == "none" else privacy.noise
+        return privacy.noise if privacy.of_updates else self._deviation
+
+    def _spending(self, images: int) -> Spending:
+        config = self.run.config
+        return spending(
+            config.privacy, images, config.train.batch_size, config.train.epochs, self.run.rounds,
+            prototypes=self.run.model.prototypes,
+        )  # fmt: skip
+
+    def _deviation_of(self, spends: Spending) -> float:
+        """Return a bound on the standard deviation of the noise that a round's steps leave on each weight.
+
+        Of SGD with momentum m, each step's noise moves a weight by at most rate / (1 - m) times it; a step of Adam is
+        about as long as its rate, whatever the gradient.
+        """
+        train, privacy = self.run.config.train, self.run.config.privacy
+        if train.optimizer != "sgd":
+            return train.lr * math.sqrt(spends.steps)
+        of_step = spends.noise_multiplier * privacy.clipping_norm / (spends.sampling_rate * spends.images)
+        return train.lr / (1 - train.momentum) * of_step * math.sqrt(spends.steps)
+
+    @classmethod
+    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
+        """Return the last epsilon of each node, and the largest."""
+        spent: dict[str, float] = {}
+        delta = None
+        for result in history:
+            shown = result.shown.get(cls.key, {})
+            spent |= shown.get("epsilon", {})
+            delta = shown.get("delta", delta)
+        if not spent:
+            return {}
+        ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
+        return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return a line with the smallest and the largest epsilon."""
+        spent = results.get(cls.key)
+        if not spent:
+            return View()
+        lowest, highest = min(spent["epsilon"].values()), spent["largest"]
+        of_nodes = f"{highest:.3g}" if lowest == highest else f"{lowest:.3g} to {highest:.3g} by node"
+        return View(notes=(f"privacy: epsilon {of_nodes} at delta {spent['delta']:g}, of one image of a node",))

@@ -48,6 +48,7 @@ class ModelFacts:
         start: What nodes begin from in addition to the shared weights, by state-dict name; sent to each once.
         frozen: Names of shared weights that never change and do not travel with the others.
         knowledge: What a run without rounds classifies by in addition to the weights, from their file.
+        prototypes: Nodes contribute the class prototypes of their images.
     """
 
     num_classes: int
@@ -62,6 +63,7 @@ class ModelFacts:
     start: Arrays = field(default_factory=dict)
     frozen: frozenset[str] = frozenset()
     knowledge: Arrays = field(default_factory=dict)
+    prototypes: bool = False
 
     def trained(self, arrays: Arrays) -> tuple[str, ...]:
         """Return which of the arrays that travel are parameters: neither buffers nor integers."""

@@ -26,7 +26,7 @@ from clients.training.batches import Batch
 from datasets import catalog
 from fedshift.engine import inline
 from fedshift.launch import runner
-from fedshift_app.config import files, registry, resolving, validating
+from fedshift_app.config import files, privacy, registry, resolving, validating
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -456,7 +456,7 @@ def test_every_method_of_ours_stands_in_the_docs() -> None:
     ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
     assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-    assert registry.privacy_markdown() in (root / "docs" / "deploy" / "security.md").read_text(), (
+    assert privacy.markdown() in (root / "docs" / "deploy" / "security.md").read_text(), (
         "run: fedshift methods --privacy"
     )
 

@@ -18,6 +18,7 @@ from support import node as node_of
 from clients.base import DomainClient
 from clients.features import catalog
 from clients.features.base import About, NodeFeature, Reply
+from clients.training.dp_sgd import PrivateTraining
 from datasets.base import Source
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -29,6 +30,7 @@ from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.features import FEATURES, KINDS, OURS, Feature, Key, shared_name
 from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.params import Params
 from fedshift_core.registry import imported
@@ -220,6 +222,7 @@ ASKED: dict[str, Any] = {
 
 def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClient) -> None:
     """Asked for all there is, the features name each key that they declare, and no other."""
+    client.trained_by = PrivateTraining(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
     sent: dict[str, set[str]] = {kind: set() for kind in KINDS}
 
     def note(feature: NodeFeature, names: Iterable[str], *kinds: str) -> None:
@@ -243,6 +246,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
     for kind in ("introduction", "train_reply", "evaluate_reply"):
         assert sent[kind] == wanted[kind]
     assert sent["records"] == wanted["records"] - {wire.STATISTICS}  # from the server to the node
+    client.trained_by = None
 
 
 def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(

@@ -137,7 +137,8 @@ def test_rows_of_keys_by_hand(row: str) -> None:
 def test_keys_of_one_section() -> None:
     lines = shown("keys", "privacy").splitlines()
     assert [line.split()[0] for line in lines[1:] if line.startswith("privacy.")] == [
-        "privacy.name", "privacy.clipping_norm", "privacy.epsilon", "privacy.delta",
+        "privacy.name", "privacy.clipping_norm", "privacy.epsilon", "privacy.delta", "privacy.noise_multiplier",
+        "privacy.target_epsilon", "privacy.prototype_clip", "privacy.prototype_noise",
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="no key begins with 'trian'"):
         keys.text("trian")

@@ -18,6 +18,7 @@ from support import ROOT, refusal_of
 from fedshift_app.node import ledger, state_store
 from fedshift_app.node.ledger import DAY, Book, Ledger
 from fedshift_core import atomic_io
+from fedshift_core.dp_accounting import ORDERS, spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig
 
@@ -42,6 +43,29 @@ def test_rounds_of_one_noise_cost_what_the_run_says(own: Ledger) -> None:
     assert book.runs["run"].rounds == 7
     assert book.epsilon(1e-6) == pytest.approx(privacy.spent(7), rel=1e-9)
     assert book.epsilon(1e-6, privacy.mu_squared) == pytest.approx(privacy.spent(8), rel=1e-9)
+
+
+def test_rounds_of_private_training_compose_with_all_others(own: Ledger) -> None:
+    """Against dp-accounting itself, over two runs with noise of their own, and noised updates besides."""
+    event, rdp = pytest.importorskip("dp_accounting").dp_event, pytest.importorskip("dp_accounting.rdp")
+    first = spending(PrivacyConfig(name="dp-sgd", noise_multiplier=3.0), 200, 32, 2, 9, prototypes=True)
+    second = spending(PrivacyConfig(name="dp-sgd", noise_multiplier=5.0), 150, 32, 1, 9, prototypes=False)
+    local = PrivacyConfig(name="local-dp", epsilon=0.5)
+    direct = rdp.RdpAccountant(ORDERS)
+    for run, spends, rounds in (("a", first, 3), ("b", second, 2)):
+        for _ in range(rounds):
+            assert own.charge(run, spends, anything) == ""
+        noise = event.GaussianDpEvent(spends.noise_multiplier)
+        direct.compose(event.PoissonSampledDpEvent(spends.sampling_rate, noise), rounds * spends.steps)
+    direct.compose(event.GaussianDpEvent(3.0), 3)  # of prototypes
+    book = own.read()
+    assert [(run.rounds, len(run.sampled)) for run in book.runs.values()] == [(3, 1), (2, 1)]
+    assert book.epsilon(1e-5) == pytest.approx(direct.get_epsilon(1e-5), rel=1e-6)
+    own.charge("c", local.mu_squared, anything)
+    direct.compose(event.GaussianDpEvent(local.mu_squared**-0.5))
+    assert own.read().epsilon(1e-5) == pytest.approx(direct.get_epsilon(1e-5), rel=1e-6)
+    direct.compose(event.PoissonSampledDpEvent(32 / 150, event.GaussianDpEvent(5.0)), second.steps)
+    assert own.read().epsilon(1e-5, second) == pytest.approx(direct.get_epsilon(1e-5), rel=1e-6)
 
 
 def test_runs_of_different_noise_compose(own: Ledger) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fedshift_app.node import policy as policy_file
 from fedshift_app.node.data import Place
 from fedshift_app.node.owner import Owner, PolicyError
 from fedshift_app.node.policy import Policy
+from fedshift_app.node.setup import spending_of
 from fedshift_app.run import build as run_build
 from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire import names
@@ -291,6 +293,25 @@ def test_the_budget_holds_over_rounds_runs_and_restarts(node: OwnedNode, folders
     again.answers(MessageType.EVALUATE, DP, **SCORE)  # scores of test images are no part of it
     book = ledger.of_images(folders[0].path).read()
     assert book.epsilon(1e-5) == pytest.approx(privacy.spent(3), rel=1e-9)
+
+
+@pytest.mark.skipif(find_spec("opacus") is None, reason="fedshift[dp] is not installed")
+def test_private_training_is_charged_by_the_nodes_own_images(node: OwnedNode, folders: list[NodeFolder]) -> None:
+    private = "privacy.name=dp-sgd privacy.noise_multiplier=2"
+    node.answers(MessageType.TRAIN, private, run_id="b" * 32)
+    book = ledger.of_images(folders[0].path).read()
+    (one,) = book.runs["b" * 32].sampled
+    assert one.sampling_rate == 32 / one.images and one.rounds == 1
+    reply = node.answers(MessageType.TRAIN, private, run_id="b" * 32)
+    assert reply["metrics"]["num-examples"] == one.images
+    spends = spending_of(resolve({"set": f"{SHORT} {private}"}), one.images)
+    book = ledger.of_images(folders[0].path).read()
+    assert book.epsilon(1e-5) == pytest.approx(spends.epsilon(2), rel=1e-9)
+    node.allow(budget={"epsilon": (spends.epsilon(2) + spends.epsilon(3)) / 2})
+    assert "one more round would bring all runs to epsilon" in node.refused(MessageType.TRAIN, private)
+    node.allow(privacy={"name": "dp-sgd", "epsilon": spends.epsilon(9)})
+    assert "rounds=10 spend epsilon" in node.refused(MessageType.TRAIN, private)
+    assert "required is privacy.name=dp-sgd" in node.refused(MessageType.TRAIN, DP)
 
 
 def test_it_is_charged_before_the_update_leaves(node: OwnedNode, monkeypatch: pytest.MonkeyPatch) -> None:

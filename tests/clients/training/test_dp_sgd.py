@@ -1,0 +1,318 @@
+"""Private training on a node: clipped gradients against one image at a time, noise, batches, prototypes, an attack."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_client, shared
+from torch import Tensor, nn
+
+from clients.base import DomainClient
+from clients.feddyn import FedDynClient
+from clients.fedproto import FedProtoClient
+from clients.fedprox import FedProxClient
+from clients.fpl import FPLClient
+from clients.losses import cross_entropy, cross_entropy_of_each
+from clients.models.networks import SplitModel
+from clients.training import dp_sgd, per_image
+from clients.training.batches import Batch
+from clients.training.dp_sgd import PrivateTraining
+from clients.training.settings import ImageConfig
+from datasets.base import ImageSet
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.wire.names import EPSILON, SERVER_ROUND
+
+for package in ("opacus", "dp_accounting"):
+    pytest.importorskip(package, reason="fedshift[dp] is not installed")
+
+
+def small(seed: int = 0, middle: nn.Module | None = None) -> SplitModel:
+    """Return a network with a convolution, a normalisation and two linear layers, for images of 8 pixels."""
+    torch.manual_seed(seed)
+    encoder = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), middle or nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(64, 6), nn.ReLU(),
+    )  # fmt: skip
+    return SplitModel(encoder, 6, C)
+
+
+def wide() -> SplitModel:
+    """Return a network that can remember, for images of 8 pixels."""
+    torch.manual_seed(0)
+    return SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(192, 128), nn.ReLU()), 128, C)
+
+
+def private_client(kind: Any = DomainClient, *, network: SplitModel | None = None, **options: Any) -> Any:
+    """Return a client that trains privately; options of the section ``privacy`` and of ``new_client``."""
+    keys = PrivacyConfig.model_fields
+    privacy = {key: options.pop(key) for key in list(options) if key in keys}
+    if "target_epsilon" not in privacy:
+        privacy.setdefault("noise_multiplier", 1.0)
+    made = new_client(kind, network=network, **options)
+    made.trained_by = PrivateTraining(PrivacyConfig(name="dp-sgd", **privacy))
+    return made
+
+
+# --- gradients -------------------------------------------------------------------------------------
+
+
+def slow_sum(model: SplitModel, x: Tensor, y: Tensor, clip: float) -> list[Tensor]:
+    """Return the sum of clipped gradients, one image after another."""
+    total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for place in range(len(x)):
+        loss = cross_entropy(model(x[place : place + 1])[1], y[place : place + 1])
+        gradients = torch.autograd.grad(loss, list(model.parameters()))
+        norm = math.sqrt(sum(float(gradient.double().square().sum()) for gradient in gradients))
+        for part, gradient in zip(total, gradients, strict=True):
+            part += gradient * min(1.0, clip / norm)
+    return total
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("clip", [0.3, 2.0, 1e3])
+def test_the_sum_is_that_of_one_image_at_a_time(clip: float, layout: torch.memory_format) -> None:
+    model = small().to(memory_format=layout)
+    x = torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(1)).contiguous(memory_format=layout)
+    y = labels(2, 7, C)
+    wanted = slow_sum(model, x, y, clip)
+    with per_image.per_image(model) as images:
+        losses = nn.functional.cross_entropy(model(x)[1], y, reduction="none")
+        images.clipped_sum(losses, clip)
+    for parameter, part in zip(model.parameters(), wanted, strict=True):
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, part, rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_of_opacus_is_left_on_the_model() -> None:
+    model = small()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    with per_image.per_image(model) as images:
+        images.clipped_sum(nn.functional.cross_entropy(model(torch.randn(3, 3, 8, 8))[1], labels(0, 3, C)), 1.0)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+    assert not any(module._forward_hooks or module._backward_hooks for module in model.modules())
+    assert all(not {"grad_sample", "_norm_sample"} & set(vars(parameter)) for parameter in model.parameters())
+
+
+class Twice(nn.Module):
+    """Uses a layer twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(torch.relu(self.layer(x)))
+
+
+class Mixing(nn.Module):
+    """Takes the mean image of a batch off each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(dim=0, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("middle", "message"),
+    [
+        (nn.BatchNorm2d(4), r"encoder.1 \(BatchNorm\) mixes the images of a batch.* allowed are model.bn=freeze"),
+        (Twice(), "Opacus: Parameter tying is not supported"),
+        (Mixing(), "the network mixes the images of a batch"),
+    ],
+)
+def test_networks_without_gradients_of_single_images_are_refused(middle: nn.Module, message: str) -> None:
+    model = small(middle=middle)
+    model.eval()
+    with pytest.raises(ConfigError, match=message):
+        per_image.check(model, torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
+    assert not model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_wrong_norms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping as Hooks
+
+    monkeypatch.setitem(Hooks.NORM_SAMPLERS, nn.Linear, lambda layer, given, back: {
+        parameter: torch.ones(len(back)) for parameter in layer.parameters()})  # fmt: skip
+    with pytest.raises(ConfigError, match=r"no right gradients of single images for encoder.5.weight, encoder.5.bias,"):
+        per_image.check(small(), torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
+
+
+def test_frozen_batchnorm_goes() -> None:
+    per_image.check(small(middle=nn.BatchNorm2d(4)), torch.randn(2, 3, 8, 8), freeze_batchnorm=True)
+
+
+# --- losses ----------------------------------------------------------------------------------------
+
+PROTOTYPES = {"prototypes": np.random.default_rng(3).normal(size=(C, D)).astype(np.float32), "labels": np.arange(C)}
+
+
+@pytest.mark.parametrize("kind", [DomainClient, FedProxClient, FedDynClient, FedProtoClient, FPLClient])
+def test_the_loss_is_the_mean_over_images_and_the_terms_of_weights(kind: Any) -> None:
+    client = new_client(kind, knowledge=PROTOTYPES if kind.sends_prototypes else None)
+    client.take([array + 0.01 for array in shared(client)])
+    client.start_round(2)
+    client.start_epoch(0)
+    with torch.no_grad():
+        for parameter in client.model.parameters():
+            parameter.mul_(1.1)  # so that terms of weights are not 0
+    batch = Batch(torch.randn(6, 3, 32, 32), labels(1, 6, C), 0)
+    of_images, of_weights = client.image_losses(batch), client.weight_losses()
+    assert kind.is_per_image() and all(term.shape == (6,) for term in of_images.values())
+    terms = {name: term.mean() for name, term in of_images.items()} | of_weights
+    whole = client.loss(batch)
+    assert terms.keys() == whole.keys() and len(whole) >= (1 if kind is DomainClient else 2)
+    for name, term in whole.items():
+        torch.testing.assert_close(terms[name], term)
+    alone = [client.image_losses(Batch(batch.x[i : i + 1], batch.y[i : i + 1], 0)) for i in range(6)]
+    for name, term in of_images.items():
+        torch.testing.assert_close(term, torch.cat([of_one[name] for of_one in alone]), rtol=1e-4, atol=1e-5)
+
+
+def test_who_changes_the_loss_must_say_that_it_is_of_single_images() -> None:
+    class Changed(FedProxClient):
+        def loss(self, batch: Batch) -> dict[str, Tensor]:
+            return {"ce": super().loss(batch)["ce"] * batch.y.float().mean()}
+
+    class Named(FedProxClient):
+        remembers_shared = True
+
+    assert not Changed.is_per_image() and Named.is_per_image()
+
+
+# --- steps -----------------------------------------------------------------------------------------
+
+
+def test_an_empty_batch_is_a_step_of_noise_with_its_deviation() -> None:
+    client = private_client(noise_multiplier=3.0, clipping_norm=0.5)
+    spends = client.trained_by.spending(client)
+    client.trained_by._set_gradient(client, None, None, spends, np.random.default_rng(0))
+    drawn = torch.cat([parameter.grad.flatten() for parameter in client.model.parameters()])
+    assert drawn.std() == pytest.approx(3.0 * 0.5 / 8, rel=0.01)  # a batch of eight is expected
+    assert abs(float(drawn.mean())) < 5 * float(drawn.std()) / math.sqrt(len(drawn))
+
+
+def test_the_gradient_is_the_noised_sum_over_the_expected_batch_and_terms_of_weights_come_on_top() -> None:
+    client = private_client(FedProxClient, params={"mu": 0.7}, noise_multiplier=0.01, clipping_norm=0.1)
+    client.take(shared(client))
+    client.start_round(1)
+    with torch.no_grad():
+        for parameter in client.model.parameters():
+            parameter.add_(0.001)
+    batch = Batch(torch.randn(5, 3, 32, 32), labels(1, 5, C), 0)
+    wanted = [part / 8 + 0.7 * 0.001 for part in slow_sum(client.model, batch.x, batch.y, 0.1)]
+    with per_image.per_image(client.model) as images:
+        client.trained_by._set_gradient(
+            client, images, batch, client.trained_by.spending(client), np.random.default_rng(0)
+        )
+    for parameter, part in zip(client.model.parameters(), wanted, strict=True):
+        assert float((parameter.grad - part).abs().max()) < 6 * 0.01 * 0.1 / 8 + 1e-5
+
+
+def test_batches_are_poisson_samples_whose_sizes_are_binomial() -> None:
+    client = private_client()
+    views = client.torch_rng("augment", 1), client.torch_rng("augment-second", 1)
+    seen = list(dp_sgd._batches(client, 0, 3000, 0.1, np.random.default_rng(5), views))
+    sizes = np.array([0 if batch is None else len(batch.y) for batch in seen])
+    assert len(seen) == 3000
+    assert sizes.mean() == pytest.approx(N * 0.1, rel=0.05)
+    assert sizes.var() == pytest.approx(N * 0.1 * 0.9, rel=0.1)
+    assert (sizes == 0).mean() == pytest.approx(0.9**N, rel=0.2)
+
+
+def test_a_round_has_the_steps_that_are_accounted_for_and_draws_anew() -> None:
+    ends = []
+    for _ in range(2):
+        client = private_client(noise_multiplier=2.0)
+        arrays, number, metrics = client.fit(shared(client), {SERVER_ROUND: 1})
+        assert (number, client.steps) == (N, client.trained_by.spending(client).steps) == (N, 6)
+        assert metrics == {EPSILON: client.trained_by.epsilon(client, 1)}
+        ends.append(arrays)
+    assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_half_precision_is_refused_on_the_node() -> None:
+    client = private_client(precision="bf16")
+    with pytest.raises(FedShiftError, match=r"train.precision=bf16, allowed is float32"):
+        fit(client)
+
+
+# --- prototypes ------------------------------------------------------------------------------------
+
+
+def test_prototypes_are_class_means_of_clipped_features_with_noise_of_the_stated_deviation() -> None:
+    images = image_set(60)
+    given: dict[str, Any] = {"train_set": images, "prototype_clip": 0.05}
+    client = private_client(FedProtoClient, **given, prototype_noise=0.01, noise_multiplier=0.01)
+    client.model.eval()
+    with torch.no_grad():
+        z = torch.cat([client.forward(x)[0] for x, _ in client.plain_batches(images)]).double()
+    assert float(z.norm(dim=1).min()) > 0.05
+    z = z / z.norm(dim=1, keepdim=True) * 0.05
+    means, counts = client.class_prototypes()
+    for label in range(C - 1):
+        torch.testing.assert_close(means[label].double(), z[images.y == label].mean(dim=0), atol=1e-4, rtol=0)
+    assert counts.tolist() == [20, 20, 20, 0] and not means[C - 1].any()
+    with pytest.raises(FedShiftError, match="released once in a round"):
+        client.class_prototypes()
+
+    noisy = private_client(FedProtoClient, **given, noise_multiplier=1.0)
+    means, counts = noisy.class_prototypes()
+    assert (counts >= 0).all() and (counts <= torch.tensor([20, 20, 20, 0])).all()
+    off = (means[: C - 1].double() - torch.stack([z[images.y == label].mean(dim=0) for label in range(C - 1)])) * 20
+    assert off.std() == pytest.approx(math.sqrt(2) * 0.05, rel=0.35)  # the counts are noisy, too
+
+
+def test_a_method_that_does_not_declare_prototypes_gets_none() -> None:
+    with pytest.raises(FedShiftError, match="by no other method"):
+        private_client().class_prototypes()
+
+
+# --- does it learn? --------------------------------------------------------------------------------
+
+
+def test_training_learns_with_a_moderate_epsilon() -> None:
+    torch.manual_seed(0)
+    network = SplitModel(nn.Sequential(nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 16), nn.ReLU()), 16, C)
+    client = private_client(
+        network=network, train_set=barred_images(300), images=ImageConfig(), target_epsilon=3.0, epochs=8,
+        batch_size=50, lr=0.2,
+    )  # fmt: skip
+    fit(client)
+    assert 2.9 < client.trained_by.epsilon(client, 1) <= 3
+    correct, _ = client.score(barred_images(150, seed=1))
+    assert correct > 0.7 * 150  # of three classes
+
+
+# --- does it protect? ------------------------------------------------------------------------------
+
+
+def advantage(client: DomainClient, members: ImageSet, others: ImageSet) -> float:
+    """Return how much better than chance the best threshold on the loss tells members from others, 0 to 1."""
+    client.model.eval()
+    losses = []
+    with torch.no_grad():
+        for images in (members, others):
+            batches = client.plain_batches(images)
+            losses.append(torch.cat([cross_entropy_of_each(client.forward(x)[1], y) for x, y in batches]).numpy())
+    thresholds = np.concatenate(losses)
+    return max(float((losses[0] <= t).mean() - (losses[1] <= t).mean()) for t in thresholds)
+
+
+def test_an_attack_by_the_loss_finds_members_without_noise_and_not_with_it() -> None:
+    """Random labels, so that only remembering helps. Bound: (e^eps - 1 + 2 delta) / (e^eps + 1) (Humphries, 2023)."""
+    rng = np.random.default_rng(SEED)
+    x, y = rng.integers(0, 256, (120, 8, 8, 3), dtype=np.uint8), rng.integers(0, C, 120)
+    members, others = ImageSet(x[:60], y[:60]), ImageSet(x[60:], y[60:])
+    options: dict[str, Any] = {"train_set": members, "epochs": 25, "batch_size": 20, "images": ImageConfig()}
+    bare = new_client(DomainClient, network=wide(), **options)
+    fit(bare)
+    private = private_client(network=wide(), target_epsilon=0.5, **options)
+    fit(private)
+    epsilon = private.trained_by.epsilon(private, 1)
+    bound = (math.exp(epsilon) - 1 + 2e-5) / (math.exp(epsilon) + 1)
+    chance = math.sqrt(math.log(1e6) / 60)  # of the largest gap of two samples of 60, exceeded once in a million
+    assert epsilon <= 0.5
+    assert advantage(bare, members, others) > 0.8
+    assert advantage(private, members, others) < bound + chance < 0.8

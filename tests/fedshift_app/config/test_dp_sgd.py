@@ -1,0 +1,181 @@
+"""``privacy.name=dp-sgd`` in runs: what is refused and why, what nodes send, what a run shows of epsilon."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from safetensors.numpy import load_file
+from support import InlineRun, ListeningGrid, server_feature
+
+from clients.base import DomainClient
+from fedshift.costs import dry_run
+from fedshift_app.config import dp_sgd, privacy, registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import resuming
+from fedshift_core.dp_accounting import Spending, spending
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.limits import Refused
+from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.wire.names import EPSILON
+from strategies.features.privacy import Privacy
+
+for package in ("opacus", "dp_accounting"):
+    pytest.importorskip(package, reason="fedshift[dp] is not installed")
+
+DP = "privacy.name=dp-sgd"
+SHORT = f"train.epochs=1 allocation.share=0.1 {DP} privacy.noise_multiplier=0.5"
+HEAD = (
+    "dataset.domains=[scan] model.freeze=encoder model.precompute=on images.crop_padding=0 train.epochs=1 "
+    "allocation.share=0.3"
+)
+STEPS, IMAGES = 2, 36  # of a node and a round of SHORT, in batches of 32
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (DP, "name=dp-sgd takes either noise_multiplier or target_epsilon, found neither"),
+        (
+            f"{DP} privacy.noise_multiplier=1 privacy.target_epsilon=3",
+            "takes either noise_multiplier or target_epsilon, found noise_multiplier=1 and target_epsilon=3",
+        ),
+        (f"{DP} privacy.noise_multiplier=1 privacy.epsilon=3", "epsilon=3 goes with name=local-dp"),
+        ("privacy.name=local-dp privacy.target_epsilon=3", "target_epsilon=3 goes with name=dp-sgd"),
+        (f"{DP} privacy.noise_multiplier=0", "privacy.noise_multiplier"),
+        (f"{SHORT} train.precision=bf16", "dp-sgd needs train.precision=float32, found train.precision=bf16"),
+        (
+            f"{SHORT} train.arithmetic=bf16/nchw",
+            "dp-sgd needs train.precision=float32, found train.arithmetic=bf16/nchw",
+        ),
+        (f"{SHORT} evaluate.client_models=last", "needs evaluate.client_models=off, found last"),
+        (f"{SHORT} adapt.name=finetune", "adapt.name=finetune looks at training images without noise; allowed is"),
+        (f"{SHORT} modules=[f2dc]", "dp-sgd needs a model without modules, found modules: f2dc"),
+    ],
+)
+def test_settings_that_do_not_go(given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"set": given})
+
+
+def test_prototypes_of_training_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"needs method.proto_source=after_training"):
+        resolve({"method": "fpl", "set": f"{SHORT} method.proto_source=last_epoch"})
+
+
+@pytest.mark.parametrize("method", registry.METHODS)
+def test_each_method_goes_or_is_refused_with_its_reason(method: str) -> None:
+    chosen = registry.get(method)
+    network = "model.name=cnn_bn" if chosen.needs.get("network") else ""
+    given = {"method": method, "set": f"{SHORT} {network}"}
+    if "dp-sgd" in privacy.mechanisms(chosen):
+        config = resolve(given)
+        assert config.privacy.of_images and config.train.precision == "float32"
+        return
+    with pytest.raises(ConfigError, match=f"does not (fit '{method}': |go with)") as raised:
+        resolve(given)
+    assert dp_sgd.reason_against(chosen) in str(raised.value) or "go with" in str(raised.value)
+
+
+def test_which_methods_fit() -> None:
+    fitting = {name for name in registry.METHODS if "dp-sgd" in privacy.mechanisms(registry.get(name))}
+    assert {"fedavg", "fedprox", "feddyn", "fedproto", "fedtgp", "fpl", "local"} <= fitting
+    # Contrast of a batch's images, other parts of training, weights learned from images, gradients of all images.
+    assert not fitting & {"fedrcl", "i2pfl", "fedrep", "fedala", "scaffold", "f2dc", "ga", "fedavg-ft", "fedpac"}
+    row = next(line for line in privacy.markdown().splitlines() if line.startswith("| `fedproto`"))
+    assert row.endswith("| dp-sgd |")
+
+
+def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun, tmp_path: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"\(BatchNorm\) mixes the images of a batch.*model.bn=freeze, model.bn=group"
+    ):
+        run_inline(rounds=1, set=f"{SHORT} model.name=cnn_bn")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_target_is_for_the_planned_rounds_so_no_more_can_be_added() -> None:
+    config = resolve({"set": f"{DP} privacy.target_epsilon=3"})
+    assert "privacy.target_epsilon=3 depends on it" in resuming._use_of_rounds(config)
+    assert not resuming._use_of_rounds(resolve({"set": SHORT}))
+
+
+# --- runs ------------------------------------------------------------------------------------------
+
+
+def spy(heard: list[Message]) -> Any:
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if message.metadata.message_type == MessageType.TRAIN:
+                heard.append(reply)
+            return reply
+
+    return Grid
+
+
+def test_a_run_says_what_each_node_has_spent_and_lets_nothing_else_out(run_inline: InlineRun, capsys: Any) -> None:
+    heard: list[Message] = []
+    run = run_inline(method="fedproto", rounds=2, set=SHORT, grid=spy(heard))
+    for reply in heard:
+        assert sorted(reply.content.metric_records["metrics"]) == [EPSILON, "kept", "num-examples"]
+        assert list(reply.content.array_records["knowledge"]) == ["prototypes", "counts"]
+    spends = Spending(IMAGES, 32 / IMAGES, STEPS, 0.5, 0.5, 1e-5)
+    for number, line in enumerate(run.rounds, 1):
+        wanted = dict.fromkeys("0123", pytest.approx(spends.epsilon(number)))
+        assert line["privacy"] == {"epsilon": wanted, "delta": 1e-5}
+        assert line["losses"] == {} and line["nodes"] == [0, 1, 2, 3]
+    results = json.loads((run.folder / "results.json").read_text())
+    assert results["privacy"]["largest"] == pytest.approx(spends.epsilon(2))
+    shown = capsys.readouterr().out
+    assert (
+        f"privacy of nodes 0, 1, 2, 3: {IMAGES} images, sampling rate 0.889, {STEPS} steps a round, noise multiplier "
+        f"0.5, 0.5 on prototypes; after 2 rounds epsilon is {spends.epsilon(2):.3g} at delta 1e-05" in shown
+    )
+    assert f"privacy: epsilon {spends.epsilon(2):.3g} at delta 1e-05, of one image of a node" in shown
+
+
+def test_no_other_run_repeats_the_noise(run_inline: InlineRun) -> None:
+    """With features that are kept, of which a head alone trains; the target is met by the planned rounds."""
+    given = f"{HEAD} {DP} privacy.target_epsilon=8"
+    runs = [run_inline(rounds=2, set=given, nodes=2) for _ in range(2)]
+    for run in runs:
+        first, last = (max(line["privacy"]["epsilon"].values()) for line in run.rounds)
+        assert first < 7.9 < last <= 8
+    one, other = (load_file(run.folder / "checkpoint" / "weights-00002.safetensors") for run in runs)
+    trained = [name for name in one if name.startswith("classifier")]
+    assert trained and not any(np.array_equal(one[name], other[name]) for name in trained)
+
+
+@pytest.mark.parametrize("method", ["fedprox", "feddyn", "fpl"])
+def test_other_methods_run(method: str, run_inline: InlineRun) -> None:
+    run = run_inline(method=method, rounds=2, set=f"{SHORT} dataset.domains=[scan,sketch]", nodes=2)
+    assert run.rounds[1]["nodes"] == [0, 1]
+
+
+def test_knowledge_that_has_no_noise_is_not_sent(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
+    monkeypatch.setattr(DomainClient, "finish_round", lambda self, server_round: {"secrets": np.ones(3)})
+    with pytest.raises(FederationError, match=r"privacy.name=dp-sgd: secrets would travel without noise"):
+        run_inline(rounds=1, set=SHORT)
+
+
+def test_a_reply_without_epsilon_is_refused() -> None:
+    feature = server_feature(Privacy, privacy=PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
+    with pytest.raises(Refused, match=r"epsilon is missing: the node did not train with privacy.name=dp-sgd"):
+        feature.read_train({})
+    feature.read_train({EPSILON: 1.0})
+
+
+def test_a_dry_run_says_rate_steps_and_noise_before_the_run() -> None:
+    given = {"rounds": 3, "set": f"train.epochs=1 allocation.share=0.1 {DP} privacy.target_epsilon=5"}
+    text = " ".join(dry_run.summary(given, {"engine": "inline", "nodes": 4}).split())
+    privately = PrivacyConfig(name="dp-sgd", target_epsilon=5.0)
+    spends = spending(privately, IMAGES, 32, 1, 3, prototypes=False)
+    assert (
+        f"{IMAGES} images, sampling rate 0.889, {STEPS} steps a round, noise multiplier {spends.noise_multiplier:.3g}"
+        in text
+    )
+    assert f"after 3 rounds epsilon is {spends.epsilon(3):.3g} at delta 1e-05" in text

@@ -1,0 +1,117 @@
+"""What private training spends: against dp-accounting itself, Flower's accountant and a slow formula of its own."""
+
+import importlib.util
+import math
+
+import pytest
+from flwr import serverapp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedshift_core import dp_accounting
+from fedshift_core.dp_accounting import Spending, noise_for, spending
+from fedshift_core.errors import ConfigError
+from fedshift_core.options.privacy import PrivacyConfig
+
+pytest.importorskip("dp_accounting", reason="fedshift[dp] is not installed")
+DELTA = 1e-5
+
+
+def slow_epsilon(rate: float, noise: float, steps: int, orders: range) -> float:
+    """Return epsilon by the sum of Mironov, Talwar & Zhang (2019), section 3.3, and Canonne et al. (2020), prop. 12."""
+    best = math.inf
+    for order in orders:
+        terms = (
+            math.comb(order, k) * (1 - rate) ** (order - k) * rate**k * math.exp((k * k - k) / (2 * noise * noise))
+            for k in range(order + 1)
+        )
+        renyi = steps * math.log(math.fsum(terms)) / (order - 1)
+        best = min(best, renyi + math.log1p(-1 / order) - math.log(DELTA * order) / (order - 1))
+    return best
+
+
+@pytest.mark.parametrize(("rate", "noise", "steps"), [(0.1, 2.0, 100), (0.02, 1.1, 400), (0.5, 6.0, 60), (1.0, 8.0, 9)])
+def test_epsilon_is_that_of_the_slow_formula(
+    rate: float, noise: float, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = range(2, 33)
+    wanted = slow_epsilon(rate, noise, steps, orders)
+    assert Spending(1, rate, steps, noise, 0.0, DELTA).epsilon(1) <= wanted * (1 + 1e-9)  # by more orders
+    monkeypatch.setattr(dp_accounting, "ORDERS", tuple(orders))
+    dp_accounting._epsilon.cache_clear()
+    assert Spending(1, rate, steps, noise, 0.0, DELTA).epsilon(1) == pytest.approx(wanted, rel=1e-6)
+    dp_accounting._epsilon.cache_clear()
+
+
+def test_epsilon_is_that_of_dp_accounting_and_of_flower() -> None:
+    from dp_accounting import dp_event, rdp
+
+    spends = Spending(500, 64 / 500, 8, 2.0, 3.0, DELTA)
+    direct = rdp.RdpAccountant()
+    direct.compose(dp_event.PoissonSampledDpEvent(64 / 500, dp_event.GaussianDpEvent(2.0)), 80)
+    direct.compose(dp_event.GaussianDpEvent(3.0), 10)
+    assert spends.epsilon(10) == pytest.approx(direct.get_epsilon(DELTA), rel=0.01)
+    if not hasattr(serverapp, "RdpAccountant"):
+        pytest.skip("this version of Flower has no accountant")
+    flower = serverapp.RdpAccountant(
+        serverapp.PrivacyConfig(
+            target_delta=DELTA, population_size=500,
+            neighboring_relation=serverapp.NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=serverapp.SamplingMethod.POISSON,
+        )
+    )  # fmt: skip
+    flower.compose(serverapp.GaussianPrivacyEvent(2.0, 64, 500), 80)
+    flower.compose(serverapp.GaussianPrivacyEvent(3.0, 500, 500), 10)
+    assert spends.epsilon(10) == pytest.approx(flower.get_epsilon(DELTA), rel=0.01)
+
+
+def test_one_release_over_all_images_spends_a_little_more_than_the_exact_gaussian() -> None:
+    """As ``local-dp`` composes, exactly: its noise is 2C z there, with sensitivity 2C."""
+    noise, rounds = 5.0, 10
+    exact = PrivacyConfig(epsilon=math.sqrt(2 * math.log(1.25 / DELTA)) / noise, delta=DELTA).spent(rounds)
+    assert exact < Spending(1, 1.0, 1, noise, 0.0, DELTA).epsilon(rounds) < 1.2 * exact
+
+
+@settings(max_examples=4)
+@given(st.floats(0.3, 20), st.floats(0.02, 1), st.integers(1, 300), st.sampled_from([0.0, 1.0, 3.0]))
+def test_the_noise_of_a_target_meets_it_and_little_less_does_not(
+    target: float, rate: float, steps: int, ratio: float
+) -> None:
+    noise = noise_for(target, rate, steps, 3, ratio, DELTA)
+    assert dp_accounting._epsilon(rate, steps, noise, 3, ratio * noise, DELTA) <= target
+    less = 0.99 * noise
+    assert dp_accounting._epsilon(rate, steps, less, 3, ratio * less, DELTA) > target
+
+
+def test_each_node_has_its_own_rate_steps_and_noise() -> None:
+    privacy = PrivacyConfig(name="dp-sgd", target_epsilon=3.0)
+    small, large = (spending(privacy, images, 32, 2, 5, prototypes=False) for images in (100, 400))
+    assert (small.sampling_rate, small.steps) == (0.32, 8)
+    assert (large.sampling_rate, large.steps) == (0.08, 26)
+    assert small.noise_multiplier > large.noise_multiplier
+    assert 2.9 < small.epsilon(5) <= 3 and 2.9 < large.epsilon(5) <= 3
+    assert small.epsilon(1) < small.epsilon(2) < small.epsilon(5)
+    fewer = spending(privacy, 20, 32, 2, 5, prototypes=False)
+    assert (fewer.sampling_rate, fewer.steps) == (1.0, 2)  # all images in each step
+
+
+def test_prototypes_are_accounted_for() -> None:
+    privacy = PrivacyConfig(name="dp-sgd", noise_multiplier=2.0, prototype_noise=4.0)
+    with_them, without = (spending(privacy, 300, 32, 1, 5, prototypes=sent) for sent in (True, False))
+    assert (with_them.prototype_noise, without.prototype_noise) == (8.0, 0.0)
+    assert with_them.epsilon(5) > without.epsilon(5) * 1.05
+
+
+def test_too_large_a_delta_and_too_small_a_target_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"delta=0.01 protects nothing on a node of 100 images; allowed is below"):
+        spending(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0, delta=0.01), 100, 32, 1, 1, prototypes=False)
+    with pytest.raises(ConfigError, match=r"target_epsilon=0.01 is too small: no noise meets it at delta=1e-20"):
+        spending(
+            PrivacyConfig(name="dp-sgd", target_epsilon=0.01, delta=1e-20), 100, 32, 1, 1, prototypes=False
+        )  # fmt: skip
+
+
+def test_without_the_packages_a_run_says_how_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r'needs dp_accounting, which is not here: pip install "fedshift\[dp\]"'):
+        dp_accounting.check_installed()
