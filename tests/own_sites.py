@@ -1,6 +1,7 @@
 """A user's own images for tests: three sites with cameras of their own, three classes, one broken file, one copy."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,11 +11,12 @@ from PIL import Image
 CLASSES = ("bar", "cross", "disc")
 #: Width and height, ground, and the suffix of each site's camera.
 CAMERAS = {"north": ((96, 80), 40, "png"), "south": ((120, 90), 110, "jpg"), "west": ((64, 64), 15, "bmp")}
+LATE = {"east": ((72, 72), 75, "png")}  # a site that joins later
 
 
 def picture(site: str, kind: str, rng: np.random.Generator) -> Image.Image:
     """Return one image: a bright shape somewhere near the middle, over that site's ground with noise of its own."""
-    (width, height), ground, _ = CAMERAS[site]
+    (width, height), ground, _ = (CAMERAS | LATE)[site]
     y, x = np.mgrid[:height, :width]
     side = min(width, height)
     mid_x, mid_y = width / 2 + rng.uniform(-0.15, 0.15) * side, height / 2 + rng.uniform(-0.15, 0.15) * side
@@ -31,19 +33,25 @@ def picture(site: str, kind: str, rng: np.random.Generator) -> Image.Image:
     return Image.fromarray(image.clip(0, 255).astype(np.uint8))
 
 
-def make(root: Path, number: int = 80, seed: int = 0) -> Path:
-    """Write ``number`` images a site: two sites by class, one by split and class; and what a real folder has besides.
-
-    In north/disc lies a broken file, in south/bar a text, and south/disc/copy.jpg is north/disc's first image again.
-    """
+def write(root: Path, sites: Sequence[str], number: int = 80, seed: int = 0) -> None:
+    """Write ``number`` images of each site."""
     rng = np.random.default_rng(seed)
-    for site, (_, _, suffix) in CAMERAS.items():
+    for site in sites:
+        _, _, suffix = (CAMERAS | LATE)[site]
         for i in range(number):
             kind = CLASSES[i % len(CLASSES)]
             split = ("test" if i % 15 < 3 else "train",) if site == "west" else ()
             folder = root.joinpath(site, *split, kind)
             folder.mkdir(parents=True, exist_ok=True)
             picture(site, kind, rng).save(folder / f"{i:03d}.{suffix}")
+
+
+def make(root: Path, number: int = 80, seed: int = 0) -> Path:
+    """Write ``number`` images a site: two sites by class, one by split and class; and what a real folder has besides.
+
+    In north/disc lies a broken file, in south/bar a text, and south/disc/copy.jpg is north/disc's first image again.
+    """
+    write(root, tuple(CAMERAS), number, seed)
     first = sorted((root / "north" / "disc").iterdir())[0]
     Image.open(first).save(root / "south" / "disc" / "copy.jpg", quality=70)
     (root / "north" / "disc" / "broken.png").write_bytes(first.read_bytes()[:400])
@@ -52,4 +60,7 @@ def make(root: Path, number: int = 80, seed: int = 0) -> Path:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[1]))
+    if sys.argv[2:]:
+        write(Path(sys.argv[1]), sys.argv[2:], seed=1)
+    else:
+        make(Path(sys.argv[1]))

@@ -65,3 +65,12 @@ def test_a_page_is_up_to_date(name: str) -> None:
 )
 def test_rows_by_hand(name: str, row: str) -> None:
     assert row in (ROOT / "docs" / "reference" / f"{name}.md").read_text(encoding="utf-8")
+
+
+def test_each_file_of_tests_that_a_page_names_is_there() -> None:
+    there = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for page in (ROOT / "docs").rglob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        assert set(re.findall(r"\btest_\w+\.py", text)) <= there, page.name
+        for named in re.findall(r"tests/[\w/]+\.py", text):
+            assert (ROOT / named).is_file(), f"{page.name}: {named}"
