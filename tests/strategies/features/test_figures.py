@@ -148,3 +148,9 @@ def test_counts_that_nobody_asked_for_are_refused() -> None:
         evaluation.first()
         assert feature.score_options(evaluation) == {} and counts(feature, evaluation) == {}
         assert evaluation.read([answer(honest(), node)]) == [(node, "unknown record 'counts'")]
+
+
+def test_a_table_has_no_columns_of_counts_that_no_owner_lets_out() -> None:
+    results = {"domains": {"scan": 50.0, "street": 25.0}, "figures": {"domains": {"scan": None, "street": None}}}
+    view = counting.CountedFigures.view(results)
+    assert view.spare == {} and view.notes == ("worst domain: street 25.0",)
