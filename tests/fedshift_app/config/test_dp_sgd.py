@@ -87,7 +87,7 @@ def test_which_methods_fit() -> None:
     # Contrast of a batch's images, other parts of training, weights learned from images, gradients of all images.
     assert not fitting & {"fedrcl", "i2pfl", "fedrep", "fedala", "scaffold", "f2dc", "ga", "fedavg-ft", "fedpac"}
     row = next(line for line in privacy.markdown().splitlines() if line.startswith("| `fedproto`"))
-    assert row.endswith("| dp-sgd |")
+    assert "| dp-sgd |" in row
 
 
 def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun, tmp_path: Any) -> None:
