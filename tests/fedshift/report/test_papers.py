@@ -1,6 +1,5 @@
 """The figures of the papers: what they show is what the client computes, and what a run lacks is said."""
 
-import contextlib
 import json
 import shutil
 from dataclasses import replace
@@ -13,6 +12,7 @@ import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from support import InlineRun, Run, refusal_of, undrawn
 from torch.nn import functional as F
 
@@ -112,10 +112,24 @@ def test_the_maps_of_f2dc_are_in_its_report(f2dc: Run) -> None:
     assert "f~ fused" in page and "f* corrected" in page
 
 
-def test_a_named_node_is_shown_after_its_local_round_for_any_method(f2dc: Run, copied: Run) -> None:
-    """Other figures put weights of earlier rounds into the model that clients of a process share."""
+def test_a_named_node_is_shown_after_its_local_round_for_any_method(
+    f2dc: Run, copied: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other figures put weights of earlier rounds into the model that clients of a process share.
+
+    Drawn are the papers' figures of F2DC alone: other tests draw those of I2PFL and those that all reports have.
+    """
+    draw, add = Figure.savefig, papers.add
+
+    def drawn(*given: Any) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Figure, "savefig", draw)
+            add(*given)
+
     for run in (copied, f2dc):
-        with contextlib.nullcontext() if run is f2dc else undrawn():  # another test draws those of I2PFL
+        if run is f2dc:
+            monkeypatch.setattr(papers, "add", drawn)
+        with undrawn():
             page = page_of(run, "images=20", "node=1")
         assert page.count('aria-label="Grad-CAM by node 1 right after one more local round of the first test') == 1
         record = reading.read(run.folder)

@@ -373,6 +373,7 @@ def test_each_way_of_batchnorm_is_labelled(run_inline: InlineRun) -> None:
     assert {name: view.accuracy for name, view in scored.items()} == run.rounds[-1]["others"]["bn=averaged"]
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_a_held_out_domain(run_inline: InlineRun) -> None:
     run = run_inline(method="fedcode", rounds=1, nodes=2, set=f"{QUICK} allocation.held_out=[street,sketch]")
     page = report(run.folder, "images=20")
