@@ -258,7 +258,7 @@ class CountedFigures(ServerFeature):
             of_least = by_domain.get(least)
             images = f", of {_images(of_least)}" if of_least else ""
             notes.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
-        if not any(by_domain.values()):  # no columns of nothing, where all owners keep the counts
+        if figures is None or not any(by_domain.values()):  # no columns of nothing, where all owners keep the counts
             return View(notes=tuple(notes))
         for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
             values = {domain: None if given is None else given[key] for domain, given in by_domain.items()}

@@ -240,7 +240,7 @@ def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -
         (["fedavg", "method=f2dc"], "'method': costs runs"),
         (["fedavg", "fedavg"], "the value 'fedavg' comes twice"),
         (["fedavg", "method.tau=1"], "method.tau: no method of the grid has this parameter"),
-        (["fedavg", "rounds=0"], "rounds: expected at least 1"),
+        (["fedavg", "rounds=0"], "rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1"),
         (["fedavg", "digits-small"], "data-dir"),
         (["fedicon", "rounds=2"], "fedicon: rounds=2: the last method.classifier_rounds=5 rounds"),
     ],

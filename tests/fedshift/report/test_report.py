@@ -129,7 +129,7 @@ def report(folder: Path, *arguments: str) -> Page:
         assert len(result["aria-label"]) > 20 and result["role"] == "img"
     assert page.source.count("<title>") == 1 + len(page.all("svg"))
     folded = SECTIONS - set(names)
-    assert folded <= {"by-class", "confusion", "features", "prototypes", "attention"}
+    assert folded <= {"by-class", "confusion", "features", "prototypes", "attention", "sites"}
     assert bool(folded) == ("not-shown" in names)
     page.lacks = made.lacks
     return page

@@ -165,7 +165,8 @@ def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() 
 def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None:
     value = {
         "dataset.data_dir": "/x", "dataset.download": "true", "profile": "true", "tracking": "tensorboard",
-        "evaluate.figures": "false", "keep_rounds": "[2]", "dataset.classes_stated": "false",
+        "evaluate.figures": "false", "evaluate.site_figures": "false", "keep_rounds": "[2]",
+        "dataset.classes_stated": "false",
     }  # fmt: skip
     config = resolve({"set": f"{key}={value.get(key, '9.0')}"})
     assert config != resolve({})
