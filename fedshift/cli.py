@@ -104,22 +104,15 @@ def run(
         forking.begin()  # it imports torch while this process does
     with ExitStack() as stack:
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
-        _run(flat, launch, _begin(flat, launch, stack) if new else None, stack, workers)
+        _run(flat, launch, _begin(launch, stack) if new else None, stack, workers)
 
 
-def _begin(flat: dict[str, Any], launch: dict[str, Any], stack: ExitStack) -> "Begun":
-    """Start the SuperLink of a simulation, which imports Flower while this process imports torch.
-
-    Raises:
-        ConfigError: If the configuration of a new run is wrong.
-    """
+def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
+    """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
     from fedshift.launch import local_superlink
-    from fedshift_app.config import resolving
     from fedshift_app.config.files import APP
     from fedshift_app.run.versions import commit
 
-    if "resume" not in flat:
-        resolving.resolve(flat)
     os.environ[COMMIT] = commit(APP)
     os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
     return stack.enter_context(local_superlink.for_simulation())
@@ -155,7 +148,7 @@ def _run(
             check_data(config, nodes)
             folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen)
         else:
-            folder = runner.run_simulation(begun or _begin(flat, launch, stack), flat, nodes, settled, screen)
+            folder = runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, screen)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")

@@ -1,14 +1,9 @@
 """What a run with ``privacy.name=dp-sgd`` may be: methods, networks, number format, and what else looks at images."""
 
 from collections.abc import Mapping
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from clients.adapt.catalog import ADAPTATIONS
-from clients.features.privacy import RELEASED
-from clients.models.networks import SplitModel
-from clients.training.per_image import check
 from clients.training.settings import TrainConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
@@ -17,12 +12,17 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
 from fedshift_core.registry import Method, imported
 
+if TYPE_CHECKING:  # torch: this module is read with each configuration
+    from clients.models.networks import SplitModel
+
 NAME = "privacy.name=dp-sgd"
 _IMAGES = 2  # random ones, on which gradients are held against autograd's
 
 
 def reason_against(method: Method) -> str:
     """Return why a method's nodes cannot train so; empty if they can."""
+    from clients.features.privacy import RELEASED
+
     client, contributed = method.client_class(), method.strategy_class().contributes
     if not client.is_per_image():
         return "its loss, or what it does with a node's images besides, is no mean of terms of one image each"
@@ -61,7 +61,6 @@ def check_run(config: RunConfig, method: Method, node: Params) -> None:
         raise ConfigError(f"{NAME} needs a model without modules, found modules: {names}")
     if reason := _of_adaptation(config.adapt):
         raise ConfigError(f"{NAME}: {reason}; allowed is adapt.name=none, or one that looks at test images alone")
-    dp_accounting.check_installed()
 
 
 def in_float32(train: TrainConfig) -> TrainConfig:
@@ -76,7 +75,7 @@ def in_float32(train: TrainConfig) -> TrainConfig:
     return train if train.arithmetic else train.model_copy(update={"precision": "float32"})
 
 
-def check_network(config: RunConfig, model: SplitModel, size: int) -> None:
+def check_network(config: RunConfig, model: "SplitModel", size: int) -> None:
     """Refuse a network whose images are mixed in a batch, or of which Opacus finds no gradients of single images.
 
     Args:
@@ -85,7 +84,12 @@ def check_network(config: RunConfig, model: SplitModel, size: int) -> None:
         size: Height and width of its images.
 
     Raises:
-        ConfigError: With the names of its modules.
+        ConfigError: With the names of its modules, or if packages are missing.
     """
+    import torch
+
+    from clients.training.per_image import check
+
+    dp_accounting.check_installed()  # only here: results of such runs are read without them
     x = torch.rand(_IMAGES, 3, size, size, generator=torch.Generator().manual_seed(0))
     check(model, x, freeze_batchnorm=config.model.bn == "freeze")
