@@ -1,5 +1,6 @@
 """FedICON on a node: what each phase trains, the personal classifier against a slow version, every switch."""
 
+import functools
 from dataclasses import replace
 from typing import Any
 
@@ -253,6 +254,12 @@ def behaviour(params: Settings, adapt: Settings | None) -> dict[str, Any]:
     }
 
 
+@functools.cache
+def by_default() -> dict[str, Any]:
+    """Return what each row of switches is held against."""
+    return behaviour({}, {"lr": 0.05})
+
+
 def differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
     arrays = {"encoder", "classifier", "before", "after"}
     return {name for name in a if (changed(a[name], b[name]) if name in arrays else a[name] != b[name])}
@@ -281,7 +288,7 @@ def differing(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
     ],
 )
 def test_switch_changes_exactly_what_it_names(params: Settings, adapt: Settings | None, named: set[str]) -> None:
-    default = behaviour({}, {"lr": 0.05})
+    default = by_default()
     assert default["terms"] == ["supcon"]
     assert (default["views"], default["trained"], default["others"]) == ([2], {"encoder"}, {BEFORE})
     assert differing(default, behaviour(params, None if adapt is None else {"lr": 0.05} | adapt)) == named

@@ -144,16 +144,22 @@ def announcing(images: int, times: float) -> type[ListeningGrid]:
 
 
 LONGER = "train.epochs=5 allocation.share=0.2 train.lr=0.03 dataset.domains=[scan] evaluate.every=9 evaluate.last=1"
+SOONER = "train.epochs=4 allocation.share=0.1 train.lr=0.05 dataset.domains=[scan] evaluate.every=9 evaluate.last=1"
 
 
-@pytest.mark.parametrize(("images", "times"), [(10**6, 1.0), pytest.param(10**8, 5.0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("images", "times", "settings", "counts"),
+    [(10**6, 1.0, SOONER, 3600), pytest.param(10**8, 5.0, LONGER, 7200, marks=pytest.mark.long)],
+)
 def test_a_run_outlasts_a_node_that_announces_ten_million_images(
-    images: int, times: float, run_inline: InlineRun, caplog: pytest.LogCaptureFixture
-) -> None:
+    images: int, times: float, settings: str, counts: int, run_inline: InlineRun,
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """It is within all bounds, and the honest nodes are those that come to numbers which are not."""
-    run = run_inline(nodes=5, rounds=8, set=LONGER, grid=announcing(images, times))
-    assert "announces" in caplog.text
-    assert "it weighs as if it had 7200 (federation.max_images)" in caplog.text
+    run = run_inline(nodes=5, rounds=8, set=settings, grid=announcing(images, times))
+    said = caplog.text + "".join(capsys.readouterr())  # where it is depends on what ran in this process before
+    assert "announces" in said
+    assert f"it weighs as if it had {counts} (federation.max_images)" in said
     left_out = [line for one in run.rounds for line in one["left_out"] if "moved the average by" in line]
     assert len(left_out) == 1
     assert left_out[0].startswith("node 1 (scan): the model has gone bad, and this node moved the average by 9")

@@ -1,14 +1,12 @@
 """From uint8 to what the network sees: the configured steps, their random numbers, two views."""
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from support import ROOT, client_setup, rng, shared
+from support import client_setup, rng, shared
 from torch import Tensor
 
 from clients.base import DomainClient
@@ -168,17 +166,6 @@ def test_second_view_changes_nothing_for_a_method_that_ignores_it() -> None:
         assert double.second is not None
         assert double.second.shape == double.x.shape
         assert not torch.equal(double.second, double.x)
-
-
-def test_importing_and_building_a_client_leaves_torchvision_out() -> None:
-    code = (
-        "import sys, torch; from clients import base; from clients.images.augment import Pipeline; "
-        "from clients.training.settings import ImageConfig; cpu = torch.device('cpu'); "
-        "Pipeline(ImageConfig(crop_padding=4, flip=True), cpu); assert 'torchvision' not in sys.modules; "
-        "Pipeline(ImageConfig(grayscale=0.2), cpu); assert 'torchvision' in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # --- configuration ---------------------------------------------------------------------------------
