@@ -21,7 +21,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_core import atomic_io, dp_accounting, private_files
 from fedshift_core.dp_accounting import Spending
 from fedshift_core.errors import FedShiftError
@@ -29,7 +29,6 @@ from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.options.privacy import epsilon_of
 
 DAY = 86_400.0  # seconds
-FOLDER = "ledgers"  # in the node's state folder
 
 
 class Sampled(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -195,9 +194,9 @@ def of_images(folder: Path) -> Ledger:
     """Return the ledger of a folder of images, in the node's state folder."""
     images = str(folder.resolve())
     name = hashlib.sha256(images.encode()).hexdigest()[:16]
-    return Ledger(state_store.state_dir() / FOLDER / f"{name}.json", images)
+    return Ledger(state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json", images)
 
 
 def all_ledgers() -> list[Ledger]:
     """Return the ledgers of this user's nodes."""
-    return [Ledger(path) for path in sorted((state_store.state_dir() / FOLDER).glob("*.json"))]
+    return [Ledger(path) for path in sorted((state_folder.state_dir() / state_folder.LEDGERS).glob("*.json"))]

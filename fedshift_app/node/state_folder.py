@@ -10,6 +10,7 @@ from fedshift_core import same_names
 
 #: Environment variable: where real nodes keep what they remember.
 STATE_DIR = "FEDSHIFT_STATE"
+LEDGERS = "ledgers"  # the folder of ledgers (``fedshift_app.node.ledger``), next to those of nodes
 
 
 def state_dir() -> Path:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from fedshift import cli
 from fedshift.catalog import completion
 from fedshift.site import nodes
-from fedshift_app.node import chained_log, state_folder
+from fedshift_app.node import chained_log, ledger, state_folder
 from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.errors import ConfigError
 
@@ -138,6 +138,11 @@ def test_no_node_has_worked_here(state: Path) -> None:
     assert "no node has worked on this machine" in str(result.exception)
     assert "no node has worked on this machine" in call("status").stdout
     assert not state.exists()  # a look makes nothing
+
+
+def test_a_ledger_is_no_node(node: Path, state: Path) -> None:
+    ledger.of_images(state / "images").charge("run", 1.0, lambda book, now: "")
+    assert nodes.names() == [node.name] and nodes.named("").folder == node
 
 
 def test_the_state_of_each_node(node: Path) -> None:
