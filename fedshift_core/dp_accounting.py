@@ -23,6 +23,7 @@ from typing import Any
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.privacy import LARGEST, PrivacyConfig
+from fedshift_core.options.run import RunSettings
 
 #: Orders of Renyi divergence: the smallest epsilon over them counts. More orders hardly lower it and take longer.
 ORDERS = (
@@ -125,6 +126,12 @@ def spending(
         planned = max(rounds, 1)  # a run may only score
         noise = noise_for(privacy.target_epsilon, rate, steps * planned, planned, ratio, privacy.delta)
     return Spending(images, rate, steps, noise, ratio * noise, privacy.delta)
+
+
+def spending_of(config: RunSettings, images: int, *, prototypes: bool) -> Spending:
+    """Return what a node with so many training images spends in a run; arguments and errors as :func:`spending`."""
+    train = config.train
+    return spending(config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=prototypes)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -115,6 +115,11 @@ class Request:
         return f"rounds={self.config.rounds}, evaluate.last={self.config.evaluate.last}"
 
 
+def word(value: bool) -> str:
+    """Return a switch as a configuration has it: ``true`` or ``false``."""
+    return str(value).lower()
+
+
 def is_count(value: Any, least: int, most: int) -> bool:
     """Tell whether a value is a whole number within bounds."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most

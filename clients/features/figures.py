@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.features.base import Client, NodeFeature, Request
+from clients.features.base import Client, NodeFeature, Request, word
 from clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.counts import CALIBRATION_BINS, MOST_CLASSES, SCORE_BINS, Counts, score_edges, sums_of
@@ -23,7 +23,7 @@ class FiguresOnNode(NodeFeature):
         """Allow it where the run has figures."""
         evaluate = request.config.evaluate
         if value is not True or not evaluate.figures or not evaluate.test:
-            return f"this run has evaluate.figures={_word(evaluate.figures)}, evaluate.test={_word(evaluate.test)}"
+            return f"this run has evaluate.figures={word(evaluate.figures)}, evaluate.test={word(evaluate.test)}"
         return ""
 
     def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
@@ -35,10 +35,6 @@ class FiguresOnNode(NodeFeature):
     def record(self, domain: str, scores: Scores) -> dict[str, Arrays]:
         """Return the counts of a domain."""
         return {COUNTS: scores.seen[self.name].arrays(domain)} if self.name in scores.seen else {}
-
-
-def _word(value: bool) -> str:
-    return str(value).lower()
 
 
 class Counting:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clients.features import site_numbers
-from clients.features.base import Client, NodeFeature, Request
+from clients.features.base import Client, NodeFeature, Request, word
 from clients.features.site_numbers import Scored
 from clients.training.eval_slices import Scores
 from datasets.base import ImageSet
@@ -94,7 +94,7 @@ class SiteFiguresOnNode(NodeFeature):
             request.server_round, config.rounds, any_may_count=config.keep != "last"
         ):
             return ""
-        have = f"evaluate.site_figures={_word(config.evaluate.site_figures)}"
+        have = f"evaluate.site_figures={word(config.evaluate.site_figures)}"
         return f"this run has {have}, keep={config.keep}, {request.late}"
 
     def around_tests(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
@@ -168,7 +168,3 @@ def _text(name: str, number: Any, mark: Any) -> str:
         return f"{title} -"
     value, low, high = number
     return f"{title} {value:.3f} ({low:.3f} to {high:.3f})"
-
-
-def _word(value: bool) -> str:
-    return str(value).lower()

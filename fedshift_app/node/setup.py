@@ -31,9 +31,9 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
-from fedshift_core import same_names
+from fedshift_core import dp_accounting, same_names
 from fedshift_core.arrays import Arrays
-from fedshift_core.dp_accounting import Spending, spending
+from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import largest
@@ -243,10 +243,8 @@ def check_noise(config: RunConfig) -> None:
 
 def spending_of(config: RunConfig, images: int) -> Spending:
     """Return what a node with so many training images spends with ``privacy.name=dp-sgd``."""
-    client, train = registry.get(config.method["name"]).client_class(), config.train
-    return spending(
-        config.privacy, images, train.batch_size, train.epochs, config.rounds, prototypes=client.sends_prototypes
-    )
+    client = registry.get(config.method["name"]).client_class()
+    return dp_accounting.spending_of(config, images, prototypes=client.sends_prototypes)
 
 
 def scores_images_alone(config: RunConfig) -> bool:

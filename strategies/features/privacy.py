@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedshift_core.dp_accounting import Spending, spending
+from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
 from fedshift_core.wire.names import EPSILON
 from strategies.features.base import ServerFeature, Training, View
@@ -97,11 +97,7 @@ class Privacy(ServerFeature):
         return privacy.noise if privacy.of_updates else self._deviation
 
     def _spending(self, images: int) -> Spending:
-        config = self.run.config
-        return spending(
-            config.privacy, images, config.train.batch_size, config.train.epochs, self.run.rounds,
-            prototypes=self.run.model.prototypes,
-        )  # fmt: skip
+        return spending_of(self.run.config, images, prototypes=self.run.model.prototypes)
 
     def _deviation_of(self, spends: Spending) -> float:
         """Return a bound on the standard deviation of the noise that a round's steps leave on each weight.
