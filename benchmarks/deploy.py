@@ -30,10 +30,10 @@ import psutil
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.polling import PLAIN_WAITS
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_app.run.folder import METRICS_FILE
 
 ABOVE, RATIO = 2.0, 5.0  # targets: seconds above the arithmetic, and times faster than plain
@@ -80,12 +80,12 @@ def held(node: psutil.Process) -> dict[str, float]:
 def federation(home: Path, folders: list[exporting.NodeFolder], *, ours: bool) -> Iterator[Federation]:
     """Yield a federation on these folders."""
     home.mkdir()
-    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
     waits = {} if ours else {PLAIN_WAITS: "1"}
-    with processes.group(runner.empty_folder(home), runner.environment(home) | own | waits) as flower:
-        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        runner.start_superlink(flower, link)
-        runner.connect(home, link)
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | waits) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(home, link)
         for folder in folders:
             key = deploy_demo.make_node_key(flower, home, folder)
             deploy_demo.start_supernode(flower, link, folder, key, plain=not ours)

@@ -24,9 +24,9 @@ import psutil
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_app.run.folder import METRICS_FILE
 
 SETTINGS = "train.epochs=1 allocation.share=0.04 train.batch_size=32"
@@ -109,11 +109,13 @@ def main() -> None:
         home = Path(name)
         runs = home / "runs"
         folders = exporting.export(config, options.nodes, home / "nodes")
-        own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
-        with processes.group(runner.empty_folder(home), runner.environment(home) | own, remove=home) as flower:
-            link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-            runner.start_superlink(flower, link, "--database", str(home / "superlink.db"))
-            runner.connect(home, link)
+        own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
+        with processes.group(
+            local_superlink.empty_folder(home), local_superlink.environment(home) | own, remove=home
+        ) as flower:
+            link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+            local_superlink.start_superlink(flower, link, "--database", str(home / "superlink.db"))
+            local_superlink.connect(home, link)
             for folder in folders:
                 deploy_demo.start_supernode(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
             done = threading.Event()

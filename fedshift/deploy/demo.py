@@ -7,11 +7,11 @@ from typing import Any
 
 from datasets.io import cache
 from fedshift.deploy import exporting
-from fedshift.launch import credentials, processes, runner
+from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import policy, state_store
+from fedshift_app.node import policy, state_folder
 from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
@@ -61,15 +61,15 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         FedShiftError: If a process does not start or the run fails.
     """
     config, number, flat = planned(flat)
-    with runner.temporary_folder() as home:
+    with local_superlink.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes do not exist afterwards, so their decoded images and private parts are removed.
-        own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
-        environment = runner.environment(home) | own
-        with processes.group(runner.empty_folder(home), environment, remove=home) as flower:
-            link = runner.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
-            runner.start_superlink(flower, link)
-            runner.connect(home, link)
+        own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
+        environment = local_superlink.environment(home) | own
+        with processes.group(local_superlink.empty_folder(home), environment, remove=home) as flower:
+            link = local_superlink.SuperLink(processes.free_port(), make_credentials(home) if secure else None)
+            local_superlink.start_superlink(flower, link)
+            local_superlink.connect(home, link)
             for folder in folders:
                 key = make_node_key(flower, home, folder) if secure else None
                 start_supernode(flower, link, folder, key)
@@ -110,7 +110,7 @@ def make_node_key(flower: processes.Group, home: Path, folder: exporting.NodeFol
 
 
 def start_supernode(
-    flower: processes.Group, link: runner.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
+    flower: processes.Group, link: local_superlink.SuperLink, folder: exporting.NodeFolder, key: Path | None, *,
     plain: bool = False, owner: str = OPEN_POLICY,
 ) -> None:  # fmt: skip
     """Start the SuperNode of one folder; one thread, as in simulation, so that the numbers are the same.

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 
 from datasets.io import cache
 from fedshift.launch import orphans
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_core.limits import shown
 
 DISTRIBUTION = "fedshift"
@@ -97,7 +97,7 @@ def folders() -> Iterator[Problem]:
     """Yield folders that cannot be written to, or are nearly full."""
     needed = {
         cache.CACHE_DIR: cache.cache_dir(),
-        state_store.STATE_DIR: state_store.state_dir(),
+        state_folder.STATE_DIR: state_folder.state_dir(),
         "TMPDIR": Path(tempfile.gettempdir()),
         "output-dir": Path(RUNS),
     }

@@ -18,7 +18,7 @@ from fedshift.doctor import diagnostics, hub_check
 from fedshift_app import __version__
 from fedshift_app.config.files import APP
 from fedshift_app.node import precision as node_precision
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_app.run import exit_codes
 from fedshift_app.run.versions import VERSIONS_OF
 from fedshift_core.errors import ConfigError
@@ -78,7 +78,7 @@ def facts() -> dict[str, Any]:
         "extras": diagnostics.extras(),
         "folders": {
             "images": str(cache.cache_dir()), "images_free": shutil.disk_usage(folder).free,
-            "state": str(state_store.state_dir()), "runs": str(Path(diagnostics.RUNS).absolute()),
+            "state": str(state_folder.state_dir()), "runs": str(Path(diagnostics.RUNS).absolute()),
             "runs_free": shutil.disk_usage(diagnostics.existing(Path(diagnostics.RUNS))).free,
         },
         "ports": {

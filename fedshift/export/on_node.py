@@ -15,7 +15,7 @@ from fedshift.export.forms import Form
 from fedshift.export.opening import configuration_of
 from fedshift.export.saved import SavedModel
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup, state_store
+from fedshift_app.node import setup, state_folder
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_core.errors import ConfigError
@@ -59,7 +59,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     output = wanted.output or wanted.model.with_name(f"{wanted.model.name}-node")
     saved.check_free(output)
     programs.check_form(wanted.form)
-    folder = _state_folder(wanted.state or state_store.state_dir(), wanted.node, model.origin.run_id)
+    folder = _state_folder(wanted.state or state_folder.state_dir(), wanted.node, model.origin.run_id)
     name = folder.parent.name
     config = _with_network(configuration_of(model, wanted.model), name, wanted.network)
     arrays = saved.weights_of(file)

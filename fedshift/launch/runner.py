@@ -13,13 +13,7 @@ from typing import Any
 from fedshift.engine import inline
 from fedshift.engine.workers import WorkersGrid
 from fedshift.launch import processes
-from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink
-from fedshift.launch.local_superlink import SuperLink as SuperLink
-from fedshift.launch.local_superlink import connect as connect
-from fedshift.launch.local_superlink import empty_folder as empty_folder
-from fedshift.launch.local_superlink import environment as environment
-from fedshift.launch.local_superlink import start_superlink as start_superlink
-from fedshift.launch.local_superlink import temporary_folder as temporary_folder
+from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink, connect, temporary_folder
 from fedshift.launch.progress_table import Screen
 from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig

@@ -18,15 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedshift_app.node.data import Place
-from fedshift_app.node.state_folder import STATE_DIR, node_folder, state_dir
+from fedshift_app.node.state_folder import node_folder
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from fedshift_core.wire.messages import RunHeader
-
-__all__ = ["STATE_DIR", "StateStore", "Version", "keep_last", "node_folder", "simulated", "state_dir", "store_for"]
 
 START_STEM = "start-"  # begins the name of what the node began from (``fedshift_app.node.one_time_payload``)
 #: Rounds: those that the run is asked to keep, and the best until each of them and of the usual ones. A server that

@@ -19,9 +19,9 @@ from support import ROOT, InlineRun, Run
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 LIMIT = 240.0  # seconds; for a machine that does much else
@@ -234,8 +234,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     folders = exporting.export(config, len(DOMAINS), home / "nodes")
     (home / "hand").mkdir()
     (home / "hand" / "sitecustomize.py").write_text(HAND)
-    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
-    with processes.group(runner.empty_folder(home), runner.environment(home) | own) as flower:
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
         federation = Federation(home, flower, folders)
         federation.start_superlink()
         for index in range(len(folders)):

@@ -23,7 +23,7 @@ from fedshift.report import predictions, reading
 from fedshift_app.config import validating
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import setup, state_store
+from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.run import build as run_build
 from fedshift_app.run import initial_model
@@ -136,7 +136,7 @@ def frozen_client(config: Any) -> Any:
 
 
 def begin(client: Any, arrays: Arrays, *, sent: bool, changed: dict[str, Any] | None = None) -> None:
-    own = state_store.StateStore(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
+    own = state_store.StateStore(state_folder.state_dir() / "node-0" / f"run-{RUN_ID}", own=True)
     header = RunHeader("deployment", "{}", **{"start_digest": digest(arrays)} | (changed or {}))
     node_payload.begin(client, header, encode(arrays) if sent else None, own)
 
@@ -144,7 +144,7 @@ def begin(client: Any, arrays: Arrays, *, sent: bool, changed: dict[str, Any] | 
 @pytest.fixture
 def sent(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Arrays]:
     """The configuration as a node reads it, without the file, and what the server sends once."""
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
     mine = Path(shutil.copy(weights, tmp_path / "mine.safetensors"))
     config = resolve({"set": f"{SHORT} model.weights={mine} model.freeze=encoder"})
     arrays = run_build.prepare(config, "inline")[1].model.start
@@ -164,7 +164,7 @@ def test_a_node_needs_no_file_and_keeps_what_it_was_sent(sent: tuple[Any, Arrays
     assert anew.begun == ""
     begin(anew, arrays, sent=False)
     assert np.array_equal(anew.model.state_dict()[name].numpy(), arrays[name])
-    state_store.StateStore(state_store.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(
+    state_store.StateStore(state_folder.state_dir() / "node-0" / f"run-{RUN_ID}", own=True).remember(
         1, {"x": np.ones(2)}
     )
     begin(frozen_client(config), arrays, sent=False)  # what is remembered of rounds leaves it alone
@@ -176,7 +176,7 @@ def test_a_node_that_has_lost_it_says_so(sent: tuple[Any, Arrays]) -> None:
     with pytest.raises(FedShiftError, match="no longer has the frozen weights"):
         begin(client, arrays, sent=False)
     begin(client, arrays, sent=True)
-    (path,) = state_store.state_dir().rglob("start-*")
+    (path,) = state_folder.state_dir().rglob("start-*")
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(FedShiftError, match="cannot read"):
         begin(frozen_client(config), arrays, sent=False)

@@ -14,9 +14,9 @@ from support import ROOT, Run
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -109,12 +109,12 @@ def test_real_nodes_read_the_same_folders_in_place(tmp_path: Path) -> None:
     file.write_text(content.replace(f'data_dir: "{images}"', 'data_dir: ""'))
     config = resolving.resolve({"experiment": str(file)})
     assert config.dataset.data_dir == ""
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}
-    environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
-    with processes.group(runner.empty_folder(tmp_path), environment) as flower:
-        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(tmp_path))
-        runner.start_superlink(flower, link)
-        runner.connect(tmp_path, link)
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_folder.STATE_DIR: str(tmp_path / "state")}
+    environment = local_superlink.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
+    with processes.group(local_superlink.empty_folder(tmp_path), environment) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(tmp_path))
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(tmp_path, link)
         for index, site in enumerate(config.dataset.domains):
             place = exporting.NodeFolder(images, site, index)
             key = deploy_demo.make_node_key(flower, tmp_path / site, exporting.NodeFolder(tmp_path / site, site, index))

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedshift.cli import app
 from fedshift.deploy import policies
 from fedshift.deploy import supernode as supernode_module
-from fedshift_app.node import ledger, policy, state_store
+from fedshift_app.node import ledger, policy, state_folder
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core.errors import ConfigError
 
@@ -22,7 +22,7 @@ RUNNER = CliRunner()
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

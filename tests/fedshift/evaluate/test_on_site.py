@@ -12,9 +12,9 @@ from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
 from fedshift.evaluate import command
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 from fedshift_core.errors import ConfigError, FederationError
 
 TINY = "train.epochs=1 allocation.share=0.2 train.precision=float32 train.lr=0.05"
@@ -36,11 +36,11 @@ def test_a_site_that_joins_late_is_scored_as_in_a_simulation(run_inline: InlineR
     folders = exporting.export(
         configuration.resolve({"experiment": "handwritten", "set": f"{TINY} {ALL}"}), 3, home / "nodes"
     )
-    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
-    with processes.group(runner.empty_folder(home), runner.environment(home) | own) as flower:
-        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        runner.start_superlink(flower, link)
-        runner.connect(home, link)
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(home, link)
         for folder in folders:
             deploy_demo.start_supernode(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
         ended = subprocess.run(

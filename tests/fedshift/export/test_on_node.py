@@ -15,7 +15,7 @@ from fedshift.export.on_node import Wanted
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -64,7 +64,7 @@ def fedbn() -> tuple[RunConfig, Arrays, list[str]]:
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
     return tmp_path / "state"
 
 

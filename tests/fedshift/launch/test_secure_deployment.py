@@ -13,10 +13,10 @@ from support import ROOT, InlineRun, Run
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
-from fedshift.launch import credentials, processes, runner
+from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift.launch.credentials import Credentials
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 
 #: Two nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
@@ -31,7 +31,7 @@ class Site:
 
     home: Path
     flower: processes.Group
-    link: runner.SuperLink
+    link: local_superlink.SuperLink
     strangers: dict[str, subprocess.Popen[bytes]]
 
     @property
@@ -64,12 +64,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Yield a federation of two nodes."""
     home = tmp_path_factory.mktemp("site")
     folders = exporting.export(configuration.resolve({"experiment": "handwritten", "set": TINY}), 2, home / "nodes")
-    own = {cache.CACHE_DIR: str(home / "cache"), state_store.STATE_DIR: str(home / "state")}
+    own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
     paths = {"PYTHONPATH": str(ROOT), "FEDSHIFT_LOG": "json"}  # this checkout, whichever one is installed
-    with processes.group(runner.empty_folder(home), runner.environment(home) | own | paths) as flower:
-        link = runner.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
-        runner.start_superlink(flower, link)
-        runner.connect(home, link)
+    with processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own | paths) as flower:
+        link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(home, link)
         for folder in folders:
             deploy_demo.start_supernode(flower, link, folder, deploy_demo.make_node_key(flower, home, folder))
         yield Site(home, flower, link, {})

@@ -16,7 +16,7 @@ from flwr.superlink import main as flower
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift.launch import processes, runner, superlink
+from fedshift.launch import local_superlink, processes, superlink
 from fedshift_app.flower import internals
 from fedshift_core import paths
 from fedshift_core.env import COMMAND, TELEMETRY
@@ -114,9 +114,9 @@ def test_the_commands_name_is_not_handed_to_runs(monkeypatch: pytest.MonkeyPatch
 
 def test_flower_reports_to_its_makers_only_if_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TELEMETRY, raising=False)
-    assert runner.environment(tmp_path)[TELEMETRY] == "0"
+    assert local_superlink.environment(tmp_path)[TELEMETRY] == "0"
     monkeypatch.setenv(TELEMETRY, "1")
-    assert runner.environment(tmp_path)[TELEMETRY] == "1"
+    assert local_superlink.environment(tmp_path)[TELEMETRY] == "1"
 
 
 def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +175,9 @@ def test_another_user_of_this_machine_can_submit_nothing_to_it(tmp_path: Path) -
         "caller.sendall(f'GET {sys.argv[2]} HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n'.encode())\n"
         "print(caller.recv(4096).split()[1].decode())\n"
     )
-    with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path)) as flower:
-        link = runner.SuperLink(processes.free_port())
-        runner.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
+    with processes.group(local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path)) as flower:
+        link = local_superlink.SuperLink(processes.free_port())
+        local_superlink.start_superlink(flower, link, "--simulation", "--isolation", "subprocess")
         for path, own in (("/health", "200"), ("/openapi.json", "200"), ("/v1/control/start-run", "405")):
             requests = [sys.executable, "-c", call, str(link.port), path]
             codes = [

@@ -17,9 +17,9 @@ from datasets.io import cache
 from fedshift import cli
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting, supernode
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
-from fedshift_app.node import state_store
+from fedshift_app.node import state_folder
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
@@ -82,15 +82,17 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     result = tmp_path / "found.jsonl"
     own = {
         cache.CACHE_DIR: str(tmp_path / "cache"),
-        state_store.STATE_DIR: str(tmp_path / "state"),
+        state_folder.STATE_DIR: str(tmp_path / "state"),
         "FOUND": str(result),
     }
     paths = {"PYTHONPATH": f"{tmp_path / 'hand'}:{ROOT}"}
     folders = exporting.export(configuration.resolve({"set": TINY}), 2, tmp_path / "nodes")
-    with processes.group(runner.empty_folder(tmp_path), runner.environment(tmp_path) | own | paths) as flower:
-        link = runner.SuperLink(processes.free_port())
-        runner.start_superlink(flower, link)
-        runner.connect(tmp_path, link)
+    with processes.group(
+        local_superlink.empty_folder(tmp_path), local_superlink.environment(tmp_path) | own | paths
+    ) as flower:
+        link = local_superlink.SuperLink(processes.free_port())
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(tmp_path, link)
         deploy_demo.start_supernode(flower, link, folders[0], None)
         deploy_demo.start_supernode(flower, link, folders[1], None, plain=True)
         flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}

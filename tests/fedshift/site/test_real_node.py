@@ -31,7 +31,7 @@ def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> Non
     images = make(tmp_path / "images", 45)
     (images / "north" / "disc" / "broken.png").unlink()
     own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_folder.STATE_DIR: str(tmp_path / "state")}
-    environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
+    environment = local_superlink.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
 
     def fedshift(*words: str, code: int = 0) -> str:
         """Run a command as a user does; return what it printed."""
@@ -48,7 +48,7 @@ def test_the_owner_of_a_node_stops_it_and_the_run_goes_on(tmp_path: Path) -> Non
     file.write_text(file.read_text().replace(f'data_dir: "{images}"', 'data_dir: ""'))
     sites = resolving.resolve({"experiment": str(file)}).dataset.domains
     runs: list[Path] = []
-    with processes.group(runner.empty_folder(tmp_path), environment) as flower:
+    with processes.group(local_superlink.empty_folder(tmp_path), environment) as flower:
         link = local_superlink.SuperLink(processes.free_port())
         local_superlink.start_superlink(flower, link)
         local_superlink.connect(tmp_path, link)

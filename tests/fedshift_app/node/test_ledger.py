@@ -15,7 +15,7 @@ import pytest
 from scipy.stats import norm
 from support import ROOT, refusal_of
 
-from fedshift_app.node import ledger, state_store
+from fedshift_app.node import ledger, state_folder
 from fedshift_app.node.ledger import DAY, Book, Ledger
 from fedshift_core import atomic_io
 from fedshift_core.dp_accounting import ORDERS, spending
@@ -99,7 +99,7 @@ def test_a_day_counts_rounds_with_and_without_noise(own: Ledger) -> None:
 
 
 def test_it_is_the_owners_alone_and_belongs_to_the_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
     images = tmp_path / "images"
     images.mkdir()
     (tmp_path / "other-name").symlink_to(images)

@@ -20,12 +20,12 @@ from datasets.base import Source
 from datasets.io import cache
 from fedshift.deploy import demo, exporting
 from fedshift.deploy.exporting import NodeFolder
-from fedshift.launch import processes, runner
+from fedshift.launch import local_superlink, processes, runner
 from fedshift.report import maps, reading
 from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import ledger, policy_rules, setup, state_store
+from fedshift_app.node import ledger, policy_rules, setup, state_folder
 from fedshift_app.node import policy as policy_file
 from fedshift_app.node.data import Place
 from fedshift_app.node.owner import Owner, PolicyError
@@ -46,7 +46,7 @@ SCORE: dict[str, Any] = {"domains": ["scan"], "drawn": [90], "figures": True}
 
 @pytest.fixture(autouse=True)
 def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="module")
@@ -547,13 +547,13 @@ def test_a_report_shows_what_was_hidden(deployed: Any) -> None:
 @pytest.mark.long
 def test_three_supernodes_of_which_one_refuses(folders: list[NodeFolder], tmp_path: Path) -> None:
     """A SuperLink and SuperNodes in processes of their own: the run completes without it, and names it."""
-    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_store.STATE_DIR: str(tmp_path / "state")}
+    own = {cache.CACHE_DIR: str(tmp_path / "cache"), state_folder.STATE_DIR: str(tmp_path / "state")}
     owners = ("strict", file_of(tmp_path, least_images=1), file_of(tmp_path, methods=["fpl"]))
-    environment = runner.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
-    with processes.group(runner.empty_folder(tmp_path), environment) as flower:
-        link = runner.SuperLink(processes.free_port())
-        runner.start_superlink(flower, link)
-        runner.connect(tmp_path, link)
+    environment = local_superlink.environment(tmp_path) | own | {"PYTHONPATH": str(ROOT)}
+    with processes.group(local_superlink.empty_folder(tmp_path), environment) as flower:
+        link = local_superlink.SuperLink(processes.free_port())
+        local_superlink.start_superlink(flower, link)
+        local_superlink.connect(tmp_path, link)
         logs = []
         for folder, owner in zip(folders, owners, strict=True):
             demo.start_supernode(flower, link, folder, None, owner=f'policy="{owner}"')

@@ -16,7 +16,7 @@ from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import data as node_data
-from fedshift_app.node import pins, requests, setup, state_store
+from fedshift_app.node import pins, requests, setup, state_folder
 from fedshift_app.run import build as run_build
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import OURS
@@ -31,7 +31,7 @@ EVERY = {names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment"
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import one_time_payload as node_payload
-from fedshift_app.node import setup, state_store
+from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -28,7 +28,7 @@ from strategies.federation.updates import Update
 
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
 
 
 RUN = "a" * 32
@@ -76,11 +76,11 @@ def test_a_node_without_a_number_goes_by_its_folder() -> None:
 
 def test_nothing_to_remember_writes_nothing() -> None:
     store().remember(1, {})
-    assert not state_store.state_dir().exists()
+    assert not state_folder.state_dir().exists()
 
 
 def run_folders() -> list[Path]:
-    return sorted(state_store.state_dir().glob("*/run-*"))
+    return sorted(state_folder.state_dir().glob("*/run-*"))
 
 
 def test_a_server_that_names_further_runs_does_not_make_a_node_forget() -> None:
@@ -125,7 +125,7 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
         node_payload.write(folder, MEMORY, private=True)
     finally:
         os.umask(before)
-    state = state_store.state_dir()
+    state = state_folder.state_dir()
     rights = {path: path.stat().st_mode & 0o777 for path in (state, *state.rglob("*"))}
     assert {mode for path, mode in rights.items() if path.is_dir()} == {0o700}
     files = {path.name[:5]: mode for path, mode in rights.items() if path.is_file()}
@@ -134,7 +134,7 @@ def test_only_the_owner_can_read_what_a_node_keeps(umask: int) -> None:
 
 def test_a_damaged_file_is_an_error_that_names_it() -> None:
     store().remember(11, MEMORY)
-    file = next(state_store.state_dir().rglob("*.safetensors"))
+    file = next(state_folder.state_dir().rglob("*.safetensors"))
     file.write_bytes(file.read_bytes()[:20])
     with pytest.raises(FedShiftError, match=r"round-00011-0-.*its hash differs; remove it"):
         store().recall()
@@ -142,7 +142,7 @@ def test_a_damaged_file_is_an_error_that_names_it() -> None:
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "file"))
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "file"))
     with pytest.raises(FedShiftError, match="cannot keep this node's private parts"):
         store().remember(1, MEMORY)
 
@@ -218,7 +218,7 @@ def test_private_parts_outlive_the_supernodes_process(
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     hashes = []
     for restarts, forgets in ((False, False), (True, False), (True, True)):
-        monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
+        monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
             monkeypatch.setattr(StateStore, "recall", lambda self, before: (0, {}))
         run = run_inline(
@@ -270,7 +270,7 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     assert kept_rounds(run) == kept_rounds(whole)
     assert run.results["weights_sha256"] == whole.results["weights_sha256"]
     folder = interrupted(1)
-    for file in (state_store.state_dir() / "node-2").rglob("round-00002-*"):
+    for file in (state_folder.state_dir() / "node-2").rglob("round-00002-*"):
         file.unlink()
     run = run_inline("", nodes=4, resume=folder)
     assert kept_rounds(run) != kept_rounds(whole)

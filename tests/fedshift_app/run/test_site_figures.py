@@ -20,7 +20,7 @@ from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
-from fedshift_app.node import setup, state_store
+from fedshift_app.node import setup, state_folder
 from fedshift_app.node.requests import NodeRequest
 from fedshift_core.errors import ConfigError
 from strategies.features.site_section import Sites
@@ -161,7 +161,7 @@ def deployed(hospitals: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyP
                 grid._contexts[1000 + i] = make_context(1000 + i, given, {})
             return grid
 
-        monkeypatch.setenv(state_store.STATE_DIR, str(tmp_path / "state"))
+        monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
         monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
         given = f"{OWN} federation.min_nodes=2"
         return run_inline(dataset="folders", data_dir=str(hospitals), nodes=2, rounds=1, set=given, grid=nodes)
