@@ -23,7 +23,7 @@ from fedshift.export import commands as export_commands
 from fedshift.site import commands as site_commands
 from fedshift_app.run import exit_codes
 from fedshift_core import __version__
-from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS, THREADS
+from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
@@ -94,6 +94,8 @@ def run(
         typer.echo(dry_run.summary(flat, launch))
         return
     from fedshift.launch import worker_count
+    from fedshift_app.config.files import APP
+    from fedshift_app.run.versions import commit
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
@@ -102,6 +104,7 @@ def run(
         from fedshift.engine import forking
 
         forking.begin()  # it imports torch while this process does
+    os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
         _run(flat, launch, _begin(launch, stack) if new else None, stack, workers)
@@ -110,12 +113,8 @@ def run(
 def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
     """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
     from fedshift.launch import local_superlink
-    from fedshift_app.config.files import APP
-    from fedshift_app.run.versions import commit
 
-    os.environ[COMMIT] = commit(APP)
-    os.environ[THREADS] = str(launch.get("cpus-per-client", 1))  # of nodes for which train.threads is 0
-    return stack.enter_context(local_superlink.for_simulation())
+    return stack.enter_context(local_superlink.for_simulation(launch.get("cpus-per-client", 1)))
 
 
 def _run(
@@ -125,9 +124,7 @@ def _run(
     from fedshift.data.checking import check_data
     from fedshift.launch import advice, progress_table, runner, worker_count
     from fedshift_app.run import resuming, status
-    from fedshift_app.run.versions import commit
 
-    os.environ[COMMIT] = commit(runner.APP)
     config, past = resuming.resolve(flat, hold=False)
     if past is not None:
         resuming.check_engine(past, launch.get("engine", "simulation"))

@@ -1,6 +1,5 @@
 """Runs the scoring of a model: in this process, in Flower's simulation, or on the real nodes of a SuperLink."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,13 +7,12 @@ from typing import Any
 
 from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
-from fedshift.launch import local_superlink, processes, progress_table, runner, site_status, worker_count
-from fedshift.launch.runner import APP
+from fedshift.launch import local_superlink, progress_table, runner, site_status, worker_count
 from fedshift.results.loading import held
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import build as run_build
 from fedshift_app.run import status
-from fedshift_core.env import TELEMETRY, THREADS
+from fedshift_core.env import TELEMETRY
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import shown
 
@@ -63,10 +61,9 @@ def run(composed: Composed, nodes: int, launch: Mapping[str, Any], output: Path,
         if launch.get("engine", "simulation") == "inline":
             workers = worker_count.workers(composed.config, nodes, worker_count.requested(launch))
             return runner.run_inline(flat, nodes, workers, screen)
-        os.environ[THREADS] = str(launch.get("cpus-per-client", 1))
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(composed.config, nodes, *limits)
-        with local_superlink.for_simulation() as begun:
+        with local_superlink.for_simulation(launch.get("cpus-per-client", 1)) as begun:
             return runner.run_simulation(begun, flat, nodes, lambda: each, screen)
 
 
@@ -78,9 +75,7 @@ def _on_site(site: str, flat: Mapping[str, Any], output: Path, screen: progress_
     """
     before = set(held(output))
     with local_superlink.temporary_folder() as home:
-        overrides = home / "run-config.toml"
-        overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in flat.items()))
-        command = [processes.command("flwr"), "run", str(APP), site, "--stream", "--run-config", str(overrides)]
+        command = local_superlink.run_command(home, site, flat)
         env = {TELEMETRY: "0", "FLWR_DISABLE_UPDATE_CHECK": "1", **os.environ}
         screen.call(command, local_superlink.empty_folder(home), env)
     folders = [folder for folder in held(output) if folder not in before]

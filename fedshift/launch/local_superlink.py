@@ -4,14 +4,16 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedshift.launch import processes, superlink
 from fedshift.launch.credentials import Credentials
-from fedshift_core.env import STATUS_FILE, TELEMETRY
+from fedshift_app.config.files import APP
+from fedshift_core.env import STATUS_FILE, TELEMETRY, THREADS
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import path_with_flower
 
@@ -75,6 +77,19 @@ def connect(home: Path, link: SuperLink) -> None:
     )
 
 
+def run_command(home: Path, federation: str, run_config: Mapping[str, Any]) -> list[str]:
+    """Return the ``flwr`` command that submits the app and streams its log.
+
+    Args:
+        home: A folder for the file of the run's configuration.
+        federation: The SuperLink's name in ``flwr``'s configuration.
+        run_config: The app's configuration.
+    """
+    overrides = home / "run-config.toml"
+    overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+    return [processes.command("flwr"), "run", str(APP), federation, "--stream", "--run-config", str(overrides)]
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """Yield a temporary folder for a run.
@@ -127,8 +142,13 @@ class Begun:
 
 
 @contextmanager
-def for_simulation() -> Iterator[Begun]:
-    """Start a SuperLink for one simulation, and end it with all its processes when the block is left."""
+def for_simulation(threads: int) -> Iterator[Begun]:
+    """Start a SuperLink for one simulation, and end it with all its processes when the block is left.
+
+    Args:
+        threads: CPU threads of a node for which ``train.threads`` is 0.
+    """
+    os.environ[THREADS] = str(threads)
     with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
         # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
         begun = Begun(home, flower, SuperLink(processes.free_port()))

@@ -13,7 +13,7 @@ from typing import Any
 from fedshift.engine import inline
 from fedshift.engine.workers import WorkersGrid
 from fedshift.launch import processes
-from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink, connect, temporary_folder
+from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink, connect, run_command, temporary_folder
 from fedshift.launch.progress_table import Screen
 from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
@@ -152,9 +152,7 @@ def submit(
     """
     if not (APP / "pyproject.toml").is_file():
         raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/start/installing.md)")
-    overrides = home / "run-config.toml"
-    overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
-    command = [processes.command("flwr"), "run", str(APP), CONNECTION, "--stream", "--run-config", str(overrides)]
+    command = run_command(home, CONNECTION, run_config)
     screen = screen or Screen()
     screen.watch(home / "status.json")
     try:
