@@ -1,5 +1,7 @@
 """Escapes cells of CSV files that a spreadsheet would take for a formula: names may come from other people."""
 
+import csv
+import io
 from collections.abc import Iterable
 from typing import Any
 
@@ -23,6 +25,13 @@ def harmless(value: Any) -> Any:
 def harmless_row(cells: Iterable[Any]) -> list[Any]:
     """Return a row of :func:`harmless` cells."""
     return [harmless(cell) for cell in cells]
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Return rows of :func:`harmless` cells as the text of a CSV file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(map(harmless_row, rows))
+    return text.getvalue()
 
 
 def _is_number(text: str) -> bool:

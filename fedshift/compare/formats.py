@@ -1,7 +1,5 @@
 """A comparison as text, Markdown, CSV and JSON."""
 
-import csv
-import io
 import json
 import textwrap
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from fedshift.results import contents
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Spread
 from fedshift_app.run.logs import cleaned
-from fedshift_core.cells import harmless_row
+from fedshift_core.cells import csv_text
 
 
 @dataclass(frozen=True)
@@ -45,31 +43,46 @@ def text(numbers: Numbers, width: int) -> str:
     for block in blocks:
         out += [_aligned(head, block, widths), "  ".join("-" * widths[i] for i in block)]
         out += [*(_aligned(row, block, widths) for row in marked), ""]
-    remarks = [*(f"warning: {warning}" for warning in numbers.warnings), *(f"- {note}" for note in numbers.notes)]
-    for line in remarks:
-        out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-    return harmless("\n".join(out))
+    return harmless("\n".join([*out, *remarks(numbers.warnings, numbers.notes, width)]))
+
+
+def remarks(warnings: Sequence[str], notes: Sequence[str], width: int) -> list[str]:
+    """Return the lines under a table: warnings, then notes."""
+    lines: list[str] = []
+    for line in (*(f"warning: {warning}" for warning in warnings), *(f"- {note}" for note in notes)):
+        lines += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines
 
 
 def markdown(numbers: Numbers) -> str:
     """Return a table and its notes, with the best of each column in bold."""
     head, lines = grid(numbers)
     rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
+    return markdown_table(numbers.title, head, rows, numbers.warnings, numbers.notes)
+
+
+def markdown_table(
+    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], warnings: Sequence[str], notes: Sequence[str]
+) -> str:
+    """Return a Markdown table with its title, and under it warnings and notes.
+
+    Args:
+        title: What is compared.
+        head: The head; the first column is of text, the others are of numbers.
+        rows: The rows, in Markdown.
+        warnings: What misleads.
+        notes: What a reader must know.
+    """
     table = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *map(piped, rows)]
-    warnings = [f"- **Warning:** {escaped(warning)}" for warning in numbers.warnings]
-    notes = [f"- {escaped(note)}" for note in numbers.notes]
-    return harmless("\n".join([f"**{escaped(numbers.title)}**", "", *table, "", *warnings, *notes]))
+    below = [*(f"- **Warning:** {escaped(warning)}" for warning in warnings), *(f"- {escaped(note)}" for note in notes)]
+    return harmless("\n".join([f"**{escaped(title)}**", "", *table, "", *below]))
 
 
 def table_csv(numbers: Numbers) -> str:
     """Return one line per row with numbers in full; unknown values are empty."""
     flat = [record(row, numbers) for row in numbers.rows]
     keys = dict.fromkeys(key for fields in flat for key in fields)
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(harmless_row(keys))
-    writer.writerows(harmless_row(fields.get(key, "") for key in keys) for fields in flat)
-    return out.getvalue()
+    return csv_text([keys, *([fields.get(key, "") for key in keys] for fields in flat)])
 
 
 def table_json(numbers: Numbers) -> str:

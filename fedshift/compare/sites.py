@@ -1,7 +1,5 @@
 """``fedshift compare --sites``: a figure that sites worked out themselves, sites by method, with 95 % intervals."""
 
-import csv
-import io
 import json
 import statistics
 import textwrap
@@ -11,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.compare import WIDTH
-from fedshift.compare.formats import escaped, harmless, piped
+from fedshift.compare.formats import escaped, harmless, markdown_table, remarks
 from fedshift.compare.rows import Row, named
 from fedshift.compare.table import mix_warnings, numbers
 from fedshift.tables import columns
-from fedshift_core.cells import harmless_row
+from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.spelling import meant
@@ -83,26 +81,18 @@ class SiteTable:
         out = [*textwrap.wrap(self.title, width), ""]
         for block in blocks:
             out += [*columns([[line[i] for i in block] for line in grid], "", numbers=True, ruled=True), ""]
-        for line in (*(f"warning: {warning}" for warning in self.warnings), *(f"- {note}" for note in self.notes)):
-            out += textwrap.wrap(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        return harmless("\n".join(out))
+        return harmless("\n".join([*out, *remarks(self.warnings, self.notes, width)]))
 
     def markdown(self) -> str:
         """Return a Markdown table with its notes."""
         head, *lines = self.grid()
-        rows = [piped(head), piped(["---", *("--:" for _ in head[1:])]), *(piped(list(map(escaped, r))) for r in lines)]
-        warnings = [f"- **Warning:** {escaped(warning)}" for warning in self.warnings]
-        notes = [f"- {escaped(note)}" for note in self.notes]
-        return harmless("\n".join([f"**{escaped(self.title)}**", "", *rows, "", *warnings, *notes]))
+        rows = [list(map(escaped, line)) for line in lines]
+        return markdown_table(self.title, head, rows, self.warnings, self.notes)
 
     def csv(self) -> str:
         """Return one line per site and run; an unknown value is empty, and its mark says why."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
         records = self._records()
-        writer.writerow(records[0].keys())
-        writer.writerows(harmless_row(record.values()) for record in records)
-        return out.getvalue()
+        return csv_text([records[0], *(record.values() for record in records)])
 
     def json(self) -> str:
         """Return all numbers, notes and warnings; an unknown value is null, and its mark says why."""

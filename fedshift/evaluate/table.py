@@ -1,7 +1,5 @@
 """The scores of evaluated models side by side: one table, one JSON object, one CSV file."""
 
-import csv
-import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ from fedshift.report import reading
 from fedshift.tables import columns
 from fedshift_app.config import registry
 from fedshift_core.accuracies import mean, percent, worst
-from fedshift_core.cells import harmless_row
+from fedshift_core.cells import csv_text
 from fedshift_core.limits import few, plain
 from strategies.features.figures import test_images
 
@@ -119,15 +117,12 @@ def _as_object(each: Scored) -> dict[str, Any]:
 
 def as_csv(scored: Sequence[Scored]) -> str:
     """Return a line for each model and domain."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(HEAD)
+    rows: list[tuple[Any, ...]] = [HEAD]
     for content in as_object(scored)["models"]:
         for name, domain in content["domains"].items():
             trained = str(domain["trained_on"]).lower()
-            row = (content["model"], content["method"], name, trained, domain["accuracy"], domain["images"])
-            writer.writerow(harmless_row(row))
-    return text.getvalue()
+            rows.append((content["model"], content["method"], name, trained, domain["accuracy"], domain["images"]))
+    return csv_text(rows)
 
 
 def as_json(scored: Sequence[Scored]) -> str:

@@ -1,7 +1,5 @@
 """``fedshift predict``: classifies images with a saved model."""
 
-import csv
-import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +13,7 @@ from torch import Tensor
 from fedshift.export import adapting, images, opening, own_split, saved
 from fedshift.export.images import Batch, Picture
 from fedshift.export.saved import SavedModel
-from fedshift_core.cells import harmless_row
+from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
 
@@ -259,16 +257,13 @@ def _rows(prediction: Predicted) -> list[tuple[Picture, int, float]]:
 
 def as_csv(prediction: Predicted) -> str:
     """Return a table with a row for each image: file, true class, class, probability, and that of each class."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
     classes = prediction.model.classes
-    head = ["file", "label", "class", "probability", *(f"p({name})" for name in classes)]
-    writer.writerow(harmless_row(head))
+    rows = [["file", "label", "class", "probability", *(f"p({name})" for name in classes)]]
     for (picture, k, p), row in zip(_rows(prediction), prediction.probabilities, strict=True):
         label = "" if picture.label is None else classes[picture.label]
-        named = harmless_row([shown(picture.path, WHOLE_PATH), label, classes[k]])
-        writer.writerow([*named, f"{p:.6f}", *(f"{probability:.6f}" for probability in row)])
-    return out.getvalue()
+        named = [shown(picture.path, WHOLE_PATH), label, classes[k]]
+        rows.append([*named, f"{p:.6f}", *(f"{probability:.6f}" for probability in row)])
+    return csv_text(rows)
 
 
 def as_object(prediction: Predicted) -> dict[str, Any]:

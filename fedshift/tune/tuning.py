@@ -5,8 +5,6 @@ order of their ends decides nothing. A search may be killed at any moment, and r
 again.
 """
 
-import csv
-import io
 import json
 import os
 import time
@@ -31,7 +29,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run.folder import CONFIG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import write_atomically
-from fedshift_core.cells import harmless_row
+from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened
@@ -292,8 +290,6 @@ class Tuning:
                 rows.append(
                     [plan.label, trial.number, trial.state, value, *notes, *(values.get(key, "") for key in keys)]
                 )
-        text = io.StringIO()
         head = ["method", "trial", "state", "validation", "rounds", "seconds", "run", "error", *keys]
-        csv.writer(text, lineterminator="\n").writerows(map(harmless_row, [head, *rows]))
-        write_atomically(self.folder / TABLE, text.getvalue())
+        write_atomically(self.folder / TABLE, csv_text([head, *rows]))
         write_atomically(self.folder / SUMMARY, json.dumps(summary, indent=2) + "\n")
