@@ -46,9 +46,3 @@ def wrapped(text: str, indent: str = "      ") -> list[str]:
     return textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def some(names: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
-    """Return up to ``most`` names in one line; the rest is counted, as ``and 3 more`` and ``what``."""
-    more = len(names) - most
-    return separator.join(names[:most]) + (f" and {more} more{what}" if more > 0 else "")

@@ -2,7 +2,7 @@
 
 import math
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -78,6 +78,12 @@ def _escaped(letter: str) -> str:
 def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:
     """Return at most ``most`` entries of a mapping from a file, with names that are safe to show."""
     return {plain(name, MOST_NAME): value for name, value in islice(named.items(), most)}
+
+
+def some(names: Sequence[str], most: int, separator: str = ", ", what: str = "") -> str:
+    """Return up to ``most`` names in one line; the rest is counted, as ``and 3 more`` and ``what``."""
+    more = len(names) - most
+    return separator.join(names[:most]) + (f" and {more} more{what}" if more > 0 else "")
 
 
 def message(text: str) -> str:

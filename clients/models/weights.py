@@ -21,7 +21,7 @@ from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
 from clients.models.projection import PART
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found, largest, shown
+from fedshift_core.limits import as_found, largest, shown, some
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision
@@ -231,8 +231,7 @@ def _unpickled(data: bytes) -> Any:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(shown(name, _MOST_NAME) for name in names[:_NAMED]) + more
+    return some([shown(name, _MOST_NAME) for name in names], _NAMED)
 
 
 def _problem(path: Path, reason: str) -> ConfigError:

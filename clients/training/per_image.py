@@ -17,9 +17,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.networks import SplitModel, set_training
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import some
 
 _CLOSE = 1e-3  # relative, between the norms of Opacus and of autograd; of norms below _SMALL, absolute in terms of it
 _SMALL = 1e-4
+MOST_NAMED = 3  # modules that an error names
 _ROUNDING = 1e-6  # added to a norm before a factor is made of it, so that rounding does not exceed the bound
 
 
@@ -149,8 +151,8 @@ def _check_batchnorm(model: nn.Module) -> None:
     ]
     if mixing:
         raise ConfigError(
-            f"privacy.name=dp-sgd: {_first(mixing)} (BatchNorm) mixes the images of a batch, so that no gradient is of "
-            "one image alone; allowed are model.bn=freeze, model.bn=group, model.freeze=encoder, or a network without "
+            f"privacy.name=dp-sgd: {some(mixing, MOST_NAMED)} (BatchNorm) mixes the images of a batch, so that no "
+            "gradient is of one image alone; allowed are model.bn=freeze, model.bn=group, model.freeze=encoder, or a network without "
             "it (model.name=cnn)"
         )
 
@@ -185,8 +187,8 @@ def _check_gradients(model: SplitModel, x: Tensor, losses_of: Callable[[Tensor],
     ]  # fmt: skip
     if wrong:
         raise ConfigError(
-            f"privacy.name=dp-sgd: Opacus finds no right gradients of single images for {_first(wrong)} of this "
-            "network; allowed is another network, or one that is frozen there (model.freeze)"
+            f"privacy.name=dp-sgd: Opacus finds no right gradients of single images for {some(wrong, MOST_NAMED)} of "
+            "this network; allowed is another network, or one that is frozen there (model.freeze)"
         )
 
 
@@ -195,11 +197,6 @@ def _agree(norms: Tensor | None, gradients: tuple[Tensor | None, ...]) -> bool:
     wanted = torch.tensor([0.0 if gradient is None else float(gradient.norm()) for gradient in gradients])
     given = torch.zeros_like(wanted) if norms is None else norms.detach().cpu().float()
     return bool(((given - wanted).abs() <= _CLOSE * wanted.clamp(min=_SMALL)).all())
-
-
-def _first(names: list[str]) -> str:
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
 
 
 def summed(terms: Mapping[str, Tensor]) -> Tensor:

@@ -15,6 +15,7 @@ from fedshift_app.config.recipes import parameter_of_key, targets_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import METHOD_SECTIONS
 from fedshift_core.extensions import OURS
+from fedshift_core.limits import some
 from fedshift_core.ranges import read
 from fedshift_core.registry import FEDAVG_CLIENT, FEDAVG_STRATEGY, Group, Method
 from fedshift_core.yaml_files import read_yaml
@@ -186,12 +187,7 @@ def _papers(name: str, key: str) -> str:
     for experiment, said in _of_papers(name):
         if key in said:
             by_value.setdefault(as_yaml(said[key]), []).append(experiment)
-    return "; ".join(f"{value} ({_few(names)})" for value, names in by_value.items())
-
-
-def _few(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return ", ".join(names[:MOST_NAMED]) + more
+    return "; ".join(f"{value} ({some(names, MOST_NAMED)})" for value, names in by_value.items())
 
 
 def _of_papers(name: str) -> Iterator[tuple[str, dict[str, Any]]]:

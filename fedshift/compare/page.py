@@ -14,8 +14,7 @@ from fedshift.html.rendering import render
 from fedshift.report import REPORT_FILE
 from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
-from fedshift.tables import some
-from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.limits import MOST_NAME, plain, some
 from strategies.features.figures import total_images_text
 
 OPEN = 30  # the list of runs is open up to this number

@@ -9,7 +9,7 @@ from typing import Any
 from fedshift.doctor import hub
 from fedshift.doctor.diagnostics import Problem
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import shown
+from fedshift_core.limits import shown, some
 
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters
@@ -110,5 +110,4 @@ def _is_text(path: Path) -> bool:
 
 
 def _named(names: list[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(shown(name) for name in names[:3]) + more
+    return some([shown(name) for name in names], 3)

@@ -11,9 +11,8 @@ import yaml
 from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
 from fedshift.export.saved import SavedModel
-from fedshift.tables import some
 from fedshift_app.config import registry
-from fedshift_core.limits import plain
+from fedshift_core.limits import plain, some
 
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",

@@ -28,7 +28,7 @@ from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
-from fedshift_core.limits import shown
+from fedshift_core.limits import shown, some
 from fedshift_core.wire.names import BN_SCORE
 from strategies.features.figures import test_images
 from strategies.federation.context import Ask
@@ -218,8 +218,7 @@ def _node(checkpoint: Checkpoint, index: int) -> Node:
 
 
 def _listed(nodes: list[Node]) -> str:
-    names = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NODES_LISTED])
-    return f"{names} and {len(nodes) - MOST_NODES_LISTED} more" if len(nodes) > MOST_NODES_LISTED else names or "none"
+    return some([f"{node.index} ({node.domain})" for node in nodes], MOST_NODES_LISTED) or "none"
 
 
 def _with_own_network(config: RunConfig, node: Node | None) -> RunConfig:

@@ -14,9 +14,8 @@ from datasets import catalog
 from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
 from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
-from fedshift.tables import some
 from fedshift_app.config.keys import as_of
-from fedshift_core.limits import shortened
+from fedshift_core.limits import shortened, some
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 
 #: Number of values named in a line; the rest is counted.

@@ -28,7 +28,7 @@ from fedshift.html.drawing import (
 from fedshift.report import analysis
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
-from fedshift.tables import some
+from fedshift_core.limits import some
 from strategies.federation.roster import Node
 
 NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedshift.results.loading import READ_ALIKE, Run, read_config
 from fedshift.results.settings import NODES
-from fedshift.tables import some
+from fedshift_core.limits import some
 
 #: Text in place of a difference between rows with other images.
 OTHER_IMAGES = "other images"

@@ -6,8 +6,8 @@ from typing import Any
 from fedshift.results import contents
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, usual_settings
-from fedshift.tables import some
 from fedshift_app.config import registry
+from fedshift_core.limits import some
 
 #: Label of the row of a run whose values a search chose.
 TUNED = "tuned"

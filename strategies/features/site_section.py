@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
 from fedshift_core.intervals import Z, wilson
+from fedshift_core.limits import some
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
 
 TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
@@ -267,11 +268,15 @@ def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
         if (site.numbers.of_class == UNKNOWN).any()
     }
     distance, between = _farthest(sites)
-    some = [name for name, names in lacking.items() if any(names != other for other in _others(lacking, name, sites))]
+    differing = [
+        name for name, names in lacking.items() if any(names != other for other in _others(lacking, name, sites))
+    ]
     warning = ""
-    if distance > MIX_BOUND or some:
-        parts = [f"{name} has no image, or too few, of {_few(lacking[name])}" for name in some[:MOST_NAMED]]
-        parts += [f"{len(some) - MOST_NAMED} more sites lack other classes"] if len(some) > MOST_NAMED else []
+    if distance > MIX_BOUND or differing:
+        parts = [
+            f"{name} has no image, or too few, of {some(lacking[name], MOST_NAMED)}" for name in differing[:MOST_NAMED]
+        ]
+        parts += [f"{len(differing) - MOST_NAMED} more sites lack other classes"] if len(differing) > MOST_NAMED else []
         if distance > MIX_BOUND:
             parts.insert(0, f"{distance:.2f} between {between[0]} and {between[1]}, above {MIX_BOUND}")
         warning = (
@@ -283,10 +288,6 @@ def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
 
 def _others(lacking: Mapping[str, tuple[str, ...]], name: str, sites: Sequence[_Given]) -> list[tuple[str, ...]]:
     return [lacking.get(site.name, ()) for site in sites if site.name != name]
-
-
-def _few(names: Sequence[str], most: int = MOST_NAMED) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _farthest(sites: Sequence[_Given]) -> tuple[float, tuple[str, ...]]:

@@ -7,6 +7,7 @@ of the model stay on the nodes, such a node scores random numbers of before roun
 import logging
 from collections.abc import Collection, Sequence
 
+from fedshift_core.limits import some
 from strategies.federation.context import RunContext
 from strategies.federation.roster import Node
 
@@ -45,12 +46,11 @@ def line(nodes: Sequence[Node], *, counts: bool) -> str:
         nodes: The nodes, at least one.
         counts: They are scored all the same.
     """
-    named = ", ".join(f"{node.index} ({node.domain})" for node in nodes[:MOST_NAMED])
-    more = f" and {len(nodes) - MOST_NAMED} more" if len(nodes) > MOST_NAMED else ""
+    named = some([f"{node.index} ({node.domain})" for node in nodes], MOST_NAMED)
     who = "1 node has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
     what = (
         "scored all the same (evaluate.untrained=count)"
         if counts
         else "left out of the scores (evaluate.untrained=count scores them)"
     )
-    return f"{who} not trained yet, {what}: node {named}{more}"
+    return f"{who} not trained yet, {what}: node {named}"
