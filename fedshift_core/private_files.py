@@ -1,5 +1,8 @@
-"""Makes files and folders for images that only their owner may read, whatever the umask."""
+"""Makes files and folders for images that only their owner may read, whatever the umask; lets processes take turns."""
 
+import contextlib
+import fcntl
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -27,3 +30,18 @@ def make_folder(path: Path) -> None:
     except FileExistsError:  # another process made it meanwhile; if it is a file, the next access fails
         return
     path.chmod(0o700)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Make a lock's file, wait for all other processes that hold it, and keep them waiting until the block is left.
+
+    The end of the process lets it go, too.
+
+    Raises:
+        OSError: If the file cannot be made.
+    """
+    make(path)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

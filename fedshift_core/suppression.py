@@ -1,4 +1,4 @@
-"""Which numbers of images per class a node hides, so that no class of few images can be told or worked out.
+"""Which numbers of images per class a node hides, so that no class of few images can be read or worked out.
 
 A count below the least that may leave is hidden. As the node's total is known, the sum of what is hidden is known too:
 one hidden class alone would be that sum. Further classes are therefore hidden with it until each class of few images
@@ -40,11 +40,11 @@ class _Sums:
 
 
 def hide(counts: Sequence[int], least: int) -> tuple[int, ...]:
-    """Return images per class with :data:`FEW` or :data:`HIDDEN` in place of what must not be told.
+    """Return images per class with :data:`FEW` or :data:`HIDDEN` in place of what must not leave.
 
     Args:
-        counts: Images per class, (C,); their sum is told.
-        least: Least images behind a number that may be told; 1 hides nothing.
+        counts: Images per class, (C,); their sum is known.
+        least: Least images behind a number that may leave; 1 hides nothing.
     """
     few = {k for k, number in enumerate(counts) if 0 < number < least}
     if not few:
@@ -57,7 +57,7 @@ def hide(counts: Sequence[int], least: int) -> tuple[int, ...]:
         number, k = free.pop(place)
         sums = sums.with_class(number)
         others.add(k)
-    if not sums.is_safe(least):  # all classes are hidden: which of them has few images is not told either
+    if not sums.is_safe(least):  # all classes are hidden: which of them has few images is not said either
         others, few = others | few, set()
     return tuple(FEW if k in few else HIDDEN if k in others else number for k, number in enumerate(counts))
 

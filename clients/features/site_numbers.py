@@ -86,7 +86,7 @@ class Scored:
         return bool(np.isfinite(self.p).all())
 
 
-def tells(of_class: Ints, least: int) -> Flags:
+def visible_classes(of_class: Ints, least: int) -> Flags:
     """Return of which classes figures may leave the node, (C,).
 
     Args:
@@ -94,8 +94,8 @@ def tells(of_class: Ints, least: int) -> Flags:
         least: Least images behind a number. Further classes are hidden with those of fewer images, as
             :mod:`fedshift_core.suppression` says: else a difference to all images would give them away.
     """
-    told: Flags = np.array(hide(of_class.tolist(), least)) >= max(least, 1)
-    return told
+    visible: Flags = np.array(hide(of_class.tolist(), least)) >= max(least, 1)
+    return visible
 
 
 def figures(scored: Scored, rng: np.random.Generator, least: int = 1) -> SiteNumbers:
@@ -108,14 +108,14 @@ def figures(scored: Scored, rng: np.random.Generator, least: int = 1) -> SiteNum
     """
     n, classes = scored.p.shape
     of_class = np.bincount(scored.y, minlength=classes)
-    told = tells(of_class, least) if n >= max(least, 1) else np.zeros(classes, bool)
+    visible = visible_classes(of_class, least) if n >= max(least, 1) else np.zeros(classes, bool)
     overall, by_class = np.zeros((len(OVERALL), 3)), np.zeros((len(BY_CLASS), classes, 3))
     overall_marks = np.full(len(OVERALL), TOO_FEW, np.uint8)
     by_class_marks = np.full((len(BY_CLASS), classes), TOO_FEW, np.uint8)
     resamples = 0
     if n >= max(least, 1):
-        sides = told & (n - of_class >= max(least, 1))
-        known = {"sensitivity": told, "specificity": sides, "auroc": sides, "auprc": sides}
+        sides = visible & (n - of_class >= max(least, 1))
+        known = {"sensitivity": visible, "specificity": sides, "auroc": sides, "auprc": sides}
         _proportions(scored, of_class, known, overall, by_class)
         resamples = _number(n, classes)
         _bootstrapped(scored, known, resamples, rng, overall, by_class)
@@ -133,7 +133,7 @@ def figures(scored: Scored, rng: np.random.Generator, least: int = 1) -> SiteNum
     by_class[by_class_marks != KNOWN] = 0
     patients = UNKNOWN if scored.groups is None else scored.units[1]
     return SiteNumbers(
-        n, patients, resamples, np.where(told, of_class, UNKNOWN), overall, by_class, overall_marks, by_class_marks
+        n, patients, resamples, np.where(visible, of_class, UNKNOWN), overall, by_class, overall_marks, by_class_marks
     )
 
 

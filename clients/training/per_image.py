@@ -152,8 +152,8 @@ def _check_batchnorm(model: nn.Module) -> None:
     if mixing:
         raise ConfigError(
             f"privacy.name=dp-sgd: {some(mixing, MOST_NAMED)} (BatchNorm) mixes the images of a batch, so that no "
-            "gradient is of one image alone; allowed are model.bn=freeze, model.bn=group, model.freeze=encoder, or a network without "
-            "it (model.name=cnn)"
+            "gradient is of one image alone; allowed are model.bn=freeze, model.bn=group, model.freeze=encoder, or a "
+            "network without it (model.name=cnn)"
         )
 
 

@@ -32,9 +32,7 @@ def folder(parent: Path, stem: str) -> Iterator[Path]:
     """
     build = parent / f".{stem}-{secrets.token_hex(6)}"
     lock = _lock_of(build)
-    private_files.make(lock)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with private_files.locked(lock):
         try:
             build.mkdir(mode=0o700)
             yield build

@@ -9,7 +9,6 @@ content is kept next to it after the first use.
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -316,9 +315,7 @@ def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time build a part; the others wait for it."""
     private_files.make_folder(folder.parent)
     lock = folder.parent / f".{folder.name}.lock"
-    private_files.make(lock)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with private_files.locked(lock):
         yield
 
 

@@ -7,7 +7,6 @@ first reads it; a damaged one is computed again. Only its owner can read a store
 """
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -261,9 +260,7 @@ class FeatureStore:
         with cache.writing(self.folder):
             _make_root()
             private_files.make_folder(self.folder)
-            private_files.make(self.folder / ".lock")
-            with (self.folder / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+            with private_files.locked(self.folder / ".lock"):
                 for name in (ROWS_FILE, INDEX_FILE):  # only now: `fedshift cache delete` may just have had the lock
                     private_files.make(self.folder / name)
                 meta = read_meta(self.folder)

@@ -12,7 +12,7 @@ from fedshift_app.node.chained_log import HEAD_FILE, INTERRUPTED, LOG_FILE, NOTH
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, as_found, shown
 
-MOST_PROBLEMS = 20  # that are told; the rest is counted
+MOST_PROBLEMS = 20  # that are printed; the rest is counted
 HASH_SHOWN = 16
 
 
@@ -56,7 +56,7 @@ class Checked:
         head: What is kept apart from the log; None where it is missing.
         lines: Number of lines.
         problems: What is missing, changed or in another order; empty where nothing is.
-        more_problems: Number of problems that are not told.
+        more_problems: Number of problems that are not printed.
         interrupted: Replies that were cut off while they were logged, and never sent.
         sent: The replies that left, in their order.
     """

@@ -9,13 +9,11 @@ round of ``dp-sgd`` the sampling rate, steps and noise are kept; all rounds are 
 privacy (``fedshift_core.dp_accounting``).
 """
 
-import fcntl
 import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -169,7 +167,7 @@ class Ledger:
         """
         try:
             private_files.make_folder(self.path.parent)
-            with self._locked():
+            with private_files.locked(self.path.with_suffix(".lock")):
                 book, now = self.read(), self.clock()
                 if why := check(book, now):
                     return why
@@ -180,14 +178,6 @@ class Ledger:
                 f"cannot write the ledger {shown(self.path, WHOLE_PATH)}: {error.strerror}; nothing leaves this node"
             ) from None
         return ""
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        lock = self.path.with_suffix(".lock")
-        private_files.make(lock)
-        with lock.open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed, also by the end of the process
-            yield
 
 
 def of_images(folder: Path) -> Ledger:

@@ -3,7 +3,6 @@
 A node tells the server, which takes what most nodes tell (``fedshift_app.run.precision``).
 """
 
-import fcntl
 import functools
 import hashlib
 import json
@@ -182,8 +181,5 @@ def _alone(path: Path) -> Iterator[None]:
     """Let one process at a time measure; others wait for it, and find what it kept."""
     private_files.make_folder(cache.cache_dir())  # images will lie there, too
     private_files.make_folder(path.parent)
-    lock = path.parent / ".lock"
-    private_files.make(lock)
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with private_files.locked(path.parent / ".lock"):
         yield

@@ -16,8 +16,8 @@ Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each nod
 server), training (y), ``unmask``. Everything is of one round: keys, seeds and shares are drawn anew and wiped.
 
 What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
-s_ij depends on the digest of what the server told all nodes (:class:`Group`) and of the shared weights that it sent, so
-that if two nodes are told different things, their masks do not cancel (against weights that make all updates but one
+s_ij depends on the digest of what the server sent all nodes (:class:`Group`) and of the shared weights that it sent, so
+that if two nodes are sent different things, their masks do not cancel (against weights that make all updates but one
 vanish [Pasquini et al., "Eluding Secure Aggregation in Federated Learning via Model Inconsistency", CCS 2022]).
 """
 
@@ -221,11 +221,11 @@ class Member:
         if self._state.get(_STAGE) != TRAIN:
             raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
         keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
-        told = bytes(self._state[_GROUP]) + weights
+        context = bytes(self._state[_GROUP]) + weights
         crypto.add_mask(vector, bytes(self._state[_SEED]))
         for other in self._state[_SOURCES]:
             if other != self._index:
-                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], told)
+                key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], context)
                 crypto.add_mask(vector, key, minus=other < self._index)
         self._state[_STAGE] = UNMASK
         return vector
@@ -302,15 +302,15 @@ class Member:
         return (seed, secret) if right and committed == list(digests) else None
 
 
-def pair_key(secret: bytes, public: bytes, told: bytes) -> bytes:
+def pair_key(secret: bytes, public: bytes, context: bytes) -> bytes:
     """Return the key of the mask that two nodes share, from one's private and the other's public key.
 
     Args:
         secret: The private key.
         public: The public key.
-        told: The digest of the group, and that of the shared weights.
+        context: The digest of the group, and that of the shared weights.
     """
-    return crypto.digest("mask", crypto.agreed(secret, public), told)
+    return crypto.digest("mask", crypto.agreed(secret, public), context)
 
 
 def digest_of(weights: Mapping[str, NDArray[Any]]) -> bytes:

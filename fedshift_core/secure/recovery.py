@@ -134,10 +134,10 @@ class Unmasking:
                 raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
         for node in self.alive:
             crypto.add_mask(total, secrets[node], minus=True)
-        told = group.digest() + weights
+        context = group.digest() + weights
         for node in self.lost:
             for other in self.alive:
-                crypto.add_mask(total, pair_key(secrets[node], keys[other], told), minus=node > other)
+                crypto.add_mask(total, pair_key(secrets[node], keys[other], context), minus=node > other)
         return total
 
     def _secret(self, node: int) -> bytes:

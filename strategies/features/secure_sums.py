@@ -9,8 +9,9 @@ Weights of nodes are those of the run's rule for what each announced before roun
 out; a round in which fewer than t nodes remain is refused, which ends the run. It may be resumed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -54,16 +55,25 @@ class _Round:
     bytes_up: int = 0
     bytes_down: int = 0
 
-    @property
+    @cached_property
     def factors(self) -> dict[int, float]:
         """By what a node's weights are multiplied, by index."""
         return dict(zip(self.dealt.group.nodes, self.dealt.group.factors, strict=True))
 
-    @property
+    @cached_property
     def most(self) -> NDArray[np.int64]:
-        """The largest number of images of a node by class, at least 1, (C,)."""
+        """The largest number of images of a node by class, at least 1, (C,); once all have dealt."""
         counts = np.array([node.class_counts for node in self.nodes.values()], np.int64)
         return np.asarray(np.maximum(counts.max(axis=0), 1))
+
+    @cached_property
+    def most_images(self) -> int:
+        """The largest number of images of a node; once all have dealt."""
+        return max(node.num_examples for node in self.nodes.values())
+
+    def weight(self, nodes: Iterable[Node]) -> float:
+        """Return the sum of what the weights of nodes are multiplied by."""
+        return sum(self.factors[node.index] for node in nodes)
 
 
 class SecureSums(ServerFeature):
@@ -129,7 +139,7 @@ class SecureSums(ServerFeature):
             wire.SECURE_NODES: others, wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests,
             wire.SECURE_FACTORS: [around.factors[node.index]], wire.SECURE_TERMS: list(self._terms()),
             wire.SECURE_SUMS: written(around.sums), wire.SECURE_MOST: around.most.tolist(),
-            wire.SECURE_IMAGES: max(other.num_examples for other in around.nodes.values()),
+            wire.SECURE_IMAGES: around.most_images,
         }  # fmt: skip
 
     # --- after training ----------------------------------------------------------------------------
@@ -198,7 +208,7 @@ class SecureSums(ServerFeature):
         return keys
 
     def _group(self, keys: Mapping[Node, tuple[bytes, bytes]], exchange: Exchange) -> Group:
-        """Return what all nodes are told: keys and weights of those that weigh something."""
+        """Return what is sent to all nodes: keys and weights of those that weigh something."""
         present = sorted(keys, key=lambda node: node.index)
         self._check_left(len(present), self._fewest, "sent keys")
         weights = exchange.weigh(present)
@@ -298,7 +308,7 @@ class SecureSums(ServerFeature):
         """Return the update that stands for the nodes, checked as that of a node is."""
         assert self._round is not None
         federation = self.run.config.federation
-        weight = sum(self._round.factors[node.index] for node in arrived)
+        weight = self._round.weight(arrived)
         arrays: Arrays = {}
         for name, base in sent.arrays.items():
             moved = base.astype(np.float64) + sums[WEIGHTS + name] / weight
@@ -360,8 +370,7 @@ class SecureSums(ServerFeature):
     def _error(self, layout: Layout, arrived: list[Node]) -> float:
         """Return by how much rounding moves a weight at most."""
         assert self._round is not None
-        weight = sum(self._round.factors[node.index] for node in arrived)
-        return len(arrived) * layout.error(self.run.config.federation.secure_sums_range) / weight
+        return len(arrived) * layout.error(self.run.config.federation.secure_sums_range) / self._round.weight(arrived)
 
 
 def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:

@@ -153,10 +153,10 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
         raise Refused(f"{where} are of {numbers.patients} patients with {images} images")
     if not 0 <= numbers.resamples <= RESAMPLES:
         raise Refused(f"{where} are of {numbers.resamples} resamples, allowed are 0 to {RESAMPLES}")
-    told = numbers.of_class[numbers.of_class != UNKNOWN]
-    complete = len(told) == len(numbers.of_class)
-    if (told <= 0).any() or told.sum() > images or (complete and told.sum() != images):
-        raise Refused(f"{where} are of {told.sum()} images by class, and of {images} images")
+    visible = numbers.of_class[numbers.of_class != UNKNOWN]
+    complete = len(visible) == len(numbers.of_class)
+    if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
+        raise Refused(f"{where} are of {visible.sum()} images by class, and of {images} images")
     for kinds, values, marks in (
         (OVERALL, numbers.overall, numbers.overall_marks), (BY_CLASS, numbers.by_class, numbers.by_class_marks),
     ):  # fmt: skip
@@ -189,8 +189,8 @@ def _check_numbers(name: str, numbers: Numbers, marks: Any) -> None:
 def _check_classes(numbers: SiteNumbers, where: str) -> None:
     """Check that figures of a class go with its number of images, and means with figures of classes."""
     known = numbers.by_class_marks == KNOWN
-    untold = numbers.of_class == UNKNOWN
-    if known[:, untold].any():
+    hidden = numbers.of_class == UNKNOWN
+    if known[:, hidden].any():
         raise Refused(f"{where} have a number of a class whose images they do not tell")
     for name, of in (("sensitivity", numbers.of_class), ("specificity", numbers.images - numbers.of_class)):
         place = BY_CLASS.index(name)

@@ -249,11 +249,11 @@ def _pooled(sites: Sequence[SiteNumbers]) -> tuple[dict[str, Any], list[int | No
             of[known] += n[known]
         marks = np.where(of > 0, KNOWN, TOO_FEW)
         per_class[name] = _by_class(wilson(right, np.maximum(of, 1)), marks)
-    told = [
+    visible = [
         [images for images in of_class if images != UNKNOWN]
         for of_class in zip(*(s.of_class.tolist() for s in sites), strict=True)
     ]
-    return per_class, [sum(numbers) if numbers else None for numbers in told]
+    return per_class, [sum(numbers) if numbers else None for numbers in visible]
 
 
 def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
@@ -310,8 +310,8 @@ def distances(of_class: Any, images: Any) -> Numbers:
         of_class: Images of each class, (S, C); ``UNKNOWN`` where a site does not tell.
         images: Images of each site, (S,), above 0.
     """
-    told = (of_class != UNKNOWN) & (of_class[-1] != UNKNOWN)  # with the last one
-    shares = np.where(told[:-1], of_class[:-1], 0) / images[:-1, None]
-    last = np.where(told[:-1], of_class[-1], 0) / images[-1]
+    visible = (of_class != UNKNOWN) & (of_class[-1] != UNKNOWN)  # with the last one
+    shares = np.where(visible[:-1], of_class[:-1], 0) / images[:-1, None]
+    last = np.where(visible[:-1], of_class[-1], 0) / images[-1]
     rest = np.abs(shares.sum(axis=1) - last.sum(axis=1))
     return np.asarray((np.abs(shares - last).sum(axis=1) + rest) / 2)

@@ -116,15 +116,15 @@ def test_the_second_run_computes_nothing(run_inline: InlineRun, monkeypatch: pyt
         assert other.results
 
 
-def test_a_terminal_is_told_how_far_the_features_are(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[dict[str, Any]] = []
-    monkeypatch.setattr(server_app, "_tell", told.append)
+def test_a_terminal_sees_how_far_the_features_are(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(server_app, "_tell", reports.append)
     monkeypatch.setattr(precomputing, "TELL_SECONDS", 0.0)
     with pytest.raises(FileNotFoundError):  # nobody wrote where the run folder is
         run_inline(rounds=1, set=f"{VECTORS} model.precompute=on")
-    first, *between, last = [line["features"] for line in told if line.get("features")]
+    first, *between, last = [line["features"] for line in reports if line.get("features")]
     assert first == {"done": 0, "of": last["of"], "seconds_left": None} and last["done"] == last["of"] > 0
-    assert last["seconds_left"] == 0 and all(line["run_folder"] is None for line in told if line.get("features"))
+    assert last["seconds_left"] == 0 and all(line["run_folder"] is None for line in reports if line.get("features"))
     done = [line["done"] for line in between]
     assert len(done) > 2 and done == sorted(done)
 

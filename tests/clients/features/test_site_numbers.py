@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sklearn import metrics
 
 from clients.features import site_numbers
-from clients.features.site_numbers import Scored, figures, tells
+from clients.features.site_numbers import Scored, figures, visible_classes
 from fedshift_core.suppression import hide
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, NOT_FINITE, OVERALL, RESAMPLES, TOO_FEW, UNKNOWN
 
@@ -192,7 +192,7 @@ def test_an_interval_holds_its_value_between_0_and_1(n: int, classes: int, seed:
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=8), st.integers(1, 12))
 def test_figures_leave_of_the_classes_whose_numbers_may_be_told(of_class: list[int], least: int) -> None:
     """Who knows the total and what is told cannot work out a class of few images (``fedshift_core.suppression``)."""
-    told = tells(np.array(of_class), least)
+    told = visible_classes(np.array(of_class), least)
     assert all(images >= least for images, tell in zip(of_class, told, strict=True) if tell)
     hidden = [number < 0 for number in hide(of_class, least)]
     assert not (told & hidden).any() and (told | hidden | (np.array(of_class) == 0)).all()
