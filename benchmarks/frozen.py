@@ -54,7 +54,7 @@ from fedshift_app.config import resolving
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import data as node_data
-from fedshift_app.node import setup
+from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model
 
 ROOT = Path(alone.__file__).resolve().parents[1]
@@ -247,7 +247,7 @@ def bare_round(given: argparse.Namespace) -> Took:
 
 def node_sizes(config: RunConfig) -> list[int]:
     """Return how many images each node trains on."""
-    parts = [node_data.parts_of(config, NODES, domain) for domain in config.dataset.domains]
+    parts = [holdings.parts_of(config, NODES, domain) for domain in config.dataset.domains]
     return [len(part.train) for domain in parts for part in domain.values()]
 
 

@@ -22,12 +22,15 @@ class ImageSet:
         of_source: Returns the images' marks, where the images are a part of a set that knows them already.
         groups: The patient, or another group, of each image, shape (N,), texts; an empty one is an image on its own.
             None if nobody says. They stay on the node.
+        domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
+            one, or nobody says.
     """
 
     x: NDArray[np.uint8]
     y: NDArray[np.int64]
     of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
     groups: NDArray[np.str_] | None = field(default=None, compare=False)
+    domains: NDArray[np.int64] | None = field(default=None, compare=False)
 
     @functools.cached_property
     def marks(self) -> NDArray[np.uint8]:
@@ -53,15 +56,11 @@ class ImageSet:
 
     def labelled(self, labels: NDArray[np.int64]) -> "ImageSet":
         """Return the same images with other labels (N,)."""
-        return ImageSet(self.x, labels, lambda: self.marks, self.groups)
+        return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains)
 
 
-class _Selected(ImageSet):
-    """Images of a larger set, whose pixels nobody may ask for (``model.precompute``)."""
-
-    def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
-        groups = None if of.groups is None else of.groups[index]
-        vars(self).update(y=of.y[index], of_source=lambda: of.marks[index], groups=groups, _pixels=lambda: of.x[index])
+class _OfOthers(ImageSet):
+    """Images of other sets, whose pixels nobody may ask for (``model.precompute``)."""
 
     @functools.cached_property
     def x(self) -> NDArray[np.uint8]:
@@ -70,10 +69,34 @@ class _Selected(ImageSet):
         return pixels
 
 
-def joined(sets: Sequence[ImageSet]) -> ImageSet:
-    """Return the images of several sets, one set after the other."""
-    x, y = np.concatenate([each.x for each in sets]), np.concatenate([each.y for each in sets])
-    return ImageSet(x, y, lambda: np.concatenate([each.marks for each in sets]), _groups_of(sets))
+class _Selected(_OfOthers):
+    def __init__(self, of: ImageSet, index: NDArray[np.int64] | slice) -> None:
+        groups = None if of.groups is None else of.groups[index]
+        domains = None if of.domains is None else of.domains[index]
+        vars(self).update(
+            y=of.y[index], of_source=lambda: of.marks[index], groups=groups, domains=domains,
+            _pixels=lambda: of.x[index],
+        )  # fmt: skip
+
+
+class _Joined(_OfOthers):
+    def __init__(self, sets: Sequence[ImageSet], domains: Sequence[int] | None) -> None:
+        of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
+        vars(self).update(
+            y=np.concatenate([each.y for each in sets]), groups=_groups_of(sets), domains=of_each,
+            of_source=lambda: np.concatenate([each.marks for each in sets]),
+            _pixels=lambda: np.concatenate([each.x for each in sets]),
+        )  # fmt: skip
+
+
+def joined(sets: Sequence[ImageSet], domains: Sequence[int] | None = None) -> ImageSet:
+    """Return the images of several sets, one set after the other; their pixels are copied when they are used.
+
+    Args:
+        sets: The sets.
+        domains: The domain of each set, its place among the run's domains; None if nobody says.
+    """
+    return _Joined(sets, domains)
 
 
 def _groups_of(sets: Sequence[ImageSet]) -> NDArray[np.str_] | None:

@@ -176,7 +176,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         _tell(status | {"error": "the ServerApp ended without a word"})
         with logs.written_to(folder.path) as file:
             public = run_build.public_line(config, nodes)
-            about = (computed, *beginning.messages, run_build.frozen_line(config, federation, initial), public)
+            frozen = run_build.frozen_line(config, federation, initial)
+            mixed = run_build.mixing_line(config, len(nodes)) if simulated else ""
+            about = (computed, *beginning.messages, frozen, public, mixed)
             first = describe(config, engine, nodes, strategy.features)
             lines = (first, *(f"  {line}" for line in about if line))
             console.log.info("%s", "\n".join(lines), extra={"event": "started"})

@@ -51,6 +51,7 @@ class Method(BaseModel):
         needs: For a recipe, settings that must not change: values by dotted key, ``network: batchnorm``.
         off: The settings that turn its own terms off and leave FedAvg, bit for bit; empty if there are none.
         never_off: Why it cannot be FedAvg; empty if it can.
+        one_domain: What it makes of a node that holds images of several domains, where it counts on one; else empty.
         terms: Names of its own loss terms with its own settings. The server accepts no others from a node.
         other_terms: Names of loss terms that it has with other settings only.
         of_features: Which of its terms depend on features, and on what the server sent, alone: if nothing up to the
@@ -82,6 +83,7 @@ class Method(BaseModel):
     needs: Section = FrozenDict({})
     off: str = ""
     never_off: str = ""
+    one_domain: str = ""
     terms: tuple[str, ...] = ()
     other_terms: tuple[str, ...] = ()
     of_features: tuple[str, ...] = ()

@@ -77,6 +77,19 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     test_on: Literal["split", "domain"] = Field(
         "split", description="Test images of a domain: its test split, or in simulation all its images (domain)."
     )
+    #: FedDG_Benchmark's lambda (``datasets.partition.mixing``).
+    mixing: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Part of each node's images that it changes for images of the common mixture of all domains: 0: "
+        "one domain a node; 1: the same mixture everywhere. In simulation.",
+    )
+    domain_labels: Literal["known", "unknown"] = Field(
+        "known",
+        description="Whether a node with images of several domains knows the domain of each image; terms over domains "
+        "within a node need it.",
+    )
     held_out: tuple[str, ...] = Field(
         (),
         description="Domains that no node holds and that are scored all the same (leave-one-domain-out); empty: none.",
@@ -143,6 +156,15 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def _one_kind_of_test(self) -> "Allocation":
         if self.test_on == "domain" and self.test_fraction > 0:
             raise ValueError("test_on=domain and test_fraction exclude each other: a node's own test set is the test")
+        return self
+
+    @model_validator(mode="after")
+    def _mixed_nodes_are_tested_by_domain(self) -> "Allocation":
+        if self.mixing > 0 and self.test_fraction > 0:
+            raise ValueError(
+                f"mixing and test_fraction exclude each other: a test set cut from a node's images is of one domain; "
+                f"found mixing={self.mixing:g}, test_fraction={self.test_fraction:g}"
+            )
         return self
 
     def check(self, domains: tuple[str, ...]) -> None:

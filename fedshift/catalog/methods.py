@@ -108,6 +108,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("asks for", asks),
         ("tuned in", ", ".join(f"{key} {as_yaml(read(space, key).as_yaml())}" for key, space in method.search.items())),
         ("needs", needs),
+        ("mixed", f"nodes (allocation.mixing): {method.one_domain}" if method.one_domain else ""),
         ("as FedAvg", f"with {method.off}" if method.off else method.never_off),
     ]
 

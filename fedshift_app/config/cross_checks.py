@@ -72,6 +72,11 @@ def check_together(config: RunConfig) -> None:
             "shift.label_mix=own needs allocation.test_fraction=0, found "
             f"{config.allocation.test_fraction:g}: a test set cut from a node's images has the same label mix"
         )
+    if config.shift.label_mix == "own" and config.allocation.mixing > 0:
+        raise ConfigError(
+            f"shift.label_mix=own needs allocation.mixing=0, found {config.allocation.mixing:g}: it draws test images "
+            "by the classes of a node of one domain"
+        )
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
     _check_public_share(config)

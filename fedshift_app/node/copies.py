@@ -11,7 +11,7 @@ from datasets.listing import joined
 from datasets.quality import exact_copies
 from datasets.quality.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
-from fedshift_app.node import data as node_data
+from fedshift_app.node import holdings
 from fedshift_core.limits import MOST_NAME, shown
 
 log = logging.getLogger("fedshift")
@@ -43,11 +43,11 @@ def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
     def read(split: Split) -> ImageSet:
         return catalog.load(cfg.kind, domain, split, source, cfg.size, cfg.form())
 
-    if domain not in node_data.dealt(config, nodes):
+    if domain not in holdings.dealt(config, nodes):
         return [Role(domain, True, read(split)) for split in allocation.reads(domain)]
     if len(allocation.pool) == 1:
         return [Role(domain, split == "test", read(split)) for split in allocation.reads(domain)]
-    parts = node_data.parts_of(config, nodes, domain).values()
+    parts = holdings.parts_of(config, nodes, domain).values()
     pool = [read(split) for split in allocation.pool]
     both = joined(pool)
     test = np.unique(np.concatenate([part.test for part in parts]))

@@ -5,6 +5,7 @@ Its own are to train on, to choose a round by, to be tested on; others are domai
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,9 +15,10 @@ from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import joined
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices, divide_given
-from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
+from datasets.partition.splits import mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
-from fedshift_core.errors import ConfigError
+from fedshift_app.node import holdings
+from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
 
 
@@ -83,7 +85,7 @@ def public_set(config: RunConfig, where: Place) -> Public:
     Raises:
         DataError: If they are missing or broken, or there are none.
     """
-    cfg, held = config.dataset, dealt(config, where.num_partitions) if where.shared else ()
+    cfg, held = config.dataset, holdings.dealt(config, where.num_partitions) if where.shared else ()
     return _public(cfg, config.allocation, where.source, where.shared, tuple(dict.fromkeys(held)), config.seed)
 
 
@@ -120,7 +122,7 @@ def public_images(
     """
     if dataset.public_domain:
         split = dataset.known().splits(dataset.public_domain)[0]  # of a domain that is a test set only: that
-        return _read(dataset, dataset.public_domain, split, source, shared=True)
+        return holdings.read(dataset, dataset.public_domain, split, source, shared=True)
     parts = []
     for domain in held:
         images = _pool(dataset, allocation, source, domain)
@@ -132,7 +134,7 @@ def _pool(dataset: DatasetConfig, allocation: Allocation, source: Source, domain
     """Return what the nodes of a domain divide: its training, then maybe its test split."""
     if len(allocation.pool) > 1:
         return _both_splits(dataset, source, domain)
-    return _read(dataset, domain, "train", source, shared=True)
+    return holdings.read(dataset, domain, "train", source, shared=True)
 
 
 def image_size(config: RunConfig) -> int:
@@ -147,8 +149,10 @@ def own_images(config: RunConfig, where: Place) -> Own:
         DataError: If they are missing or broken, or the domain has too few.
     """
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
+    if where.shared and config.allocation.mixing > 0:
+        return _mixed_images(config, where, given)
     if where.shared:
-        parts = _parts(config, where)
+        parts = holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
     else:  # a real node brings its own images, and cuts off what it validates on, unless it brings that too
         alone = Allocation(validation_fraction=config.allocation.validation_fraction)
         alone = alone.cut(None if given is None else given.y)
@@ -159,6 +163,32 @@ def own_images(config: RunConfig, where: Place) -> Own:
         validation=given or (_take(config, where, where.domain, parts.validation) if len(parts.validation) else None),
         test=_take(config, where, where.domain, parts.test) if len(parts.test) else None,
     )
+
+
+def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Own:
+    """Return the images of a simulated node that holds some of several domains.
+
+    Raises:
+        DataError: If they are missing or broken, or the node's site states images to validate on, which are of one.
+    """
+    if given is not None:
+        raise DataError(
+            f"allocation.mixing={config.allocation.mixing:g}: {where.domain!r} states which images are for validation, "
+            "and these stay where they are; allowed is allocation.validation_fraction=0, or mixing=0"
+        )
+    train, validation = holdings.mixed_parts(config, where.num_partitions, where.partition_id)
+    return Own(
+        train=_of_domains(config, where, train),  # never empty: a node keeps its size
+        validation=_of_domains(config, where, validation) if validation else None,
+        test=None,
+    )
+
+
+def _of_domains(config: RunConfig, where: Place, parts: Mapping[str, Indices]) -> ImageSet:
+    """Return images of one or more domains, each with its domain if nodes know it."""
+    known = config.allocation.domain_labels == "known"
+    places = [config.dataset.domains.index(domain) for domain in parts]
+    return joined([_take(config, where, domain, index) for domain, index in parts.items()], places if known else None)
 
 
 def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
@@ -175,7 +205,7 @@ def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
     given = _split(config, where, "validation", where.domain)
     if not where.shared:
         return given
-    held = dealt(config, where.num_partitions)
+    held = holdings.dealt(config, where.num_partitions)
     parts = divide_given(where.domain, "validation", given.y, held.count(where.domain), config.seed)
     return given.select(parts[held[: where.partition_id].count(where.domain)])
 
@@ -205,7 +235,7 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         return images.select(_mixed_test(config, where, domain, images.y))
     if not where.shared or config.allocation.test_fraction == 0:
         return images
-    chosen = _test_parts(config.allocation, config.dataset, where.source, where.num_partitions, domain, config.seed)
+    chosen = holdings.test_parts(config, where.num_partitions, domain)
     return _take(config, where, domain, chosen) if len(chosen) else images  # nobody divides a held-out domain
 
 
@@ -221,7 +251,7 @@ def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
     """Return how many test images the node sees of each domain that no node holds. A real node sees none."""
     if not where.shared:
         return {}
-    held = set(dealt(config, where.num_partitions))
+    held = set(holdings.dealt(config, where.num_partitions))
     unheld = [domain for domain in config.dataset.domains if domain not in held]
     return {domain: len(test_images(uncorrupted(config), where, domain)) for domain in unheld}
 
@@ -229,15 +259,6 @@ def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
 def uncorrupted(config: RunConfig) -> RunConfig:
     """Return the configuration without its corruption of test images."""
     return config.model_copy(update={"shift": config.shift.model_copy(update={"severity": 0})})
-
-
-def dealt(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
-    """Return the domain of each node of the simulation, worked out once per process and run.
-
-    Raises:
-        ConfigError: If the number of nodes does not fit the allocation.
-    """
-    return _dealt(config.allocation, config.dataset.domains, num_nodes, config.seed)
 
 
 def fingerprints(config: RunConfig) -> dict[str, dict[str, str]]:
@@ -291,57 +312,15 @@ def skipped(config: RunConfig) -> list[dict[str, str]]:
     ]
 
 
-@functools.lru_cache(maxsize=8)
-def _dealt(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
-    return allocation.deal(domains, num_nodes, seed)
-
-
-# A process serves many nodes, and one node's part follows from those of all nodes of its domain: without the
-# caches a round would cost nodes x nodes.
-@functools.lru_cache(maxsize=32)
-def _domain_parts(
-    allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
-) -> dict[int, Parts]:
-    """Return the part of a domain's pool that each simulated node holds, by index of the node."""
-    labels = [_read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
-    held = _dealt(allocation, dataset.domains, num_nodes, seed)
-    classes = len(dataset.known().classes)
-    if allocation.validation_fraction > 0 and catalog.gives(dataset.kind, domain, "validation", source, own=False):
-        allocation = allocation.cut(_read(dataset, domain, "validation", source, shared=True).y)
-    return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
-
-
-def parts_of(config: RunConfig, num_nodes: int, domain: str) -> dict[int, Parts]:
-    """Return by index of the node what each node of the simulation holds of a domain's pool."""
-    return _domain_parts(config.allocation, config.dataset, config.dataset.source(), num_nodes, domain, config.seed)
-
-
-@functools.lru_cache(maxsize=32)
-def _test_parts(
-    allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
-) -> Indices:
-    """Return the indices, into the domain's pool, of the test sets of all its nodes."""
-    if domain not in _dealt(allocation, dataset.domains, num_nodes, seed):
-        return np.zeros(0, np.int64)
-    parts = _domain_parts(allocation, dataset, source, num_nodes, domain, seed)
-    return np.unique(np.concatenate([part.test for part in parts.values()]))
-
-
-def _parts(config: RunConfig, where: Place) -> Parts:
-    """Return what a node of the simulation holds of its domain's pool."""
-    parts = _domain_parts(
-        config.allocation, config.dataset, where.source, where.num_partitions, where.domain, config.seed
-    )
-    return parts[where.partition_id]
-
-
 def _mixed_test(config: RunConfig, where: Place, domain: str, labels: Indices) -> Indices:
     """Return which of a domain's test images, of these labels, the node is scored on."""
-    parts = _parts(config, where)
+    parts = holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
     # With the validation part, which is no reason to be tested on other images.
     held = _split(config, where, "train", where.domain).y[np.concatenate([parts.train, parts.validation])]
     mix = np.bincount(held, minlength=_classes(config))
-    return mixed_test(dealt(config, where.num_partitions), where.partition_id, domain, mix, labels, config.seed)
+    return mixed_test(
+        holdings.dealt(config, where.num_partitions), where.partition_id, domain, mix, labels, config.seed
+    )
 
 
 def _take(config: RunConfig, where: Place, domain: str, index: Indices) -> ImageSet:
@@ -359,19 +338,13 @@ def _classes(config: RunConfig) -> int:
 
 
 def _split(config: RunConfig, where: Place, split: Split, domain: str) -> ImageSet:
-    return _read(config.dataset, domain, split, where.source, where.shared)
-
-
-def _read(dataset: DatasetConfig, domain: str, split: Split, source: Source, shared: bool) -> ImageSet:
-    if shared or source.data_dir is None:
-        return catalog.load(dataset.kind, domain, split, source, dataset.size, dataset.form())
-    return catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
+    return holdings.read(config.dataset, domain, split, where.source, where.shared)
 
 
 @functools.lru_cache(maxsize=8)
 def _both_splits(dataset: DatasetConfig, source: Source, domain: str) -> ImageSet:
     """Return all images of a domain: its training, then its test split."""
-    train, test = (_read(dataset, domain, split, source, shared=True) for split in SPLITS)
+    train, test = (holdings.read(dataset, domain, split, source, shared=True) for split in SPLITS)
     return joined([train, test])
 
 
@@ -380,7 +353,7 @@ def _corrupted(
     dataset: DatasetConfig, domain: str, source: Source, shared: bool, shift: ShiftConfig, seed: int
 ) -> ImageSet:
     """Return a domain's test images after the configured corruption; the same for every node and round."""
-    clean = _read(dataset, domain, "test", source, shared)
+    clean = holdings.read(dataset, domain, "test", source, shared)
     keys = np.arange(len(clean))
     if shift.corruption == "random":
         broken = corruptions.random_corruption(clean.x, shift.severity, keys, seed)

@@ -28,9 +28,9 @@ from clients.training.settings import ModelConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
-from fedshift_app.node import copies
+from fedshift_app.node import copies, holdings
 from fedshift_app.node import data as node_data
-from fedshift_app.node.data import Place, dealt, own_images, public_set, test_images
+from fedshift_app.node.data import Place, own_images, public_set, test_images
 from fedshift_core import dp_accounting, same_names
 from fedshift_core.arrays import Arrays
 from fedshift_core.dp_accounting import Spending
@@ -59,7 +59,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     if engine == SIMULATION and given.keys() & {"data-dir", "domain", "policy"}:
         raise ConfigError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
     if engine == SIMULATION:
-        domain = dealt(config, num_partitions)[partition_id]
+        domain = holdings.dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get(THREADS, "1"))  # not Ray's, which go by the machine
         return Place(domain, partition_id, num_partitions, config.dataset.source(), True, threads)
     for key in ("domain", "data-dir"):

@@ -11,7 +11,7 @@ from clients.training.statistics import layers
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
-from fedshift_app.node import setup
+from fedshift_app.node import holdings, setup
 from fedshift_app.run import initial_model, precomputing
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.disk_space import size
@@ -121,6 +121,25 @@ def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord)
         f"{reason}: {len(start)} arrays, {size(once)}, are sent to each node once; each round the "
         f"weights are {size(each)} each way"
     )
+
+
+def mixing_line(config: RunConfig, num_nodes: int) -> str:
+    """Return a line about simulated nodes that hold images of several domains; empty where each holds one."""
+    allocation = config.allocation
+    if not allocation.mixing:
+        return ""
+    homes, shares = holdings.dealt(config, num_nodes), []
+    for node, home in enumerate(homes):
+        held = {domain: len(index) for domain, index in holdings.mixed_parts(config, num_nodes, node)[0].items()}
+        shares.append(100 * held.get(home, 0) / sum(held.values()))
+    reasons = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
+    least, most = round(min(shares)), round(max(shares))
+    line = (
+        f"allocation.mixing={allocation.mixing:g}: {least if least == most else f'{least} to {most}'} % of a node's "
+        "training images are of its home domain, under which tables have the node; the domain of an image is "
+        f"{allocation.domain_labels} to it"
+    )
+    return "; ".join([line, *reasons])
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:

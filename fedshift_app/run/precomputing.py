@@ -18,8 +18,8 @@ from datasets.io.feature_store import Done
 from datasets.listing import ImageSet
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
+from fedshift_app.node import holdings, setup
 from fedshift_app.node import precision as node_precision
-from fedshift_app.node import setup
 from fedshift_app.node.data import Place
 from fedshift_app.run import initial_model
 
@@ -158,7 +158,7 @@ def _sets(config: RunConfig, num_nodes: int) -> Iterator[tuple[ImageSet, int]]:
     """Yield the sets of images that the nodes train on and are scored on, each with the views that they need."""
     views = _views(config) or (PLAIN,)
     for place in range(num_nodes):
-        domain = node_data.dealt(config, num_nodes)[place]
+        domain = holdings.dealt(config, num_nodes)[place]
         where = Place(domain, place, num_nodes, config.dataset.source(), True, 0)
         own = node_data.own_images(config, where)
         if config.rounds:

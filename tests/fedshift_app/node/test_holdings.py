@@ -20,6 +20,7 @@ from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
+from fedshift_app.node import holdings
 from fedshift_app.node.data import Own, Place, own_images
 from fedshift_core.errors import ConfigError
 
@@ -289,13 +290,13 @@ def test_prepare_reports_counts_and_what_is_missing(pacs: Path, monkeypatch: Any
 
 def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
-    real = node_data.domain_parts
+    real = holdings.domain_parts
 
     def counted(allocation: Any, dealt: Any, domain: str, *more: Any) -> Any:
         calls.append(domain)
         return real(allocation, dealt, domain, *more)
 
-    monkeypatch.setattr(node_data, "domain_parts", counted)
+    monkeypatch.setattr(holdings, "domain_parts", counted)
     cfg = config("allocation.test_fraction=0.2")
     for index in range(40):
         where = place(cfg, index, nodes=40)

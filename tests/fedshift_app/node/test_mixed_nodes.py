@@ -1,0 +1,74 @@
+"""Nodes with images of several domains (``allocation.mixing``), alone and in whole runs."""
+
+import numpy as np
+import pytest
+from support import InlineRun
+
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.data import Place, own_images
+from fedshift_core.errors import ConfigError
+
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
+
+
+def config(text: str) -> RunConfig:
+    return resolve({"set": f"{FEW} {text}"})
+
+
+def place(cfg: RunConfig, index: int, nodes: int = 4) -> Place:
+    dealt = cfg.allocation.deal(cfg.dataset.domains, nodes, cfg.seed)
+    return Place(dealt[index], index, nodes, cfg.dataset.source(), shared=True, threads=1)
+
+
+def test_a_node_trains_on_both_domains_and_knows_of_which_an_image_is() -> None:
+    alone, mixed = (config(f"allocation.mixing={part}") for part in (0, 0.5))
+    for index in range(4):
+        before, after = own_images(alone, place(alone, index)), own_images(mixed, place(mixed, index))
+        assert before.train.domains is None
+        assert after.train.domains is not None
+        home = mixed.dataset.domains.index(place(mixed, index).domain)
+        of_home = int((after.train.domains == home).sum())
+        assert len(after.train) == len(before.train)
+        assert 0.7 * len(after.train) <= of_home <= 0.8 * len(after.train)  # half, and half of the other half
+        kept = {mark.tobytes() for mark in before.train.marks}
+        assert sum(mark.tobytes() in kept for mark in after.train.marks) >= len(before.train) // 2
+        assert np.array_equal(after.train.select(np.arange(3)).domains, after.train.domains[:3])
+
+
+def test_no_image_is_on_two_nodes_or_in_two_parts() -> None:
+    cfg = config("allocation.mixing=1 allocation.validation_fraction=0.2")
+    parts = [own_images(cfg, place(cfg, index)) for index in range(4)]
+    marks = [mark.tobytes() for own in parts for images in (own.train, own.validation) if images is not None
+             for mark in images.marks]  # fmt: skip
+    assert len(marks) == len(set(marks))
+    assert all(own.validation is not None and len(set(own.validation.domains.tolist())) == 2
+               for own in parts if own.validation is None or own.validation.domains is not None)  # fmt: skip
+
+
+def test_the_domain_of_an_image_can_be_unknown() -> None:
+    cfg = config("allocation.mixing=0.5 allocation.domain_labels=unknown")
+    assert own_images(cfg, place(cfg, 0)).train.domains is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("allocation.mixing=1.5", "allocation.mixing: Input should be less than or equal to 1, found 1.5"),
+        ("allocation.mixing=0.5 allocation.test_fraction=0.2", "mixing and test_fraction exclude each other"),
+        ("allocation.mixing=0.5 shift.label_mix=own", "shift.label_mix=own needs allocation.mixing=0, found 0.5"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        config(text)
+
+
+def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) -> None:
+    mixed = finished_run(method="copa", rounds=1, set=f"{FEW} allocation.mixing=0.5")
+    plain = finished_run(method="copa", rounds=1, set=FEW)
+    assert plain.results["weights_sha256"] != mixed.results["weights_sha256"]
+    said = (mixed.path / "log.jsonl").read_text()
+    assert "allocation.mixing=0.5: 75 % of a node's training images are of its home domain" in said
+    assert "copa: a node trains the head of its home domain" in said
+    assert "allocation.mixing" not in (plain.path / "log.jsonl").read_text()
