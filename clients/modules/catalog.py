@@ -15,12 +15,14 @@ class ModulesEntry:
         title: One line for lists.
         modules: Their class, a ``clients.modules.base.Modules``, named as ``module:Class`` or given itself.
         terms: Names of their loss terms: the server takes no other from a node.
+        needs_domains: Whether they need nodes that hold images of several domains, and know of which each is.
     """
 
     name: str
     title: str
     modules: str | type[Any]
     terms: tuple[str, ...] = ()
+    needs_domains: bool = False
 
 
 MODULES: Registry[ModulesEntry] = Registry(
@@ -28,6 +30,10 @@ MODULES: Registry[ModulesEntry] = Registry(
     {
         "f2dc": ModulesEntry(
             "f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules", ("dfd", "dfc")
+        ),
+        "within-domains": ModulesEntry(
+            "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
+            "clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
         ),
     },
 )  # fmt: skip

@@ -1,8 +1,11 @@
 """Mini-batches: what a loss is given, and how images are cut into them."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -12,7 +15,8 @@ class Batch:
 
     The memory of ``x`` is used again for the next batch. With two views, ``second`` is another
     augmentation of the same images. With ``model.precompute`` both are what is kept of the images, features (B, D) or
-    maps; ``images`` are then the images themselves, not augmented, for a client that ``reads_images``.
+    maps; ``images`` are then the images themselves, not augmented, for a client that ``reads_images``. ``domains`` (B,)
+    are the places of the images' domains among those of the run, where the node has several and knows them.
     """
 
     x: Tensor
@@ -20,10 +24,24 @@ class Batch:
     epoch: int
     second: Tensor | None = None
     images: Tensor | None = None
+    domains: Tensor | None = None
 
     def __repr__(self) -> str:
         """Show no image: this ends up in messages and logs."""
         return f"Batch({len(self.y)} images, epoch {self.epoch})"
+
+
+def with_domains(batches: Iterable[Batch], places: Iterable[Tensor], domains: NDArray[np.int64]) -> Iterator[Batch]:
+    """Yield batches with the domains of their images.
+
+    Args:
+        batches: One for each of ``places``.
+        places: Which images they have, (B,) each.
+        domains: Of all images, (N,).
+    """
+    of_each = torch.from_numpy(domains)
+    for place, batch in zip(places, batches, strict=True):
+        yield replace(batch, domains=of_each[place].to(batch.y.device))
 
 
 def cut(permutation: Tensor, batch_size: int) -> list[Tensor]:

@@ -16,7 +16,7 @@ from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
-from clients.training.batches import Batch, cut
+from clients.training.batches import Batch, cut, with_domains
 from clients.training.eval_slices import Scores
 from clients.training.inputs import ClientSetup, Observer, OtherTraining, RoundInputs
 from clients.training.model_cache import Workbench
@@ -322,7 +322,9 @@ class NodeTools(NumPyClient, Parametrised[P]):
             pipeline: What augments them; by default as the section ``images`` says.
         """
         permutation = torch.randperm(len(images), generator=order)
-        yield from self.chosen_batches(images, cut(permutation, batch_size), views, first, second, epoch, pipeline)
+        places = cut(permutation, batch_size)
+        batches = self.chosen_batches(images, places, views, first, second, epoch, pipeline)
+        yield from batches if images.domains is None else with_domains(batches, places, images.domains)
 
     def chosen_batches(
         self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,

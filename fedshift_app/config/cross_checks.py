@@ -4,6 +4,7 @@ import json
 
 from clients.adapt.catalog import ADAPTATIONS
 from clients.models.catalog import NETWORKS
+from clients.modules.catalog import MODULES
 from clients.training.settings import ImageConfig
 from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
 from fedshift_app.config import networks, registry
@@ -80,6 +81,7 @@ def check_together(config: RunConfig) -> None:
     if config.allocation.test_on == "domain":
         _check_whole_domains(config)
     _check_public_share(config)
+    _check_domains_within(config)
     if config.shift.label_mix == "own" and config.evaluate.personal_on == "all_domains":
         raise ConfigError(
             "evaluate.personal_on=all_domains scores every node on the same test sets; shift.label_mix=own draws each "
@@ -144,6 +146,21 @@ def _check_precompute(config: RunConfig) -> None:
             f"adapt.name={adapt} changes what model.precompute=on computes once, or augments test images in a way of "
             "its own; allowed is model.precompute=off"
         )
+
+
+def _check_domains_within(config: RunConfig) -> None:
+    """Refuse modules over the domains of a node where each node has one, or does not know them.
+
+    Raises:
+        ConfigError: With the keys.
+    """
+    mixing, labels = config.allocation.mixing, config.allocation.domain_labels
+    for entry in config.modules:
+        if MODULES[str(entry["name"])].needs_domains and not (mixing and labels == "known"):
+            raise ConfigError(
+                f"modules {entry['name']} needs nodes that hold several domains and know them: allocation.mixing above "
+                f"0 and allocation.domain_labels=known; found {mixing:g} and {labels}"
+            )
 
 
 def _check_public_share(config: RunConfig) -> None:

@@ -68,7 +68,7 @@ def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) 
     mixed = finished_run(method="copa", rounds=1, set=f"{FEW} allocation.mixing=0.5")
     plain = finished_run(method="copa", rounds=1, set=FEW)
     assert plain.results["weights_sha256"] != mixed.results["weights_sha256"]
-    said = (mixed.path / "log.jsonl").read_text()
+    said = (mixed.folder / "log.jsonl").read_text()
     assert "allocation.mixing=0.5: 75 % of a node's training images are of its home domain" in said
     assert "copa: a node trains the head of its home domain" in said
-    assert "allocation.mixing" not in (plain.path / "log.jsonl").read_text()
+    assert "allocation.mixing" not in (plain.folder / "log.jsonl").read_text()

@@ -1,0 +1,96 @@
+"""CORAL, MMD, IRM and V-REx as modules: in whole runs with nodes of several domains, over any method, and refused."""
+
+import pytest
+import torch
+from support import InlineRun
+
+from clients.losses import within
+from clients.models.networks import SplitModel
+from clients.modules.within import WithinDomainsModules, WithinDomainsParams
+from clients.training.batches import Batch
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.2 allocation.mixing=0.6"
+
+W = "modules.within-domains."
+
+
+def model_of(params: WithinDomainsParams) -> tuple[WithinDomainsModules, SplitModel]:
+    modules = WithinDomainsModules(params)
+    plain = SplitModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), 5, 3)
+    model = modules.wrap(plain, None)  # type: ignore[arg-type]
+    modules.start_round(model, torch.Generator())
+    return modules, model.train()
+
+
+def batch(domains: list[int] | None) -> Batch:
+    rng = torch.Generator().manual_seed(1)
+    number = 6 if domains is None else len(domains)
+    x, y = torch.randn(number, 3, 2, 2, generator=rng), torch.randint(3, (number,), generator=rng)
+    return Batch(x, y, 0, domains=None if domains is None else torch.tensor(domains))
+
+
+def test_terms_are_those_of_the_first_pass_over_groups_of_two_or_more() -> None:
+    modules, model = model_of(WithinDomainsParams(coral=2.0, rex=3.0))
+    images = batch([4, 0, 4, 0, 7, 4])
+    z, logits = model(images.x)
+    model(2 * images.x)  # another pass of the method
+    found = modules.terms(model, images)
+    one, other = torch.tensor([1, 3]), torch.tensor([0, 2, 5])  # of domain 7 there is one image
+    assert found["coral"].item() == pytest.approx(2 * within.coral([z[one], z[other]]).item(), rel=1e-6)
+    labels = [images.y[one], images.y[other]]
+    assert found["rex"].item() == pytest.approx(3 * within.rex([logits[one], logits[other]], labels).item(), rel=1e-6)
+    assert found.keys() == {"coral", "rex"}
+    found["coral"].backward()  # type: ignore[no-untyped-call]
+    assert any(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("domains", [None, [2] * 6, [0, 0, 0, 0, 0, 1]])
+def test_a_batch_of_one_domain_has_no_term(domains: list[int] | None) -> None:
+    modules, model = model_of(WithinDomainsParams(mmd=1.0))
+    images = batch(domains)
+    model(images.x)
+    assert modules.terms(model, images) == {}
+
+
+def test_another_first_pass_is_an_error() -> None:
+    modules, model = model_of(WithinDomainsParams(mmd=1.0))
+    images = batch([0, 0, 1, 1])
+    model(images.x[:3])
+    with pytest.raises(RuntimeError, match="the method's first pass had 3 images, the batch 4"):
+        modules.terms(model, images)
+    with pytest.raises(RuntimeError, match="made no training pass"):
+        modules.terms(model, images)
+
+
+def test_runs_report_the_terms_and_other_weights(finished_run: InlineRun) -> None:
+    plain = finished_run(method="fedprox", rounds=1, set=FEW)
+    entry = f"modules=[within-domains] {W}coral=1.0 {W}mmd=0.5 {W}irm=1.0 {W}rex=1.0"
+    with_terms = finished_run(method="fedprox", rounds=1, set=f"{FEW} {entry}")
+    losses = with_terms.rounds[0]["losses"]
+    assert {f"loss/{term}" for term in ("ce", "prox", "coral", "mmd", "irm", "rex")} <= losses.keys()
+    assert all(losses[f"loss/{term}"] > 0 for term in ("coral", "mmd", "rex"))
+    assert with_terms.results["weights_sha256"] != plain.results["weights_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"modules=[within-domains] {W}coral=1.0", "within-domains needs nodes that hold several domains"),
+        (f"modules=[within-domains] {W}coral=1.0 allocation.mixing=0.5 allocation.domain_labels=unknown",
+         r"found 0\.5 and unknown"),
+        ("modules=[within-domains] allocation.mixing=0.5", "one weight must be above 0"),
+        (f"modules=[within-domains] {W}coral=-1 allocation.mixing=0.5", "coral"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"set": text})
+
+
+def test_the_model_is_otherwise_the_same() -> None:
+    _, model = model_of(WithinDomainsParams(coral=1.0))
+    plain = SplitModel(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 5)), 5, 3)
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert type(model) is SplitModel
