@@ -192,6 +192,13 @@ OURS = (
         ),
         tells="mean loss or accuracy on the node's training or validation images",
     ),
+    Feature(
+        "afl", "Weights of the domains with the largest loss", "aggregation.weights=afl",
+        "strategies.features.afl:WorstDomainWeights", "clients.features.afl:ReceivedLossOnNode",
+        train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
+        train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
+        tells="mean loss on the node's training images",
+    ),
     Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
             "strategies.features.server_optimizer:ServerOptimizer"),
     Feature(

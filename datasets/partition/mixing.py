@@ -2,7 +2,7 @@
 
 As the heterogeneous partition of FedDG_Benchmark (Bai, Bagchi, Inouye; https://arxiv.org/abs/2307.04942): a part of
 each node's images is replaced by images of the common mixture. Here a node gets as many as it gives, so that it keeps
-its size, and all nodes together keep their images.
+its size, and all nodes together keep their images; there, with lambda 1, all nodes are equally large.
 """
 
 from collections.abc import Sequence

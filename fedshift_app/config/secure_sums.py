@@ -9,6 +9,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
+from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import RETAKEN
 
@@ -34,8 +35,9 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
     strategy, aggregation = method.strategy_class(), config.aggregation
     if why := strategy.needs_single(params):
         return f"{method.name!r} does not fit: {why}; {SEE}"
-    if method.numbers or aggregation.weights == "ga":
-        return "aggregation.weights=ga weighs nodes by what each says of its own images; allowed are the other rules"
+    if method.numbers or aggregation.weights in OF_IMAGES:
+        rule = aggregation.weights if aggregation.weights in OF_IMAGES else "ga"
+        return f"aggregation.weights={rule} weighs nodes by what each says of its own images; allowed are other rules"
     if aggregation.robust != "none":
         return f"aggregation.robust={aggregation.robust} compares the weights of single nodes; allowed is none"
     if "merge" in strategy.of_sums and aggregation.weights not in ("method", "equal"):

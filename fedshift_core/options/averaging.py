@@ -4,19 +4,23 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+#: Rules of weights that go by what each node says of its own images.
+OF_IMAGES = ("ga", "afl")
+
 
 class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How updates become the next global weights.
 
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
     ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``strategies.features.ga``);
+    ``afl_step``, ``afl_update`` and ``afl_groups`` are those of ``afl`` (``strategies.features.afl``);
     ``clip_norm``, ``trim`` and ``malicious`` are those of ``robust`` (``strategies.features.robust``).
     """
 
-    weights: Literal["method", "samples", "equal", "domain-aware", "ga"] = Field(
+    weights: Literal["method", "samples", "equal", "domain-aware", "ga", "afl"] = Field(
         "method",
         description="Weights of the nodes: the method's own, by training images (samples), equal, domain-aware "
-        "(F2DC), or by generalisation gaps (ga, FedDG-GA).",
+        "(F2DC), by generalisation gaps (ga, FedDG-GA), or of the domains with the largest loss (afl, GroupDRO).",
     )
     alpha: float = Field(
         1.0,
@@ -46,6 +50,13 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     gap_centred: bool = Field(
         True, description="Whether ga subtracts the mean from the gaps (paper); false: gaps as they are (code)."
     )
+    afl_step: float = Field(
+        0.1, ge=0, le=100, description="Step eta of afl: how far the weight of a group moves with its loss; 0: stays."
+    )
+    afl_update: Literal["exponential", "projected"] = Field(
+        "exponential", description="Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."
+    )
+    afl_groups: Literal["domain", "node"] = Field("domain", description="Groups of afl: domains, or single nodes.")
     #: All but clip weigh each node alike.
     robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = Field(
         "none",
@@ -69,7 +80,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         """What needs averaged weights, with a verb; empty where the method decides."""
         if self.robust != "none":
             return f"aggregation.robust={self.robust} averages"
-        return "aggregation.weights=ga needs averaged" if self.weights == "ga" else ""
+        return f"aggregation.weights={self.weights} needs averaged" if self.weights in OF_IMAGES else ""
 
     def contradiction(self, *, lacking: str, noise: str) -> str:
         """Return why the section does not go with others; empty if it does.
@@ -78,17 +89,17 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             lacking: What nodes lack for validation parts; empty where they have some.
             noise: The privacy mechanism, or ``none``.
         """
-        if self.weights != "ga":
+        if self.weights not in OF_IMAGES:
             return ""
-        if self.gap_on == "validation" and lacking:
+        if self.weights == "ga" and self.gap_on == "validation" and lacking:
             return (
                 f"aggregation.gap_on=validation needs validation parts on the nodes: {lacking}; or set "
                 "aggregation.gap_on=train"
             )
         if noise != "none":
             return (
-                f"privacy.name={noise} does not go with aggregation.weights=ga: nodes report the scores of their own "
-                "models before the noise"
+                f"privacy.name={noise} does not go with aggregation.weights={self.weights}: nodes report how models do "
+                "on their images, without noise"
             )
         return ""
 

@@ -215,7 +215,7 @@ def client() -> DomainClient:
 
 ASKED: dict[str, Any] = {
     "server-round": 1, "domains": ["a"], "gap": ["loss", "train"], "local-domains": ["a"], "figures": True,
-    "site-figures": True,
+    "site-figures": True, "ask-loss": True,
     "validation": True, "bn-ways": ["averaged", "own", "batch"], "bn-images": 10,
 }  # fmt: skip
 

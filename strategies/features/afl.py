@@ -1,0 +1,134 @@
+"""Weights of the worst domain, ``aggregation.weights=afl`` [Mohri et al., 2019; Sagawa et al., 2020].
+
+Papers: "Agnostic Federated Learning", Mehryar Mohri, Gary Sivek, Ananda Theertha Suresh, ICML 2019,
+https://arxiv.org/abs/1902.00146 (a projected step); "Distributionally Robust Neural Networks for Group Shifts", Shiori
+Sagawa, Pang Wei Koh, Tatsunori B. Hashimoto, Percy Liang, ICLR 2020, https://arxiv.org/abs/1911.08731 (GroupDRO, an
+exponential step, mirror ascent).
+
+Symbols: q_g weight of group g (lambda in the first paper), L_g its loss, eta step, n_k images of node k.
+
+    projected:    q <- the nearest point of the simplex to q + eta L
+    exponential:  q_g <- q_g exp(eta L_g), divided by the sum;  q_g = 1 / number of groups at first
+
+L_g is the mean loss of the weights that the nodes of the group were sent, over their training images. The weight of
+node k in the average is q_g n_k over the images of all nodes of its group that sent an update.
+
+Deviations: (1) a group is a domain, or each node (``afl_groups``), by the node's home domain; (2) only groups with an
+update move, others keep their weight and those present are weighed among each other; (3) local training is as the
+configuration says, not one step on one batch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_core.limits import MOST_LOSS, Refused
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
+from strategies.features.base import ServerFeature, Training
+from strategies.federation.checks import Known, Range
+from strategies.federation.nodes import Node
+from strategies.federation.updates import Update
+
+FloatArray = NDArray[np.float64]
+#: What the server keeps from round to round: groups (places of domains, or indices of nodes) and their weights q.
+GROUPS, WEIGHTS = "afl/groups", "afl/weights"
+
+
+def moved(q: FloatArray, losses: FloatArray, step: float, update: str) -> FloatArray:
+    """Return the weights of groups, summing to their sum before, after a step up the losses.
+
+    Args:
+        q: Weights (G,), not negative, their sum above 0.
+        losses: L_g (G,).
+        step: eta, not negative.
+        update: ``exponential`` or ``projected``.
+    """
+    total = q.sum()
+    if update == "projected":
+        nearest: FloatArray = total * _projected(q / total + step * losses)
+        return nearest
+    scaled = np.log(np.maximum(q, np.finfo(np.float64).tiny)) + step * losses
+    risen = np.exp(scaled - scaled.max())
+    return np.asarray(total * risen / risen.sum())
+
+
+def _projected(point: FloatArray) -> FloatArray:
+    """Return the nearest point of the simplex (Duchi et al., ICML 2008)."""
+    falling = np.sort(point)[::-1]
+    excess = (np.cumsum(falling) - 1) / np.arange(1, len(point) + 1)
+    nearest: FloatArray = np.maximum(point - excess[falling > excess][-1], 0.0)
+    return nearest
+
+
+def weigh(
+    rule: AggregationConfig, updates: Sequence[Update], group_of: Mapping[int, int], kept: Mapping[int, float]
+) -> tuple[list[float], dict[int, float]]:
+    """Return one weight per update, summing to 1, and q of each group for the next round.
+
+    Args:
+        rule: The step.
+        updates: Those of the round.
+        group_of: The group of each node of the federation, by its index.
+        kept: q after the round before; nothing in the first.
+    """
+    usual = sum(kept.values()) / len(kept) if kept else 1.0
+    q = {group: kept.get(group, usual) for group in sorted({*group_of.values(), *kept})}
+    total = sum(q.values())
+    q = {group: weight / total for group, weight in q.items()}
+    images: dict[int, int] = {}
+    losses: dict[int, list[tuple[int, float]]] = {}
+    for update in updates:
+        group = group_of[update.node.index]
+        images[group] = images.get(group, 0) + update.num_examples
+        if RECEIVED_LOSS in update.metrics:
+            losses.setdefault(group, []).append((update.num_examples, float(update.metrics[RECEIVED_LOSS])))
+    if losses:
+        before = np.array([q[group] for group in losses])
+        means = np.array([sum(n * loss for n, loss in each) / sum(n for n, _ in each) for each in losses.values()])
+        after = moved(before, means, rule.afl_step, rule.afl_update) if before.sum() > 0 else before
+        q |= dict(zip(losses, after.tolist(), strict=True))
+    groups = [group_of[update.node.index] for update in updates]
+    raw = [q[group] * update.num_examples / images[group] for group, update in zip(groups, updates, strict=True)]
+    return [weight / sum(raw) if sum(raw) > 0 else 1 / len(raw) for weight in raw], q
+
+
+class WorstDomainWeights(ServerFeature):
+    """Weighs nodes where ``aggregation.weights=afl``."""
+
+    prefixes = ("afl/",)
+
+    @property
+    def _on(self) -> bool:
+        return self.run.config.aggregation.weights == "afl"
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Ask for the loss of the weights as they come."""
+        return {ASK_LOSS: True} if self._on else {}
+
+    def train_bounds(self, node: Node, training: Training) -> Known:
+        """Return the range of the loss."""
+        return {RECEIVED_LOSS: Range(0, MOST_LOSS, whole=False)} if self._on else {}
+
+    def read_train(self, metrics: Mapping[str, Any]) -> None:
+        """Refuse a loss that was not asked for."""
+        if not self._on and RECEIVED_LOSS in metrics:
+            raise Refused(f"{RECEIVED_LOSS} was not asked for")
+
+    def weights(self, updates: list[Update], training: Training) -> list[float] | None:
+        """Return the weights of the round; None by another rule."""
+        rule = self.run.config.aggregation
+        if not self._on:
+            return None
+        domains = list(self.run.domains)
+        group_of = {
+            node.index: node.index if rule.afl_groups == "node" else domains.index(node.domain)
+            for node in training.nodes
+        }
+        kept = dict(zip(self.state.get(GROUPS, np.zeros(0)).tolist(), self.state.get(WEIGHTS, np.zeros(0)).tolist(),
+                        strict=True))  # fmt: skip
+        weights, q = weigh(rule, updates, group_of, kept)
+        self.state = {GROUPS: np.array(list(q), np.int64), WEIGHTS: np.array(list(q.values()), np.float64)}
+        return weights
