@@ -38,6 +38,7 @@ class Method(BaseModel):
     Attributes:
         name: Its name in a configuration.
         title: One line for lists.
+        latex: Its name as papers print it, in LaTeX; empty if that is ``name``.
         venue: Where it was published.
         group: Its group in lists.
         strategy: The Strategy, a ``DomainStrategy``.
@@ -71,6 +72,7 @@ class Method(BaseModel):
 
     name: str
     title: str
+    latex: str = ""
     venue: str = "-"
     group: Group = "other"
     strategy: str | type[Any] = ""

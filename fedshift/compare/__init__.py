@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from fedshift.compare.sites import SiteTable
     from fedshift.compare.table import Numbers
 
@@ -24,23 +26,91 @@ class Comparison:
 
     numbers: "Numbers"
 
-    def text(self, width: int = WIDTH) -> str:
+    def text(self, width: int = WIDTH, decimals: int = 2) -> str:
         """Return aligned lines of at most ``width`` characters, as long as one column fits."""
         from fedshift.compare import formats
 
-        return formats.text(self.numbers, width)
+        return formats.text(self.numbers, width, decimals)
 
-    def markdown(self) -> str:
+    def markdown(self, decimals: int = 2) -> str:
         """Return a Markdown table with its notes."""
         from fedshift.compare import formats
 
-        return formats.markdown(self.numbers)
+        return formats.markdown(self.numbers, decimals)
+
+    def with_columns(self, names: Sequence[str]) -> "Comparison":
+        """Return the comparison with these columns in this order.
+
+        Raises:
+            ConfigError: If a name is no column of the table, or comes twice.
+        """
+        from fedshift.compare import table
+
+        return Comparison(table.with_columns(self.numbers, names))
+
+    def to_latex(
+        self, columns: Sequence[str] | None = None, decimals: int = 2, caption: str = "", label: str = ""
+    ) -> str:
+        r"""Return a table of LaTeX as papers print it; it needs ``booktabs`` and, if it is wide, ``graphicx``.
+
+        Args:
+            columns: The columns and their order; None for all.
+            decimals: Of means and spreads.
+            caption: In LaTeX; empty for what is compared.
+            label: Of the table; empty for one made of the data set's name.
+
+        Raises:
+            ConfigError: If a name is no column of the table, or comes twice.
+        """
+        from fedshift.compare import latex
+
+        chosen = self if columns is None else self.with_columns(columns)
+        return latex.latex(chosen.numbers, decimals, caption, label)
 
     def csv(self) -> str:
         """Return one line per row of the table, numbers in full."""
         from fedshift.compare import formats
 
         return formats.table_csv(self.numbers)
+
+    def runs_csv(self) -> str:
+        """Return one line per run and domain, numbers in full."""
+        from fedshift.compare import long_form
+
+        return long_form.runs_csv(self.numbers)
+
+    def to_csv(self, path: Path | str) -> None:
+        """Write one line per run and domain: run folder, method, seed, domain, value, images, round."""
+        from fedshift_core.atomic_io import write_atomically
+
+        write_atomically(Path(path), self.runs_csv())
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of the figures that there are of these runs."""
+        from fedshift.compare import figure_files
+
+        return tuple(figure_files.plots(self.numbers))
+
+    def figure(self, name: str) -> "Figure":
+        """Return a figure in the colours of a white page.
+
+        Raises:
+            ConfigError: If there is none of that name; the message lists those there are.
+        """
+        from fedshift.compare import figure_files
+
+        return figure_files.figure(self.numbers, name)
+
+    def figures(self, folder: Path | str) -> list[Path]:
+        """Write each figure as PDF, SVG and PNG, with their captions and the curves as CSV; return the files.
+
+        Raises:
+            ConfigError: If there is no figure, or a file cannot be written.
+        """
+        from fedshift.compare import figure_files
+
+        return figure_files.write(self.numbers, Path(folder))
 
     def html(self, where: Path | None = None) -> str:
         """Return a page that needs nothing else.

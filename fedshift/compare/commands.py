@@ -1,7 +1,7 @@
 """``fedshift compare`` and ``claims``."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +13,10 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
 
 if TYPE_CHECKING:
-    from fedshift.compare.sites import SiteTable
+    from fedshift.compare import Comparison
 
 app = typer.Typer()
+DECIMALS, MOST_DECIMALS = 2, 6
 
 
 @app.command("compare")
@@ -48,9 +49,22 @@ def compare(
             "brier, ece, or of a class sensitivity:CLASS, specificity:CLASS, auroc:CLASS, auprc:CLASS."
         ),
     ] = "",
+    columns: Annotated[
+        str, typer.Option(help="Columns to print and their order, with commas: photo,sketch,AVG; empty for all.")
+    ] = "",
+    decimals: Annotated[int, typer.Option(min=0, max=MOST_DECIMALS, help="Decimals to print.")] = DECIMALS,
     markdown: options.Markdown = False,
+    latex: Annotated[bool, typer.Option("--latex", help="Print LaTeX with booktabs, as papers have it.")] = False,
+    caption: Annotated[str, typer.Option(help="With --latex: the caption, in LaTeX.")] = "",
+    label: Annotated[str, typer.Option(help="With --latex: the label.")] = "",
     as_json: options.Json = False,
-    csv: Annotated[Path | None, options.path_option("A CSV file to write.")] = None,
+    csv: Annotated[Path | None, options.path_option("A CSV file to write: a line for each run and domain.")] = None,
+    table_csv: Annotated[
+        Path | None, options.path_option("A CSV file to write: a line for each row of the table.")
+    ] = None,
+    figures: Annotated[
+        Path | None, options.path_option("A folder for all figures as PDF, SVG and PNG, and the curves as CSV.")
+    ] = None,
     html: Annotated[Path | None, options.path_option("A page to write.")] = None,
     keep: Annotated[
         Path | None, options.path_option("A folder for one small JSON file per run, which `compare` reads as well.")
@@ -60,30 +74,85 @@ def compare(
     from fedshift import compare as compare_module
 
     form = options.table_form(markdown=markdown, as_json=as_json)
-    result: compare_module.Comparison | SiteTable
+    _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
+    aside = markdown or as_json or latex
     if sites:
-        _check_alone({"--paper": paper, "--costs": costs, "--html": html, "--score": score != "last5"})
-        result = compare_module.by_site(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
-        unreadable = result.unreadable
-        page = None
+        _check_alone(
+            {
+                "--paper": paper,
+                "--costs": costs,
+                "--html": html,
+                "--score": score != "last5",
+                "--latex": latex,
+                "--columns": columns,
+                "--decimals": decimals != DECIMALS,
+                "--table-csv": table_csv,
+                "--figures": figures,
+            }
+        )
+        by_site = compare_module.by_site(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
+        unreadable = by_site.unreadable
+        typer.echo(form(by_site))
+        _write({csv: lambda: by_site.csv()}, aside)
     else:
         result = compare_module.compare(
             runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
         )
-        unreadable, page = result.numbers.unreadable, result.html
-    typer.echo(form(result))
-    contents: list[tuple[Path | None, Callable[[Path], str] | None]] = [(csv, lambda _: result.csv()), (html, page)]
-    for file, content in contents:
-        if file is not None and content is not None:
+        unreadable = result.numbers.unreadable
+        chosen = result.with_columns([name.strip() for name in columns.split(",")]) if columns else result
+        table = _Printed(chosen, decimals, caption, label)
+        typer.echo(table.latex() if latex else form(table))
+        _write({csv: result.runs_csv, table_csv: result.csv, html: lambda: result.html(html)}, aside)
+        if figures is not None:
+            _wrote(result.figures(figures), figures, aside)
+    if keep is not None:
+        _wrote(compare_module.keep(runs, keep), keep, aside)
+    _end(unreadable)
+
+
+def _write(contents: Mapping[Path | None, Callable[[], str]], aside: bool) -> None:
+    """Write the files that were asked for, and say so; ``aside`` on standard error.
+
+    Raises:
+        ConfigError: If one cannot be written.
+    """
+    for file, content in contents.items():
+        if file is not None:
             try:
-                file.write_text(content(file), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
+                file.write_text(content(), encoding="utf-8", errors="replace")  # a folder's name may be no UTF-8
             except OSError as error:
                 raise ConfigError(f"cannot write {shown(file)}: {error.strerror}") from None
-            typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=markdown or as_json)
-    if keep is not None:
-        files = compare_module.keep(runs, keep)
-        typer.echo(f"wrote {len(files)} files into {shown(keep.resolve(), WHOLE_PATH)}", err=markdown or as_json)
-    _end(unreadable)
+            typer.echo(f"wrote {shown(file.resolve(), WHOLE_PATH)}", err=aside)
+
+
+def _wrote(files: Sequence[Path], folder: Path, aside: bool) -> None:
+    typer.echo(f"wrote {len(files)} files into {shown(folder.resolve(), WHOLE_PATH)}", err=aside)
+
+
+@dataclass(frozen=True)
+class _Printed:
+    """A comparison with the decimals, caption and label that were asked for."""
+
+    comparison: "Comparison"
+    decimals: int
+    caption: str
+    label: str
+
+    def text(self) -> str:
+        """Return aligned lines."""
+        return self.comparison.text(decimals=self.decimals)
+
+    def markdown(self) -> str:
+        """Return a Markdown table."""
+        return self.comparison.markdown(self.decimals)
+
+    def latex(self) -> str:
+        """Return a table of LaTeX."""
+        return self.comparison.to_latex(decimals=self.decimals, caption=self.caption, label=self.label)
+
+    def json(self) -> str:
+        """Return all numbers."""
+        return self.comparison.json()
 
 
 @app.command("claims")
@@ -106,6 +175,22 @@ def claims(
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(form(result))
     _end(result.unreadable)
+
+
+def _check_form(
+    latex: bool, markdown: bool, as_json: bool, of_latex: Mapping[str, str], columns: str, decimals: int
+) -> None:
+    """Refuse options that the printed form does not have.
+
+    Raises:
+        ConfigError: With the option.
+    """
+    if latex and (markdown or as_json):
+        raise ConfigError(f"give --latex or --{'markdown' if markdown else 'json'}, not both")
+    if given := [name for name, text in of_latex.items() if text and not latex]:
+        raise ConfigError(f"--{given[0]} is of --latex; give both")
+    if as_json and (columns or decimals != DECIMALS):
+        raise ConfigError(f"--{'columns' if columns else 'decimals'} and --json: JSON has all numbers in full")
 
 
 def _check_alone(others: Mapping[str, object]) -> None:

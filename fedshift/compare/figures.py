@@ -13,10 +13,11 @@ from fedshift.html.drawing import (
     DOMAINS,
     GRID,
     TEXT,
+    WIDTH,
     Drawing,
+    Plot,
     canvas,
     domain_colour,
-    finish,
     legend_above,
     shown_rounds,
     style,
@@ -56,6 +57,40 @@ class _Curve:
 
 
 @dataclass(frozen=True)
+class Form:
+    """How figures name rows, and how wide they are.
+
+    Attributes:
+        base: The name of the baseline in texts.
+        most: Characters of a row's name next to a figure.
+        width: In inches.
+    """
+
+    base: str = BASELINE
+    most: int = LABEL
+    width: float = WIDTH
+
+
+@dataclass(frozen=True)
+class Plots:
+    """The figures of a comparison in placeholder colours.
+
+    Attributes:
+        differences: The difference to the baseline; one figure, or none.
+        curves: AVG over the rounds; one figure, or none.
+        columns: One of each column of the table, by its name.
+        prices: The headline against each cost, by its name.
+        lacking: Reasons why figures are missing.
+    """
+
+    differences: list[Plot] = field(default_factory=list)
+    curves: list[Plot] = field(default_factory=list)
+    columns: dict[str, Plot] = field(default_factory=dict)
+    prices: dict[str, Plot] = field(default_factory=dict)
+    lacking: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Drawn:
     """The figures of a comparison.
 
@@ -73,33 +108,45 @@ class Drawn:
 
 
 def draw(numbers: Numbers) -> Drawn:
-    """Draw the figures for which the runs have numbers."""
+    """Draw the figures for which the runs have numbers, as elements of a page."""
+    plotted = plots(numbers)
+    with style():
+        overall, columns, prices = (
+            [plot.drawing() for plot in some]
+            for some in ((*plotted.differences, *plotted.curves), plotted.columns.values(), plotted.prices.values())
+        )
+    return Drawn(overall, columns, plotted.lacking, prices)
+
+
+def plots(numbers: Numbers, form: Form | None = None) -> Plots:
+    """Draw the figures for which the runs have numbers, by default as the page has them."""
+    form = form or Form()
     if len(numbers.rows) > MOST_ROWS:
-        return Drawn(lacking=[f"More than {MOST_ROWS} rows: no figures."])
+        return Plots(lacking=[f"More than {MOST_ROWS} rows: no figures."])
     notes = []
     with style():
         columns = [column for column in numbers.columns if column != STD]
         columns.sort(key=lambda column: column != numbers.headline)
         if len(columns) > MOST_PANELS:
             notes.append(f"{len(columns) - MOST_PANELS} more columns of the table have no figure.")
-        curves = _curves(numbers)
+        curves = _curves(numbers, form)
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs tell of none.")
         notes += _lacking_costs(numbers)
         if refused := [named(row) for row in numbers.rows if row.refused]:
-            notes.append(f"No difference to {BASELINE} of {_few(refused)}: {contents.OTHER_IMAGES}.")
-        dots = [_dots(numbers, column, place) for place, column in enumerate(columns[:MOST_PANELS])]
-        return Drawn([*_differences(numbers), *curves], dots, notes, _prices(numbers))
+            notes.append(f"No difference to {form.base} of {_few(refused)}: {contents.OTHER_IMAGES}.")
+        dots = {column: _dots(numbers, column, place, form) for place, column in enumerate(columns[:MOST_PANELS])}
+        return Plots(_differences(numbers, form), curves, dots, _prices(numbers, form), notes)
 
 
-def _differences(numbers: Numbers) -> list[Drawing]:
+def _differences(numbers: Numbers, form: Form) -> list[Plot]:
     """Draw the difference of the headline to the baseline, with its interval, row by row."""
     rows = [
         (row, row.difference) for row in numbers.rows if row.difference and row.difference.difference.mean is not None
     ]
     if not rows:
         return []
-    figure, (axes,) = canvas(_height(len(rows)))
+    figure, (axes,) = canvas(_height(len(rows)), width=form.width)
     axes.axvline(0, color=TEXT, linewidth=1, linestyle="--")
     descriptions = []
     for i, (row, paired) in enumerate(rows):
@@ -118,15 +165,15 @@ def _differences(numbers: Numbers) -> list[Drawing]:
         axes.errorbar(mean, i, xerr=reach, fmt="o", color=OURS, capsize=3)
         interval = "" if paired.interval is None else f" ({paired.interval[0]:+.2f} to {paired.interval[1]:+.2f})"
         descriptions.append(f"{_label(row)} {mean:+.2f}{interval}")
-    _name_rows(axes, [row for row, _ in rows])
-    axes.set_title(f"{numbers.headline} less that of {BASELINE}", loc="left")
-    title = f"Difference of {numbers.headline} to {BASELINE} with 95 % intervals: {_few(descriptions)}."
+    _name_rows(axes, [row for row, _ in rows], form)
+    axes.set_title(f"{numbers.headline} less that of {form.base}", loc="left")
+    title = f"Difference of {numbers.headline} to {form.base} with 95 % intervals: {_few(descriptions)}."
     caption = (
-        f"{numbers.headline} less that of {BASELINE}, seed by seed (small), their mean and its 95 % interval "
+        f"{numbers.headline} less that of {form.base}, seed by seed (small), their mean and its 95 % interval "
         "(Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
         "all differences equal."
     )
-    return [finish(figure, "differences", title, caption)]
+    return [Plot(figure, "differences", title, caption)]
 
 
 def _lacking_costs(numbers: Numbers) -> list[str]:
@@ -135,13 +182,13 @@ def _lacking_costs(numbers: Numbers) -> list[str]:
     return ["No figure of costs: none of these methods is in the file."]
 
 
-def _prices(numbers: Numbers) -> list[Drawing]:
+def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:
     """Draw the headline against each cost and name the methods on the Pareto front."""
     if numbers.costs is None:
-        return []
-    drawn = []
+        return {}
+    drawn = {}
     for place, (what, points) in enumerate(tradeoff.paid(numbers.rows, numbers.costs, numbers.headline).items()):
-        figure, (axes,) = canvas(3.6)
+        figure, (axes,) = canvas(3.6, width=form.width)
         xs, ys, rows = [point[0] for point in points], [point[1] for point in points], [point[2] for point in points]
         fronts = tradeoff.on_fronts(points, numbers.score in LOWEST_IS_BEST)
         steps = [_steps([points[i][:2] for i in front]) for front in fronts]
@@ -161,7 +208,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
         axes.set_ylabel(f"{numbers.headline} (%)")
         axes.grid()
         name_points(
-            axes, [(xs[i], ys[i], shortened(_label(rows[i]), LABEL)) for i in tagged],
+            axes, [(xs[i], ys[i], shortened(_label(rows[i]), form.most)) for i in tagged],
             [points[i][:2] for i in anonymous], steps,
         )  # fmt: skip
         descriptions = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
@@ -171,7 +218,7 @@ def _prices(numbers: Numbers) -> list[Drawing]:
             f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
             "better for as little or less. Crosses: the others."
         )
-        drawn.append(finish(figure, f"prices{place}", title, caption))
+        drawn[what] = Plot(figure, f"prices{place}", title, caption)
     return drawn
 
 
@@ -183,9 +230,25 @@ def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return corners
 
 
-def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
+def _dots(numbers: Numbers, column: str, place: int, form: Form) -> Plot:
     """Draw mean, spread and seeds of a column row by row, with the paper's printed numbers."""
-    figure, (axes,) = canvas(_height(len(numbers.rows)))
+    figure, (axes,) = canvas(_height(len(numbers.rows)), width=form.width)
+    descriptions = plot_dots(axes, numbers, column, form)
+    name = plain(column, MOST_NAME)
+    axes.set_title(name, loc="left")
+    title = f"{name} of each row, mean and spread over seeds: {_few(descriptions)}."
+    return Plot(figure, f"dots{place}", title, f"{name}: {dots_caption(numbers, form)}")
+
+
+def dots_caption(numbers: Numbers, form: Form) -> str:
+    """Return what the marks of :func:`plot_dots` mean."""
+    dashed = f" Dashed: {form.base}." if sum(row.is_baseline for row in numbers.rows) == 1 else ""
+    paper = " Diamonds: the paper's." if any(row.paper for row in numbers.rows) else ""
+    return f"seeds (small), mean ± standard deviation.{dashed}{paper}"
+
+
+def plot_dots(axes: Axes, numbers: Numbers, column: str, form: Form) -> list[str]:
+    """Plot mean, spread and seeds of a column row by row; return its numbers by row as texts."""
     descriptions = []
     accuracy = numbers.score not in MEASURES
     base = [row for row in numbers.rows if row.is_baseline]
@@ -205,16 +268,11 @@ def _dots(numbers: Numbers, column: str, place: int) -> Drawing:
         descriptions.append(f"{_label(row)} {value.mean:.2f}" + ("" if value.std is None else f" ± {value.std:.2f}"))
         if row.paper is not None and (printed := row.paper.values[column]) is not None:
             axes.plot(printed, i, "D", color=PAPERS, fillstyle="none", markersize=6)
-    _name_rows(axes, numbers.rows)
-    name = plain(column, MOST_NAME)
-    axes.set_title(name, loc="left")
-    title = f"{name} of each row, mean and spread over seeds: {_few(descriptions)}."
-    dashed = f" Dashed: {BASELINE}." if len(base) == 1 else ""
-    paper = " Diamonds: the paper's." if any(row.paper for row in numbers.rows) else ""
-    return finish(figure, f"dots{place}", title, f"{name}: seeds (small), mean ± standard deviation.{dashed}{paper}")
+    _name_rows(axes, numbers.rows, form)
+    return descriptions
 
 
-def _curves(numbers: Numbers) -> list[Drawing]:
+def _curves(numbers: Numbers, form: Form) -> list[Plot]:
     """Draw AVG of each row over the rounds.
 
     There is no figure if the score is not taken from rounds, or no run has records of its rounds.
@@ -248,11 +306,11 @@ def _curves(numbers: Numbers) -> list[Drawing]:
     descriptions = [f"{entry.label} {entry.means[-1]:.2f} in round {entry.rounds[-1]}" for entry in drawn]
     lacking = len(numbers.rows) - len(drawn)
     band = " Bands: ± standard deviation over seeds." if any(entry.seeds > 1 for entry in drawn) else ""
-    many = f" Dashed: {BASELINE}." if len(drawn) > DOMAINS else ""
+    many = f" Dashed: {form.base}." if len(drawn) > DOMAINS else ""
     without = f" {lacking} rows have files without rounds." if lacking else ""
     title = f"AVG over the rounds: {_few(descriptions)}."
     caption = f"Top-1 accuracy over the rounds, mean over domains and seeds.{band}{many}{without}"
-    return [finish(figure, "curves", title, caption)]
+    return [Plot(figure, "curves", title, caption)]
 
 
 def _curve(row: Row) -> _Curve | None:
@@ -291,8 +349,8 @@ def _rounds_axis(axes: Axes, last: int) -> None:
     axes.grid(axis="y")
 
 
-def _name_rows(axes: Axes, rows: Sequence[Row]) -> None:
-    axes.set_yticks(range(len(rows)), [shortened(_label(row), LABEL) for row in rows])
+def _name_rows(axes: Axes, rows: Sequence[Row], form: Form) -> None:
+    axes.set_yticks(range(len(rows)), [shortened(_label(row), form.most) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="x")
     axes.tick_params(axis="y", length=0)

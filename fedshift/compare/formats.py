@@ -27,9 +27,12 @@ class Line:
     aside: bool = False
 
 
-def text(numbers: Numbers, width: int) -> str:
+DECIMALS = 2
+
+
+def text(numbers: Numbers, width: int, decimals: int = DECIMALS) -> str:
     """Return aligned lines; columns that do not fit follow in blocks that repeat the methods."""
-    head, lines = grid(numbers)
+    head, lines = grid(numbers, decimals)
     starred = {i for line in lines for i in line.best}
     marks = [["*" if i in line.best else " " if i in starred else "" for i in range(len(head))] for line in lines]
     marked = [tuple(map(str.__add__, line.cells, mark)) for line, mark in zip(lines, marks, strict=True)]
@@ -54,9 +57,9 @@ def remarks(warnings: Sequence[str], notes: Sequence[str], width: int) -> list[s
     return lines
 
 
-def markdown(numbers: Numbers) -> str:
+def markdown(numbers: Numbers, decimals: int = DECIMALS) -> str:
     """Return a table and its notes, with the best of each column in bold."""
-    head, lines = grid(numbers)
+    head, lines = grid(numbers, decimals)
     rows = [[f"**{cell}**" if i in line.best else escaped(cell) for i, cell in enumerate(line.cells)] for line in lines]
     return markdown_table(numbers.title, head, rows, numbers.warnings, numbers.notes)
 
@@ -152,9 +155,11 @@ def _altered(row: Row) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
-    """Return the head and the lines of the table in all formats."""
-    compared = any(row.difference is not None or row.refused for row in numbers.rows)
+def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], list[Line]]:
+    """Return the head and the lines of the table; the difference is shown next to the column that it is of."""
+    compared = numbers.headline in numbers.columns and any(
+        row.difference is not None or row.refused for row in numbers.rows
+    )
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
     head = ("method", "scored", "n", *numbers.columns, *extra)
     lines = []
@@ -165,27 +170,30 @@ def grid(numbers: Numbers) -> tuple[tuple[str, ...], list[Line]]:
             group = row.group
             lines.append(Line((f"[{group}]", *("" for _ in head[1:])), aside=True))
         cells = [row.label, row.scored, f"{len(row.seeds)}{contents.MARK if row.mixed else ''}"]
-        cells += [_cell(row, column, named) for column in numbers.columns]
+        cells += [_cell(row, column, named, decimals) for column in numbers.columns]
         if compared:
             paired = row.difference
             p = "" if paired is None or paired.p is None else p_value(paired.p)
             refused = contents.OTHER_IMAGES if row.refused else ""
-            cells += [_spread(paired.difference, sign="+") if paired else refused, p]
+            cells += [_spread(paired.difference, decimals, sign="+") if paired else refused, p]
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
-        lines += _paper_lines(row, numbers, len(extra))
+        lines += _paper_lines(row, numbers, len(extra), decimals)
     return head, lines
 
 
-def _cell(row: Row, column: str, named: bool) -> str:
-    return f"{_spread(row.values.get(column))}{f' {row.worst}' if named and column == WORST and row.worst else ''}"
+def _cell(row: Row, column: str, named: bool, decimals: int) -> str:
+    worst = f" {row.worst}" if named and column == WORST and row.worst else ""
+    return _spread(row.values.get(column), decimals) + worst
 
 
-def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
+def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[Line]:
     if row.paper is None:
         return []
-    printed = [number(row.paper.values[column], row.paper.spreads[column]) for column in numbers.columns]
-    less = [number(row.paper.difference[column], None, sign="+") for column in numbers.columns]
+    printed = [
+        number(row.paper.values[column], row.paper.spreads[column], decimals=decimals) for column in numbers.columns
+    ]
+    less = [number(row.paper.difference[column], None, "+", decimals=decimals) for column in numbers.columns]
     empty = [""] * extra
     label = row.paper.label + ("" if row.paper.certain else " (a reading)")
     count = len(row.paper.altered)
@@ -196,15 +204,15 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int) -> list[Line]:
     ]
 
 
-def _spread(value: Spread | None, sign: str = "") -> str:
-    return "-" if value is None else number(value.mean, value.std, sign, missing="missing")
+def _spread(value: Spread | None, decimals: int, sign: str = "") -> str:
+    return "-" if value is None else number(value.mean, value.std, sign, "missing", decimals)
 
 
-def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-") -> str:
-    """Return a mean with its spread, to two digits; ``missing`` for None."""
+def number(mean: float | None, std: float | None, sign: str = "", missing: str = "-", decimals: int = DECIMALS) -> str:
+    """Return a mean with its spread, to so many decimals; ``missing`` for None."""
     if mean is None:
         return missing
-    return f"{mean:{sign}.2f}" + ("" if std is None else f" ± {std:.2f}")
+    return f"{mean:{sign}.{decimals}f}" + ("" if std is None else f" ± {std:.{decimals}f}")
 
 
 def p_value(value: float) -> str:

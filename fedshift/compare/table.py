@@ -181,6 +181,25 @@ def numbers_of(
     )  # fmt: skip
 
 
+def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
+    """Return a comparison with these columns in this order; the difference goes with the column that it is of.
+
+    Raises:
+        ConfigError: If a name is no column, or comes twice.
+    """
+    for i, name in enumerate(names):
+        if name not in numbers.columns:
+            raise ConfigError(
+                f"--columns: {as_found(name)} is no column; there are {', '.join(numbers.columns)}"
+                f"{meant(name, numbers.columns)}"
+            )
+        if name in names[:i]:
+            raise ConfigError(f"--columns: {as_found(name)} comes twice")
+    of_others = tuple(f"{column}:" for column in OVERALL if column not in names)
+    notes = tuple(note for note in numbers.notes if not note.startswith(of_others))
+    return replace(numbers, columns=tuple(names), notes=notes)
+
+
 def mix_warnings(runs: Sequence[Run]) -> list[str]:
     """Return a line for each way in which the class mixes of sites differ, each once."""
     sites = [part.results.site_figures for run in runs for part in (run.parts or (run,))]

@@ -84,6 +84,27 @@ class Drawing:
     caption: str
 
 
+@dataclass(frozen=True)
+class Plot:
+    """A figure before it is an element of a page.
+
+    Attributes:
+        figure: The figure, in placeholder colours.
+        name: Its name on the page, which no other figure has.
+        title: A text alternative of one or two sentences.
+        caption: The text under it.
+    """
+
+    figure: Figure
+    name: str
+    title: str
+    caption: str
+
+    def drawing(self) -> Drawing:
+        """Return it as an element of the page."""
+        return finish(self.figure, self.name, self.title, self.caption)
+
+
 def domain_colour(index: int) -> str:
     """Return the placeholder of a domain's colour, the same in all figures."""
     return f"#0101{index % DOMAINS:02x}"
@@ -108,16 +129,19 @@ def style() -> Iterator[None]:
         yield
 
 
-def canvas(height: float, rows: int = 1, columns: int = 1, **more: object) -> tuple[Figure, list[Axes]]:
-    """Return an empty figure of the page's width, with its axes row by row.
+def canvas(
+    height: float, rows: int = 1, columns: int = 1, width: float = WIDTH, **more: object
+) -> tuple[Figure, list[Axes]]:
+    """Return an empty figure, by default of the page's width, with its axes row by row.
 
     Args:
         height: In inches.
         rows: Of axes.
         columns: Of axes.
+        width: In inches.
         more: Passed on to ``Figure.subplots``.
     """
-    figure = Figure(figsize=(WIDTH, height))
+    figure = Figure(figsize=(width, height))
     axes = figure.subplots(rows, columns, squeeze=False, **more)  # type: ignore[call-overload]
     return figure, list(axes.flat)
 
@@ -157,7 +181,7 @@ def legend_above(figure: Figure, axes: Axes) -> None:
     """Put the legend of ``axes`` above the whole figure, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
     wide = [LEGEND_HANDLE + LEGEND_LETTER * len(label) for label in labels]
-    room = 72 * WIDTH
+    room = 72 * figure.get_figwidth()
     columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
     rows = -(-len(labels) // columns)
     figure.legend(

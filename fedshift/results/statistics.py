@@ -67,3 +67,17 @@ def paired(ours: Mapping[int, float | None], base: Mapping[int, float | None]) -
         reach = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(both) - 1)) * difference.std / math.sqrt(len(both))
         interval = (difference.mean - reach, difference.mean + reach)
     return Paired(difference, tuple(seed for seed, _, _ in both), p, interval)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number by Holm's step-down procedure, in the order given.
+
+    Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6 (1979) 65-70:
+    the chance that any of the true null hypotheses has a corrected value below a level is at most that level.
+    """
+    corrected = [0.0] * len(values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[i]))
+        corrected[i] = largest
+    return corrected

@@ -804,7 +804,7 @@ def test_the_command(
     page, table = tmp_path / "c.html", tmp_path / "c.csv"
     code, out, _ = call("compare", *three_seeds, "--keep", tmp_path / "kept")
     assert code == 0 and f"wrote 6 files into {tmp_path / 'kept'}" in out
-    code, out, _ = call("compare", *three_seeds, "--html", page, "--csv", table)
+    code, out, _ = call("compare", *three_seeds, "--html", page, "--table-csv", table)
     assert code == 0 and "+2.00 ± 1.00" in out and f"wrote {page}" in out
     assert page.read_text() == compare(three_seeds).html() and table.read_text() == compare(three_seeds).csv()
     code, out, _ = call("compare", three_seeds[0].parent, "--json")
