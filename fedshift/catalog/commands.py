@@ -1,12 +1,14 @@
-"""``fedshift methods``, ``datasets``, ``models``, ``adaptations``, ``modules``, ``experiments`` and ``papers``."""
+"""``fedshift methods``, ``datasets``, ``models`` and other lists, ``papers`` and ``cite``."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 from fedshift import options
 from fedshift.catalog import completion
+from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -141,6 +143,29 @@ def papers() -> None:
 
     for line in tables.lines():
         typer.echo(line)
+
+
+@app.command("cite")
+def cite(
+    runs: Annotated[
+        list[Path] | None, options.path_argument("Run folders, or folders that hold some.", "[RUN...]")
+    ] = None,
+    method: Annotated[str, typer.Option(help="Methods, with commas: fpl,f2dc.")] = "",
+    dataset: Annotated[str, typer.Option(help="Data sets, with commas.")] = "",
+    network: Annotated[str, typer.Option(help="Networks, with commas.")] = "",
+) -> None:
+    """Print BibTeX of the methods, data sets and networks that runs use, and of Flower and FedShift."""
+    from fedshift.catalog import citations
+
+    if not (runs or method or dataset or network):
+        raise ConfigError("cite: name runs, or --method, --dataset or --network")
+    cited, unreadable = citations.of_runs(runs) if runs else (citations.Citations(), [])
+    citations.add_named(cited, method, dataset, network)
+    typer.echo(cited.bibtex())
+    for line in unreadable:
+        typer.echo(f"warning: {line}", err=True)
+    if unreadable:
+        raise SystemExit(exit_codes.FAILED)
 
 
 def show(kind: "Registry[T]", line_of: Callable[[T], str]) -> None:
