@@ -164,6 +164,7 @@ def sweep(
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
     slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
+    dry: options.DryRun = False,
 ) -> None:
     """Run a grid on all cores, and compare. The same command again continues an interrupted one.
 
@@ -174,9 +175,15 @@ def sweep(
     from fedshift.data.checking import check_data, check_model
     from fedshift.sweep import listing, sweeping
 
+    if dry and (listed or into or paper):
+        raise ConfigError("sweep: --dry-run goes alone")
     if (listed and into) or (slurm is not None and not listed) or (paper and (listed or into)):
         raise ConfigError("sweep: --list goes alone or with --slurm FILE, --in FOLDER and --paper TABLE go alone")
-    if listed:
+    if dry:
+        from fedshift.costs import grid_dry_run
+
+        typer.echo(grid_dry_run.sweep(arguments or [], check_data, check_model))
+    elif listed:
         listing.show(arguments or [], slurm, check_data, check_model)
     elif into:
         listing.run_point(arguments or [], into, check_data)
@@ -234,6 +241,7 @@ def tune(
         options.arguments("[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]", "Keys of `fedshift run`."),
     ] = None,
     paper: options.PaperTable = "",
+    dry: options.DryRun = False,
 ) -> None:
     """Search each method's values with the same budget, by validation images only, and compare them tuned and as is.
 
@@ -243,6 +251,12 @@ def tune(
     the extra `tune`: Optuna.
     """
     from fedshift.data.checking import check_data, check_model
+
+    if dry:
+        from fedshift.costs import grid_dry_run
+
+        typer.echo(grid_dry_run.tune(arguments or [], check_data, check_model))
+        return
     from fedshift.tune import tuning
 
     tuning.tune(arguments or [], paper, check_data, check_model)

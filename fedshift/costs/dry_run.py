@@ -5,6 +5,7 @@ from typing import Any
 
 from fedshift.data.checking import check_data
 from fedshift.launch import runner, worker_count
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import console, resuming
 
 
@@ -26,10 +27,13 @@ def summary(flat: Mapping[str, Any], launch: Mapping[str, Any]) -> str:
     from fedshift.costs import estimate  # torch: only after all other checks
 
     console.set_up()
+    return estimate.summary(estimate.estimate(config, nodes, places(config, nodes, launch, requested)))
+
+
+def places(config: RunConfig, nodes: int, launch: Mapping[str, Any], requested: int | None) -> int:
+    """Return how many clients of a run train at a time, with so many workers of the inline engine (None: all cores)."""
     if launch.get("engine", "simulation") == "inline":
-        places = worker_count.workers(config, nodes, requested)
-    else:
-        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-        each = runner.resources(config, nodes, *limits)
-        places = each.actors or worker_count.places(each.cpus)
-    return estimate.summary(estimate.estimate(config, nodes, places))
+        return worker_count.workers(config, nodes, requested)
+    limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+    each = runner.resources(config, nodes, *limits)
+    return each.actors or worker_count.places(each.cpus)

@@ -3,73 +3,30 @@
 No round is played: one node trains a few steps on its own images and scores these, and the rest is calculated.
 """
 
-import resource
-import statistics
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
 
-import numpy as np
 import torch
 import yaml
-from flwr.app import ConfigRecord, Message, RecordDict
-from numpy.typing import NDArray
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from flwr.app import ConfigRecord
 
 from clients.base import DomainClient
 from clients.training import machine
-from clients.training.phases import Phase
-from datasets.base import ImageSet
 from fedshift.costs.measuring import begin
+from fedshift.costs.node_steps import Counted, Measured, count_flops, measure
 from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup
 from fedshift_app.run import console, disk_space
 from fedshift_core.secure.recovery import traffic
-from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
-from fedshift_core.wire.records import decode, encode
+from fedshift_core.wire.names import OWN, RETAKEN
 from strategies.features.bn_statistics import expected_images, statistics_of
 from strategies.features.catalog import Features
 from strategies.federation.context import RunContext
 from strategies.federation.roster import Node
 from strategies.federation.updates import num_bytes
-
-BATCHES = 2  # of the node in each epoch
-EPOCHS = 2  # the first step includes preparations and does not count
-_KB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
-
-
-@dataclass(frozen=True)
-class Measured:
-    """The measurements of one node.
-
-    Attributes:
-        step: Seconds of a step of training on a full batch.
-        scored: Seconds for each test image.
-        before: Seconds for each of a node's own images before a test set, where it trains on them then (FedICON).
-        taken: Seconds per training image for re-estimated BatchNorm statistics; 0 if there are none.
-        epochs: Of a local round over the node's own images, all its phases together.
-        others: Steps of a local round on other images, such as the public set.
-        first: Both for a node's first round, if that differs (FedMD); None if it does not.
-        up: Bytes that a node sends after its first round.
-        memory: The most bytes that this process held; of a GPU's memory where there is one.
-    """
-
-    step: float
-    scored: float
-    before: float
-    taken: float
-    epochs: int
-    others: int
-    up: int
-    memory: int
-    first: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +65,8 @@ class Estimate:
         down: Bytes sent to all nodes of the first round.
         folder: Bytes of the run folder when it is largest.
         measured: The measurements of one node.
+        counted: Its FLOPs; None where they were not counted.
+        prepared: Seconds from the configuration to the first message: images, model, measured arithmetic.
     """
 
     config: RunConfig
@@ -119,6 +78,8 @@ class Estimate:
     down: int
     folder: int
     measured: Measured
+    counted: Counted | None = None
+    prepared: float = 0.0
 
     @property
     def train_seconds(self) -> float:
@@ -130,13 +91,39 @@ class Estimate:
         """Additional seconds of the nodes' first rounds, in the run."""
         if self.measured.first is None:
             return 0.0
-        joining = min(len(self.nodes), self.playing * self.config.rounds) / self.playing  # first rounds of nodes
-        return joining * (self._training(*self.measured.first) - self.train_seconds)
+        return self._first_rounds * (self._training(*self.measured.first) - self.train_seconds)
+
+    @property
+    def _first_rounds(self) -> float:
+        """The number of rounds in which nodes train for the first time."""
+        return min(len(self.nodes), self.playing * self.config.rounds) / self.playing
 
     def _training(self, epochs: int, others: int) -> float:
+        return self._steps(epochs, others) * self.measured.step / self.side_by_side
+
+    def _steps(self, epochs: int, others: int) -> float:
+        """Return the steps of all nodes in a round; the last batch of an epoch counts as a full one."""
         batch, share = self.config.train.batch_size, self.playing / len(self.nodes)
         own = sum(-(-node.num_examples // batch) for node in self.nodes) * epochs
-        return (own + others * len(self.nodes)) * self.measured.step * share / self.side_by_side
+        return (own + others * len(self.nodes)) * share
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of the whole run: of all steps, and of all scored images; 0 where they were not counted."""
+        if self.counted is None:
+            return 0.0
+        usual = self._steps(self.measured.epochs, self.measured.others)
+        steps = self.config.rounds * usual
+        if self.measured.first is not None:
+            steps += self._first_rounds * (self._steps(*self.measured.first) - usual)
+        return steps * self.counted.step + self.scored_images * self.counted.image
+
+    @property
+    def scored_images(self) -> float:
+        """Images that pass through the network for scores, in the whole run."""
+        scorings, trains_first = len(statistics_of(self.federation)), bool(self.measured.before)
+        of = [self.scoring(n) for n in self.scored]
+        return sum(scorings * max(r.test, r.own * trains_first) + r.validation + r.statistics for r in of)
 
     def scoring(self, server_round: int) -> Scoring:
         """Return the images scored after a round, from the server's evaluation messages."""
@@ -177,23 +164,30 @@ class Estimate:
         return self.config.rounds * self.train_seconds + self.first_seconds + self.score_seconds
 
 
-def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
+def estimate(config: RunConfig, nodes: int, side_by_side: int, *, count: bool = False) -> Estimate:
     """Measure a few steps of the first node of the first round, and calculate the rest.
 
     Args:
         config: The run.
         nodes: How many nodes it has.
         side_by_side: The number of clients that train at a time.
+        count: Whether FLOPs are counted, in a few steps more.
 
     Raises:
         FedShiftError: If the run could not start, or the node cannot train.
     """
+    began = time.perf_counter()
     settled, arrays, strategy, grid = begin(config, nodes)
     messages = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
+    prepared = time.perf_counter() - began
     threads = torch.get_num_threads()
+
+    def opened() -> DomainClient:
+        return client_app.open_client(messages[0], grid.context_of(messages[0])).client
+
     try:
-        client = client_app.open_client(messages[0], grid.context_of(messages[0])).client
-        measured = _measure(client, messages[0], statistics_of(strategy.federation))
+        measured = measure(opened(), messages[0], statistics_of(strategy.federation))
+        counted = count_flops(opened, messages[0]) if count else None
     finally:
         torch.set_num_threads(threads)
     roster = list(strategy.roster.nodes)
@@ -202,113 +196,8 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int) -> Estimate:
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        disk_space.needed(settled, arrays, strategy, roster, simulated=True).folder, measured,
+        disk_space.needed(settled, arrays, strategy, roster, simulated=True).folder, measured, counted, prepared,
     )  # fmt: skip
-
-
-def _measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]) -> Measured:
-    """Measure a client on a short round and its scoring; the client cannot be used afterwards.
-
-    Args:
-        client: The client.
-        message: The server's message to train.
-        bn_statistics: The kinds of ``evaluate.bn`` that the run scores with.
-    """
-    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
-    batch = client.setup.train.batch_size
-    client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
-    full = min(1.0, len(client.train_set) / batch)  # share of a batch, if the node has fewer images
-    phases = _shortened(client, len(client.train_set))
-    ended: list[float] = []
-    with _steps(ended):
-        weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
-    shared = encode(dict(zip(client.shared_names, weights, strict=True)))
-    sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
-    test = client.train_set  # as large as any: a test set may belong to another node
-    _score(client, parameters, test, server_round)  # a warm-up: first imports do not count
-    seconds, steps = _score(client, parameters, test, server_round)
-    half = max(1, len(test) // 2)  # at least one image
-    client.train_set = test.select(np.arange(half))
-    sooner, fewer = _score(client, parameters, test, server_round)
-    client.train_set = test
-    before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
-    scored = max(0.0, seconds / len(test) - before)
-    taken = 0.0
-    if {OWN, RETAKEN} & set(bn_statistics):
-        began = time.perf_counter()
-        _, images = client.take_statistics(len(test))
-        taken = (time.perf_counter() - began) / images
-    step = statistics.median(later - sooner for sooner, later in pairwise(ended)) / full
-    first = _counted(phases, batch)
-    client.start_round(server_round + 1)
-    client.phases(server_round + 1)  # which fills ``phases``
-    usual = _counted(phases, batch)
-    return Measured(step, scored, before, taken, *usual, sent, _memory(), None if first == usual else first)
-
-
-@contextmanager
-def _steps(ended: list[float]) -> Iterator[None]:
-    """Record the end time of each optimizer step."""
-    hook = register_optimizer_step_post_hook(lambda *_: ended.append(time.perf_counter()))
-    try:
-        yield
-    finally:
-        hook.remove()
-
-
-def _score(
-    client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, server_round: int
-) -> tuple[float, int]:
-    """Return the seconds in which a node scores a test set, and its number of training steps."""
-    client.evaluate(parameters, {SERVER_ROUND: server_round, DOMAINS: []})  # takes it, and scores nothing
-    ended: list[float] = []
-    began = time.perf_counter()
-    with _steps(ended):
-        client.score_test(test)
-    return time.perf_counter() - began, len(ended)
-
-
-def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
-    """Return the epochs over a node's own images, and the steps on other images."""
-    epochs = sum(phase.epochs for phase in phases if phase.images is None)
-    others = (
-        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
-        for phase in phases
-        if phase.images is not None
-    )
-    return epochs, sum(others)
-
-
-def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:
-    """Return two batches of images, or more if all classes need more; a node sends prototypes of all classes."""
-    order = torch.randperm(len(images), generator=draws).numpy()
-    _, first = np.unique(images.y[order], return_index=True)
-    ordered = np.concatenate([order[first], np.delete(order, first)])
-    return images.select(ordered[: max(BATCHES * batch, len(first))])
-
-
-def _shortened(client: DomainClient, most: int) -> list[Phase]:
-    """Limit a client's phases to few epochs and ``most`` own images.
-
-    Returns:
-        A list that receives the full phases of each following local round.
-    """
-    phases = client.phases
-    full: list[Phase] = []
-
-    def cut(server_round: int) -> list[Phase]:
-        full[:] = phases(server_round)
-        return [phase.cut(EPOCHS if phase.epochs else 0, most) for phase in full]
-
-    vars(client)["phases"] = cut  # hides the class's method, for this object only
-    return full
-
-
-def _memory() -> int:
-    if torch.cuda.is_available():
-        return int(torch.cuda.max_memory_reserved())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB
 
 
 def summary(result: Estimate) -> str:

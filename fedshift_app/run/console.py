@@ -183,7 +183,9 @@ def _row(cells: tuple[str, ...], widths: list[int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as m:ss or h:mm:ss."""
+    """Return seconds as m:ss or h:mm:ss; from a day on with the days, ``2 d 3:04:05``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    days, hours = divmod(hours, 24)
+    since_midnight = f"{hours}:{minutes:02d}:{rest:02d}" if hours or days else f"{minutes}:{rest:02d}"
+    return f"{days} d {since_midnight}" if days else since_midnight
