@@ -17,6 +17,7 @@ from fedshift_core.yaml_files import read_yaml
 ENTRIES, USES = CONF / "references.bib", CONF / "citations.yaml"
 _ENTRY = re.compile(r"^@\w+\{([^,\s]+),\n.*?^\}$", re.MULTILINE | re.DOTALL)
 
+ON = "on"  # in citations.yaml: any number above 0
 #: Why entries are cited, by their keys.
 Used = dict[str, list[str]]
 
@@ -68,8 +69,9 @@ class Citations:
         for key, by_value in self._uses["settings"].items():
             for value in _values(config, key.split(".")):
                 text = str(value).lower() if isinstance(value, bool) else str(value)
-                if text in by_value:
-                    self._add(by_value[text], f"{key}={text}")
+                is_on = ON in by_value and isinstance(value, int | float) and value > 0
+                if is_on or text in by_value:
+                    self._add(by_value[ON if is_on else text], f"{key}={text}")
 
     def bibtex(self) -> str:
         """Return the entries, each with a comment that says what uses it, and comments on what has no entry."""

@@ -163,6 +163,8 @@ def test_a_run_cites_what_it_uses_and_nothing_else() -> None:
     assert f2dc == ["f2dc", "optdigits", "fedicon", "ga", *always]
     more = keys_of("server.optimizer=fedadam", "aggregation.robust=krum", "shift.name=corruption")
     assert more == ["fedavg", "optdigits", "fedicon", "krum", "fedopt", "corruptions", *always]
+    terms = keys_of("modules=[within-domains] modules.within-domains.irm=1.0 allocation.mixing=0.5")
+    assert terms == ["fedavg", "optdigits", "fedicon", "domainbed", "irm", *always]
     digits = {"dataset": "digits", "data-dir": "nowhere"}
     assert keys_of("dataset.domains=[mnist,usps]", **digits) == ["fedavg", "mnist", "usps", "fedicon", *always]
     resnets = keys_of("model.name=resnet10", "dataset.domains=[svhn,syn]", **digits)
