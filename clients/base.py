@@ -30,7 +30,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import P
+from fedshift_core.params import P, says_again
 from fedshift_core.wire.names import SERVER_ROUND
 from fedshift_core.wire.scores import DomainScore
 
@@ -61,6 +61,9 @@ class DomainClient(LocalTrainer[P]):
     #: a node's images changes what is sent. A class that overrides a hook of training says it anew
     #: (:meth:`is_per_image`).
     per_image_loss: ClassVar[bool] = True
+    #: Whether all losses that classify the node's images are made of :meth:`cross_entropy`, which weighs classes as the
+    #: run says. A class that overrides a hook with losses says it anew (:meth:`can_weigh_classes`).
+    weighs_classes: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -130,12 +133,12 @@ class DomainClient(LocalTrainer[P]):
 
         What a class inherits does not count where it overrides a hook itself and does not say it again.
         """
-        for kind in cls.__mro__:
-            if "per_image_loss" in vars(kind):
-                return bool(vars(kind)["per_image_loss"])
-            if any(hook in vars(kind) for hook in _TRAINING_HOOKS):
-                return False
-        return False
+        return says_again(cls, "per_image_loss", _TRAINING_HOOKS)
+
+    @classmethod
+    def can_weigh_classes(cls) -> bool:
+        """Tell whether losses weigh classes as the run says; inherited answers count as in :meth:`is_per_image`."""
+        return says_again(cls, "weighs_classes", _LOSS_HOOKS)
 
     def received(self) -> None:
         """Act on the weights that have just been put into the model, before training and before scoring alike."""
@@ -284,6 +287,10 @@ _TRAINING_HOOKS = (
     "build_model", "fit", "forward", "received", "phases", "start_round", "start_epoch", "loss", "terms_of",
     "finish_round", "class_prototypes", "class_means_of", "augmented_batches",
 )  # fmt: skip
+
+
+#: What may have a loss of its own.
+_LOSS_HOOKS = ("fit", "phases", "loss", "image_losses", "terms_of")
 
 
 def _no_labels(domain: str) -> ImageSet:

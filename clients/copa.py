@@ -14,7 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clients import heads, losses
+from clients import heads
 from clients.base import DomainClient
 from clients.losses import copa as terms_of_copa
 from clients.losses.copa import Ensemble
@@ -32,6 +32,7 @@ class CopaParams(Params):
 class CopaClient(DomainClient[CopaParams]):
     """Cross-entropy by the own domain's head, which trains, and by those of the others, which do not."""
 
+    weighs_classes = True
     _own: int | None = None  # which of the heads is that of the node's domain, as the server says
 
     def received(self) -> None:
@@ -48,9 +49,11 @@ class CopaClient(DomainClient[CopaParams]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return both terms, weighted; in a federation of one domain cross-entropy alone."""
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self.params.lambda_others > 0 and self._others:
-            others = terms_of_copa.others_loss(self.model.classifier, self._others, features, batch.y)
+            others = terms_of_copa.others_loss(
+                self.model.classifier, self._others, features, batch.y, self.cross_entropy
+            )
             terms["others"] = self.params.lambda_others * others
         return terms
 

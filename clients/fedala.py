@@ -20,7 +20,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.base import DomainClient
 from clients.losses import fedala as terms_of_fedala
 from clients.models.networks import SplitModel, set_training
@@ -56,6 +55,7 @@ class FedALAParams(Params):
 class FedALAClient(DomainClient[FedALAParams]):
     """Mixes the received weights with its own, element by element, then trains and scores as FedAvg's client."""
 
+    weighs_classes = True
     remembers_shared = True  # the top of it, and as many weights W
 
     @classmethod
@@ -135,8 +135,8 @@ class FedALAClient(DomainClient[FedALAParams]):
         """Let W learn from each image once, the same batches in each epoch; return the last batch's loss."""
         received, names = self.received_weights, list(self._top)
         order, unused = self.torch_rng("ala-order", times), self.torch_rng("ala-unused", times)
-        for batch in self.augmented_batches(images, self.setup.train.batch_size, 0, order, unused, unused):
-            loss = losses.cross_entropy(self.forward(batch.x)[1], batch.y)
+        for batch in self.training_batches(images, self.setup.train.batch_size, 0, order, unused, unused):
+            loss = self.cross_entropy(self.forward(batch.x)[1], batch.y)
             gradients = torch.autograd.grad(loss, list(self._top.values()))
             for name, gradient in zip(names, gradients, strict=True):
                 self._weights[name] = terms_of_fedala.learned(

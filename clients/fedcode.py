@@ -19,7 +19,6 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses
 from clients.base import DomainClient, Scores
 from clients.losses import fedcode as terms
 from clients.models import networks
@@ -242,6 +241,8 @@ class FrozenStyle(nn.Module):
 class FedCodeClient(DomainClient[FedCodeParams]):
     """CE + alpha (SemCL + StyCL) + beta FDR (Eq. 16); contributes semantic prototypes and one of style."""
 
+    weighs_classes = True
+
     @classmethod
     def check_run(cls, params: FedCodeParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse a mean of heads that are more than one layer, and a style encoder that has no images."""
@@ -314,7 +315,7 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         """Return the terms of Eq. 16, weighted."""
         p = self.params
         z_c, logits = self.forward(batch.x)  # B x D, B x C
-        weighted = {"ce": losses.cross_entropy(logits, batch.y)}  # Eq. 15
+        weighted = {"ce": self.cross_entropy(logits, batch.y)}  # Eq. 15
         sums = p.proto_source == "last_epoch" and p.contrasts
         z_s = None
         if p.loss_needs_style or sums:
@@ -332,10 +333,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         """Contribute c_n (Eq. 2) and s_n (Eq. 8), and the head where it is to be averaged for scoring."""
         contribution: Arrays = {}
         if self.params.contrasts:
-            prototypes, counts, style = self._prototypes()
-            contribution["prototypes"] = prototypes.cpu().numpy()
-            contribution["counts"] = counts.cpu().numpy()
-            contribution["style-prototype"] = style.cpu().numpy()
+            names = ("prototypes", "counts", "style-prototype")
+            contribution |= {n: array.cpu().numpy() for n, array in zip(names, self._prototypes(), strict=True)}
         if self.params.global_model == "average_heads":
             head = self.model.classifier
             contribution["head-weight"] = head.weight.detach().float().cpu().numpy().copy()
@@ -393,8 +392,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
     def _prototypes(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return c_n (C, D), images per class (C,) and s_n (D,), from where ``proto_source`` says (A10)."""
         if self.params.proto_source == "last_epoch":
-            counts = self._semantic_counts
-            return self._semantic_sums / counts.clamp(min=1)[:, None], counts, self._style_sum / counts.sum()
+            draws, means = self._semantic_counts, self._semantic_sums / self._semantic_counts.clamp(min=1)[:, None]
+            return means, self.seen_images(draws), self._style_sum / draws.sum()
         semantic, counts = self.class_prototypes()
         style, _ = self.class_means_of(self._encode_style)  # C x D
         return semantic, counts, counts.float() @ style / counts.sum()

@@ -53,6 +53,7 @@ class FedDynParams(Params):
 class FedDynClient(DomainClient[FedDynParams]):
     """Cross-entropy + alpha/2 ||w - (w^t - s_n)||^2 over the parameters that travel."""
 
+    weighs_classes = True
     remembers_shared = True
     per_image_loss: ClassVar[bool] = True
 

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from clients import heads, losses
+from clients import heads
 from clients.models.networks import SplitModel
 from clients.training.batches import Batch
 from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
@@ -35,6 +35,7 @@ class FedGHParams(PrototypeParams):
 class FedGHClient(PrototypeClient[FedGHParams]):
     """Trains its own body behind the global head, and contributes class prototypes; no weights leave it."""
 
+    weighs_classes = True
     heterogeneous: ClassVar[bool] = True
 
     @classmethod
@@ -58,4 +59,4 @@ class FedGHClient(PrototypeClient[FedGHParams]):
         """Return cross-entropy."""
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        return {"ce": losses.cross_entropy(logits, batch.y)}
+        return {"ce": self.cross_entropy(logits, batch.y)}

@@ -24,7 +24,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from clients import losses
 from clients.adapt.fedicon import PROJECTION, two_views
 from clients.base import DomainClient, Phase, Scores
 from clients.losses import fedicon as terms
@@ -77,6 +76,8 @@ class FedICONParams(Params):
 
 class FedICONClient(DomainClient[FedICONParams]):
     """Contrast in encoder rounds, cross-entropy in classifier rounds, adaptation before a test is scored."""
+
+    weighs_classes = True
 
     @classmethod
     def trains_encoder_alone(cls, params: FedICONParams) -> bool:
@@ -166,8 +167,8 @@ class FedICONClient(DomainClient[FedICONParams]):
         optimizer = optimizer_of(cfg, classifier.parameters())
         order = self.torch_rng("fedicon-personal", self.server_round)
         for _ in range(self.params.personal_epochs):
-            for index in torch.split(torch.randperm(len(y), generator=order).to(y.device), cfg.batch_size):
-                loss = losses.cross_entropy(classifier(features[index]), y[index])
+            for index in torch.split(self.training_order(self.train_set, order).to(y.device), cfg.batch_size):
+                loss = self.cross_entropy(classifier(features[index]), y[index])
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()

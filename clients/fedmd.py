@@ -60,6 +60,7 @@ class FedMDParams(Params):
 class FedMDClient(DomainClient[FedMDParams]):
     """Digests the mean scores on public images, revisits its own; contributes its scores."""
 
+    weighs_classes = True
     heterogeneous = True
     equal_features = False
     uses_public = True

@@ -11,7 +11,6 @@ Symbols: z features, P global prototypes, S semantic ones (``clients.losses.fedm
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.losses import fedmlp as terms_of_fedmlp
 from clients.losses.fedproto import prototype_distance
 from clients.training.batches import Batch
@@ -30,6 +29,8 @@ class FedMLPParams(PrototypeParams):
 class FedMLPClient(PrototypeClient[FedMLPParams]):
     """Cross-entropy + lambda_proto ||z - P^y||^2 / D + lambda_semantic ||z - S^y||^2 / D; contributes prototypes."""
 
+    weighs_classes = True
+
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and make the semantic ones."""
         self._global = by_class(self.tensor("prototypes"), self.tensor("labels"), self.model.num_classes)
@@ -41,7 +42,7 @@ class FedMLPClient(PrototypeClient[FedMLPParams]):
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self._global is None:
             return terms
         prototypes, present = self._global

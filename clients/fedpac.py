@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clients import heads, losses
+from clients import heads
 from clients.base import Phase
 from clients.losses import fedpac as terms_of_fedpac
 from clients.models.networks import SplitModel
@@ -40,6 +40,8 @@ class FedPACParams(Params):
 
 class FedPACClient(heads.HeadFirst[FedPACParams]):
     """Trains the head, then the body on cross-entropy + lambda ||z - G^y||^2; contributes statistics of features."""
+
+    weighs_classes = True
 
     @classmethod
     def trains_encoder_alone(cls, params: FedPACParams) -> bool:
@@ -89,7 +91,7 @@ class FedPACClient(heads.HeadFirst[FedPACParams]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the body's terms, weighted; in round 1 cross-entropy alone."""
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self._targets is not None:
             terms["align"] = self.params.lambda_align * terms_of_fedpac.alignment(features, batch.y, self._targets)
         return terms

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from clients import heads, losses
+from clients import heads
 from clients.base import DomainClient
 from clients.losses import fedpall as terms_of_fedpall
 from clients.models.networks import SplitModel
@@ -75,6 +75,7 @@ class FedPallParams(NoiseParams):
 class FedPallClient(DomainClient[FedPallParams]):
     """Cross-entropy, against the amplifier, towards the global prototypes; contributes prototypes and features."""
 
+    weighs_classes = True
     heterogeneous = True
 
     @classmethod
@@ -104,7 +105,7 @@ class FedPallClient(DomainClient[FedPallParams]):
         """Return the three terms, weighted; the contrast from round 2 on."""
         p = self.params
         z, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if p.lambda_adv > 0 and self._amplifier:
             amplified = terms_of_fedpall.amplifier(z, self._amplifier)
             terms["adv"] = p.lambda_adv * terms_of_fedpall.confusion(amplified)

@@ -49,6 +49,8 @@ class FedPLVMParams(Params):
 class FedPLVMClient(DomainClient[FedPLVMParams]):
     """Cross-entropy + lambda (L_con + L_cor); contributes several prototypes of each class."""
 
+    weighs_classes = True
+
     def start_round(self, server_round: int) -> None:
         """Read the global cluster prototypes and average them by class."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")  # P x D, P
@@ -60,7 +62,7 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
         """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if p.lambda_proto == 0 or self._prototypes is None or self._labels is None:
             return terms
         if p.use_contrast:

@@ -36,6 +36,8 @@ class FedProcParams(Params):
 class FedProcClient(DomainClient[FedProcParams]):
     """(1 - alpha_t) cross-entropy + alpha_t contrast with global prototypes; contributes class prototypes."""
 
+    weighs_classes = True
+
     def start_round(self, server_round: int) -> None:
         """Read the global prototypes and this round's alpha."""
         self._prototypes, self._labels = self.tensor("prototypes"), self.tensor("labels")
@@ -44,7 +46,7 @@ class FedProcClient(DomainClient[FedProcParams]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         r"""Return both terms of :math:`\alpha_t\mathcal L_{gpc}+(1-\alpha_t)\mathrm{CE}`, weighted."""
         features, logits = self.forward(batch.x)  # B x D, B x C
-        ce = losses.cross_entropy(logits, batch.y)
+        ce = self.cross_entropy(logits, batch.y)
         if not self.params.use_gpc or self._alpha is None or self._prototypes is None or self._labels is None:
             return {"ce": ce}
         contrast = losses.prototype_contrast(features, batch.y, self._prototypes, self._labels, self.params.tau)

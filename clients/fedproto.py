@@ -17,7 +17,6 @@ from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
-from clients import losses
 from clients.losses import fedproto as terms_of_fedproto
 from clients.own_models import OwnModelClient, OwnModelParams
 from clients.training.batches import Batch
@@ -52,6 +51,7 @@ FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 class FedProtoClient(OwnModelClient[FedProtoP]):
     """Cross-entropy + lambda ||z - G^y||^2; contributes class prototypes."""
 
+    weighs_classes = True
     per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
@@ -63,7 +63,7 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if p.lambda_proto > 0 and self._targets is not None:
             distance = terms_of_fedproto.prototype_distance(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * distance
@@ -73,7 +73,7 @@ class FedProtoClient(OwnModelClient[FedProtoP]):
         """Return both terms of each image (B,); that of an image whose class has no global prototype is 0."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy_of_each(logits, batch.y)}
+        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
         if p.lambda_proto > 0 and self._targets is not None:
             each = terms_of_fedproto.distance_of_each(features, batch.y, *self._targets, reduction=p.reduction)
             terms["proto"] = p.lambda_proto * each

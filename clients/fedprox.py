@@ -34,6 +34,7 @@ class FedProxParams(Params):
 class FedProxClient(DomainClient[FedProxParams]):
     """Cross-entropy + mu/2 ||w - w^t||^2 over the parameters that travel; buffers and private parts are free."""
 
+    weighs_classes = True
     per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:

@@ -17,7 +17,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.base import DomainClient
 from clients.losses import fedrcl as terms_of_fedrcl
 from clients.models.levels import level_features, levels_of
@@ -54,6 +53,8 @@ class FedRCLParams(Params):
 class FedRCLClient(DomainClient[FedRCLParams]):
     """Cross-entropy, and over the network's feature levels the mean of a hard contrast and a divergence penalty."""
 
+    weighs_classes = True
+
     @classmethod
     def build_model(cls, plan: Blueprint, params: FedRCLParams) -> SplitModel:
         """Build the model as it is.
@@ -74,7 +75,7 @@ class FedRCLClient(DomainClient[FedRCLParams]):
             return super().loss(batch)
         with level_features(levels if p.levels == "all" else levels[-1:]) as maps:
             _, logits = self.forward(batch.x)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         cosines = [terms_of_fedrcl.cosines(f.relu() if p.feature_relu else f) for f in maps]
         if p.lambda_scl > 0:
             contrast = _mean(lambda s: terms_of_fedrcl.hard_contrast(s, batch.y, p.tau, p.negatives), cosines)

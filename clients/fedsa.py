@@ -22,7 +22,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.losses import fedsa as terms_of_fedsa
 from clients.own_models import OwnModelClient, OwnModelParams
 from clients.training.batches import Batch
@@ -55,6 +54,8 @@ class FedSAParams(OwnModelParams):
 class FedSAClient(OwnModelClient[FedSAParams]):
     """Cross-entropy and three terms of the semantic anchors; contributes class prototypes."""
 
+    weighs_classes = True
+
     def start_round(self, server_round: int) -> None:
         """Read the anchors and find the margin."""
         self._anchors = self.tensor("anchors")  # C x D
@@ -67,7 +68,7 @@ class FedSAClient(OwnModelClient[FedSAParams]):
         p, anchors = self.params, self._anchors
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if anchors is None:
             return terms
         if p.lambda_calibration > 0:

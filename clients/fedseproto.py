@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from clients import losses
 from clients.base import DomainClient, Phase
 from clients.losses import fedseproto as eq
 from clients.models import networks
@@ -176,6 +175,7 @@ class FedSeProtoModel(SplitModel):
 class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     """CE + alpha KD + beta MI + lambda Proto (Eq. 15) after a phase of plain training; contributes Eq. 12."""
 
+    weighs_classes = True
     reads_images = True  # Eq. 10 decodes them
 
     heterogeneous = True
@@ -241,7 +241,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
     def _plain_loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the cross-entropy of H(F(x)), phase 1."""
         with precision.autocast(self.setup.train.precision, self.setup.device):
-            return {"ce_base": losses.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
+            return {"ce_base": self.cross_entropy(self.model.classifier(self.model.encoder(batch.x)), batch.y)}
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the weighted terms of Eq. 15, phase 2."""
@@ -250,7 +250,7 @@ class FedSeProtoClient(DomainClient[FedSeProtoParams]):
             z = self.model.encoder(batch.x)  # B x D
             noise = self._draw_noise(len(z))
             semantic, domain = self._codes(z, noise)
-            terms = {"ce": losses.cross_entropy(self.model.classifier(semantic.sample), batch.y)}
+            terms = {"ce": self.cross_entropy(self.model.classifier(semantic.sample), batch.y)}
             if p.use_kd and p.alpha > 0:
                 terms["kd"] = p.alpha * self._distillation(z, semantic, domain)
             if p.has_mi:

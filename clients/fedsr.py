@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clients import losses
 from clients.base import DomainClient
 from clients.losses import fedsr as terms_of_fedsr
 from clients.losses.fedsr import Length
@@ -102,6 +101,8 @@ class GaussianModel(SplitModel):
 class FedSRClient(DomainClient[FedSRParams]):
     """Cross-entropy of a sample + alpha_L2R times its length + alpha_CMI times its divergence from r(z|y)."""
 
+    weighs_classes = True
+
     model: GaussianModel
 
     @classmethod
@@ -136,7 +137,7 @@ class FedSRClient(DomainClient[FedSRParams]):
         """Return cross-entropy and both terms, weighted."""
         p = self.params
         z, logits = self.forward(batch.x)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         assert self.model.seen is not None
         mean, deviation = self.model.seen
         self.model.seen = None

@@ -26,15 +26,15 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clients import losses
 from clients.base import Phase, Scores
 from clients.heads import HeadFirst
 from clients.losses import fedthe as equations
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.training.batches import Batch
-from clients.training.settings import ModelConfig
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params, Rounds
 
 PERSONAL = "personal_head"  # the model's part
@@ -64,6 +64,7 @@ class FedTHEParams(Params):
 class FedTHEClient(HeadFirst[FedTHEParams]):
     """Trains two heads on one body; weighs them anew for each test image."""
 
+    weighs_classes = True
     scores_images_alone = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -83,6 +84,19 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
             )
             model.add_module(PERSONAL, made)
         return model
+
+    @classmethod
+    def check_run(cls, params: FedTHEParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse another way to balance classes next to the method's own.
+
+        Raises:
+            ConfigError: With the key.
+        """
+        if params.balanced and (train.class_weights != "none" or train.loss == "focal" or train.sampler != "shuffle"):
+            raise ConfigError(
+                "fedthe balances classes by the prior in its logits (method.balanced=true); train.class_weights, "
+                "train.loss and train.sampler go with method.balanced=false"
+            )
 
     @classmethod
     def private(cls, model: SplitModel, config: ModelConfig, params: FedTHEParams) -> frozenset[str]:
@@ -123,7 +137,7 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
 
     def _personal_loss(self, batch: Batch) -> dict[str, Tensor]:
         features, _ = self.forward(batch.x)
-        return {"personal": losses.cross_entropy(self._personal(features.detach()), batch.y)}
+        return {"personal": self.cross_entropy(self._personal(features.detach()), batch.y)}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the mean feature of the node's images, of the received body."""

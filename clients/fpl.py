@@ -35,6 +35,7 @@ class FPLParams(PrototypeParams):
 class FPLClient(PrototypeClient[FPLParams]):
     """Cross-entropy + CPCL + UPCR; contributes class prototypes."""
 
+    weighs_classes = True
     per_image_loss: ClassVar[bool] = True
 
     def start_round(self, server_round: int) -> None:
@@ -49,7 +50,7 @@ class FPLClient(PrototypeClient[FPLParams]):
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:
@@ -62,7 +63,7 @@ class FPLClient(PrototypeClient[FPLParams]):
         """Return the three terms of each image (B,); of an image whose class has no prototype the last two are 0."""
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy_of_each(logits, batch.y)}
+        terms = {"ce": self.cross_entropy_of_each(logits, batch.y)}
         if self._prototypes is None or self._labels is None or self._unbiased is None:
             return terms
         if p.use_cpcl:

@@ -91,6 +91,7 @@ class I2PFLParams(PrototypeParams, NoiseParams):
 class I2PFLClient(PrototypeClient[I2PFLParams]):
     """Cross-entropy + lambda1 * APA + lambda2 * GPCL (Eq. 10); contributes class prototypes (Eq. 2)."""
 
+    weighs_classes = True
     _mixup: ClassVar[str] = "i2pfl-mixup"
 
     def start_round(self, server_round: int) -> None:
@@ -119,7 +120,7 @@ class I2PFLClient(PrototypeClient[I2PFLParams]):
         p = self.params
         features, logits = self.forward(batch.x)  # B x D, B x C
         self.gather(features, batch.y)
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if p.use_apa and p.lambda1 > 0:
             terms["apa"] = p.lambda1 * self._alignment(features, batch)
         if p.use_gpcl and p.lambda2 > 0 and self._prototypes is not None and self._labels is not None:

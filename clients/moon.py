@@ -18,7 +18,6 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from clients import losses
 from clients.base import DomainClient
 from clients.losses import moon as terms_of_moon
 from clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
@@ -63,6 +62,7 @@ class ProjectedClassifier(DeepHead):
 class MoonClient(DomainClient[MoonParams]):
     """Cross-entropy + mu * contrast with the global and the previous local model (Eq. 4)."""
 
+    weighs_classes = True
     remembers_shared = True
 
     @classmethod
@@ -106,7 +106,7 @@ class MoonClient(DomainClient[MoonParams]):
         with torch.no_grad():
             z_glob, z_prev = (self._represent(reference, batch.x)[0] for reference in self._references)
         contrast = terms_of_moon.model_contrast(z, z_glob, z_prev, self.params.tau)
-        return {"ce": losses.cross_entropy(logits, batch.y), "contrast": self.params.mu * contrast}
+        return {"ce": self.cross_entropy(logits, batch.y), "contrast": self.params.mu * contrast}
 
     def finish_round(self, server_round: int) -> Arrays:
         """Keep the trained model for the node's next round; contribute nothing."""

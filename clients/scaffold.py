@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.base import DomainClient
 from clients.losses import scaffold as equations
 from clients.training.arrays import view
@@ -52,11 +51,17 @@ class ScaffoldParams(Params):
 class ScaffoldClient(DomainClient[ScaffoldParams]):
     """Cross-entropy, whose gradient is corrected by c - c_i."""
 
+    weighs_classes = True
     remembers_shared = True
 
     @classmethod
     def check_run(cls, params: ScaffoldParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Refuse steps from which option II cannot tell the gradients."""
+        if params.control and params.option == "I" and train.sampler != "shuffle":
+            raise ConfigError(
+                f"train.sampler={train.sampler}: method.option=I takes the gradient of all images alike, not of those "
+                "that are drawn; take method.option=II, or train.sampler=shuffle"
+            )
         if params.control and params.option == "II" and train.optimizer != "sgd":
             raise ConfigError(
                 f"train.optimizer={train.optimizer}: method.option=II reads gradients off the steps of sgd; take "
@@ -122,7 +127,7 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         learned = [weight for weight in self._weights.values() if weight.requires_grad]
         total = [torch.zeros_like(weight) for weight in learned]
         for x, y in self.plain_batches(self.train_set):
-            loss = losses.cross_entropy(self.forward(x)[1], y) * len(y) / len(self.train_set)
+            loss = self.cross_entropy(self.forward(x)[1], y) * len(y) / len(self.train_set)
             gradients = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
             for part, grad in zip(total, gradients, strict=True):
                 part += grad

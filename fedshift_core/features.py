@@ -230,6 +230,12 @@ OURS = (
         tells="figures of test images over all and by class, with numbers of images and patients", shows=True,
     ),
     Feature(
+        "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
+        "strategies.features.class_balance:ClassBalance", "clients.features.class_balance:ClassBalanceOnNode",
+        train=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
+        evaluate=(Key(wire.CLASS_TOTALS, "list of float", "training images of all nodes by class"),),
+    ),
+    Feature(
         "validation", "Scores on the nodes' validation parts", "allocation.validation_fraction",
         "strategies.features.validation:Validation", "clients.features.validation:ValidationOnNode",
         evaluate=(Key(wire.VALIDATION, "bool", "score the weights on the validation part too"),),

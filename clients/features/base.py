@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clients.losses.imbalance import ClassLoss
 from clients.training.eval_slices import Scores
 from clients.training.inputs import ClientSetup, Observer, OtherTraining
 from clients.training.statistics import Moments
@@ -25,6 +26,7 @@ class Client(Protocol):
     model: Any
     setup: ClientSetup
     class_names: tuple[str, ...]
+    class_loss: ClassLoss
     passed: Callable[[str], None]
     trained_by: OtherTraining | None
     train_set: ImageSet

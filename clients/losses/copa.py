@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from clients.losses.common import cross_entropy
+from clients.losses.imbalance import Classification, ClassLoss
 
 Head = Mapping[str, Tensor]
 Ensemble = Literal["probabilities", "logits"]
+PLAIN = ClassLoss()
 
 
 def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
@@ -24,7 +25,9 @@ def logits_by(classifier: nn.Module, head: Head, features: Tensor) -> Tensor:
     return logits
 
 
-def others_loss(classifier: nn.Module, heads: Sequence[Head], features: Tensor, y: Tensor) -> Tensor:
+def others_loss(
+    classifier: nn.Module, heads: Sequence[Head], features: Tensor, y: Tensor, cross_entropy: Classification = PLAIN
+) -> Tensor:
     r"""Have the features right by frozen heads of other domains: :math:`\sum_{j\ne n}\mathrm{CE}(h_j(z),y)`.
 
     Args:
@@ -32,6 +35,7 @@ def others_loss(classifier: nn.Module, heads: Sequence[Head], features: Tensor, 
         heads: Those of the other domains, without gradient; at least one.
         features: z, (B, D).
         y: Labels (B,).
+        cross_entropy: As the run weighs classes.
 
     Returns:
         A scalar; each head's is the mean over the batch.

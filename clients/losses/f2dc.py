@@ -8,12 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from clients.losses.common import cross_entropy, unit
+from clients.losses.common import unit
+from clients.losses.imbalance import Classification, ClassLoss
 
 Noise = Literal["logistic_pair", "gumbel_pair"]
 
 #: Half the smallest step of a float32 uniform number: keeps u = 0 from giving -inf.
 U_MIN = 2.0**-25
+PLAIN = ClassLoss()
 
 
 def pair_noise(like: Tensor, kind: Noise, rng: torch.Generator) -> Tensor:
@@ -82,8 +84,9 @@ def separability(plus: Tensor, minus: Tensor, tau: float) -> Tensor:
 
 
 def decoupling(
-    plus: Tensor, minus: Tensor, logits_plus: Tensor, logits_minus: Tensor, y: Tensor, wrong: Tensor, tau: float
-) -> Tensor:
+    plus: Tensor, minus: Tensor, logits_plus: Tensor, logits_minus: Tensor, y: Tensor, wrong: Tensor, tau: float,
+    cross_entropy: Classification = PLAIN,
+) -> Tensor:  # fmt: skip
     r"""Return :math:`\mathcal L_{DFD}` (Eq. 5): l+ and l- apart, l+ tells the class, l- a wrong one.
 
     .. math:: \frac1B\sum_i\frac{s(l_i^+,l_i^-)}\tau
@@ -97,16 +100,18 @@ def decoupling(
         y: Labels (B,).
         wrong: y^, (B,).
         tau: Temperature, above 0.
+        cross_entropy: As the run weighs classes.
     """
-    tells = cross_entropy(logits_plus, y) + cross_entropy(logits_minus, wrong)
+    tells = cross_entropy(logits_plus, y) + cross_entropy(logits_minus, wrong, y)
     return separability(plus, minus, tau) + tells
 
 
-def calibration(logits_star: Tensor, y: Tensor) -> Tensor:
+def calibration(logits_star: Tensor, y: Tensor, cross_entropy: Classification = PLAIN) -> Tensor:
     r"""Return :math:`\mathcal L_{DFC}=-\frac1B\sum_iy_i\log\delta(\mathbf m(l_i^*))` (Eq. 7).
 
     Args:
         logits_star: m(l*), (B, C).
         y: Labels (B,).
+        cross_entropy: As the run weighs classes.
     """
     return cross_entropy(logits_star, y)

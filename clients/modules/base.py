@@ -5,13 +5,21 @@ loss terms to the method's.
 """
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from clients.losses.common import cross_entropy
+from clients.losses.imbalance import Classification
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
 from fedshift_core.params import P, Parametrised
+
+
+def _plain(logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
+    """Return cross-entropy that weighs all classes alike."""
+    return cross_entropy(logits, y)
 
 
 class Modules(Parametrised[P]):
@@ -19,10 +27,15 @@ class Modules(Parametrised[P]):
 
     Attributes:
         params: Its parameters.
+        cross_entropy: As the run weighs classes; for the terms that classify.
     """
+
+    #: Whether its terms that classify are made of ``self.cross_entropy``; a class that overrides ``terms`` says it.
+    weighs_classes: ClassVar[bool] = True
 
     def __init__(self, params: P) -> None:
         self.params = params
+        self.cross_entropy: Classification = _plain
 
     @property
     def personal(self) -> bool:
@@ -74,9 +87,18 @@ class AllModules:
         """Return the state-dict names of all parts that never travel."""
         return frozenset().union(*(entry.private(model) for entry in self._entries))
 
-    def start_round(self, model: SplitModel, rng: Callable[[str], torch.Generator]) -> None:
-        """Prepare local training; ``rng`` gives a CPU generator for a purpose, one for each entry."""
+    def start_round(
+        self, model: SplitModel, rng: Callable[[str], torch.Generator], loss: Classification | None = None
+    ) -> None:
+        """Prepare local training.
+
+        Args:
+            model: The model with the modules.
+            rng: Gives a CPU generator for a purpose, one for each entry.
+            loss: Cross-entropy as the run weighs classes; None: all alike.
+        """
         for place, entry in enumerate(self._entries):
+            entry.cross_entropy = loss or _plain
             entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:

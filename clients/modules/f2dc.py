@@ -312,6 +312,8 @@ class F2DCModel(SplitModel):
 class F2DCModules(Modules[F2DCParams]):
     """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
 
+    weighs_classes = True
+
     @property
     def personal(self) -> bool:
         """Whether each node is scored with its own modules."""
@@ -369,14 +371,14 @@ class F2DCModules(Modules[F2DCParams]):
         if p.use_dfd_loss and p.lambda1 > 0:
             weighted["dfd"] = p.lambda1 * _mean([self._dfd(latents, seen.logits, batch.y) for latents in seen.latents])
         if p.use_dfc_loss and p.lambda2 > 0:
-            each = [terms.calibration(at.insertion.logits(at.star), batch.y) for at in seen.latents]
+            each = [terms.calibration(at.insertion.logits(at.star), batch.y, self.cross_entropy) for at in seen.latents]
             weighted["dfc"] = p.lambda2 * _mean(each)
         return weighted
 
     def _dfd(self, at: Latents, logits: Tensor, y: Tensor) -> Tensor:
         plus, minus = at.insertion.logits(at.plus), at.insertion.logits(at.minus)
         wrong = terms.most_confident_wrong(logits if self.params.y_hat_from == "classifier" else minus, y)
-        return terms.decoupling(at.plus, at.minus, plus, minus, y, wrong, self.params.tau)
+        return terms.decoupling(at.plus, at.minus, plus, minus, y, wrong, self.params.tau, self.cross_entropy)
 
 
 def _mean(values: list[Tensor]) -> Tensor:

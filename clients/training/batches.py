@@ -44,6 +44,28 @@ def with_domains(batches: Iterable[Batch], places: Iterable[Tensor], domains: ND
         yield replace(batch, domains=of_each[place].to(batch.y.device))
 
 
+def in_turns(labels: Tensor, rng: torch.Generator) -> Tensor:
+    """Return places (N,) of images whose classes take turns, so that each batch has all classes equally often.
+
+    The order of the classes is drawn, and stays for the epoch: in a batch the numbers of images of two classes differ
+    by one at most. Images of a class come in random order, all of them once before one comes again.
+
+    Args:
+        labels: (N,), on the CPU.
+        rng: CPU generator.
+    """
+    held = torch.unique(labels)  # K
+    turns = held[torch.randperm(len(held), generator=rng)].repeat(-(-len(labels) // max(len(held), 1)))[: len(labels)]
+    order = torch.empty_like(labels)
+    for label in held:
+        places, images = (turns == label).nonzero()[:, 0], (labels == label).nonzero()[:, 0]
+        passes = -(-len(places) // len(images))
+        drawn = [images[torch.randperm(len(images), generator=rng)] for _ in range(passes)]
+        if drawn:
+            order[places] = torch.cat(drawn)[: len(places)]
+    return order
+
+
 def cut(permutation: Tensor, batch_size: int) -> list[Tensor]:
     """Cut a permutation (N,) into batches; a last batch of one sample joins the one before.
 

@@ -90,4 +90,7 @@ class PrototypeClient(DomainClient[PrototypeP]):
     def finish_round(self, server_round: int) -> Arrays:
         """Contribute the class means of the node's features."""
         last_epoch = self.params.proto_source == "last_epoch"
-        return contribution(*(self._seen.result() if last_epoch else self.class_prototypes()))
+        if not last_epoch:
+            return contribution(*self.class_prototypes())
+        means, draws = self._seen.result()
+        return contribution(means, self.seen_images(draws))

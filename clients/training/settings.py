@@ -1,10 +1,20 @@
 """Settings of a node for models and training. Pydantic only: the command line reads it without torch."""
 
 import math
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
+from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
 from fedshift_core.params import Arithmetic, BatchSize, Rounds
 
@@ -22,6 +32,9 @@ Freeze = Annotated[str, Field(pattern=r"^(none|encoder|norm|stages:[1-9][0-9]?)$
 #: Keys of the section ``images`` that augment a training image; ``jitter_p`` belongs to ``jitter``.
 AUGMENTATION = ("crop_padding", "flip", "resized_crop", "jitter", "grayscale")
 MOST_STEPS = 100  # rounds after which a learning rate changes
+#: Rules of ``train.class_weights`` that go by numbers of images.
+BALANCED, EFFECTIVE = "balanced", "effective"
+MOST_WEIGHT = 10_000.0  # of a class
 
 
 def _in_order(scale: tuple[float, float]) -> tuple[float, float]:
@@ -30,6 +43,27 @@ def _in_order(scale: tuple[float, float]) -> tuple[float, float]:
     return scale
 
 
+def _class_weights(given: Any) -> Any:
+    """Return a rule, or weights by class name; raise ``ValueError`` for anything else."""
+    if given in ("none", BALANCED, EFFECTIVE):
+        return given
+    if not isinstance(given, Mapping) or not given:
+        raise ValueError(
+            f"expected none, {BALANCED}, {EFFECTIVE} or weights by class name, such as {{cat: 2, dog: 1}}, found "
+            f"{as_found(given)}"
+        )
+    for name, weight in given.items():
+        is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
+        if not is_number or not 0 < weight <= MOST_WEIGHT:
+            raise ValueError(
+                f"{as_found(name)}: expected a number above 0 and at most {MOST_WEIGHT:g}, found {as_found(weight)}"
+            )
+    return FrozenDict({str(name): float(weight) for name, weight in given.items()})
+
+
+#: A rule, or a weight by class name.
+_Weights = str | dict[str, float]
+ClassWeights = Annotated[_Weights, PlainValidator(_class_weights, json_schema_input_type=_Weights)]
 Padding = Annotated[int, Field(ge=0, le=16)]
 #: Area of the window of a random resized crop, from and to, as a share of the image.
 Crop = Annotated[tuple[Share, Share], AfterValidator(_in_order)]
@@ -155,6 +189,29 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         le=MOST_ROUNDS,
         description="First rounds, in which the learning rate rises linearly to lr; 0: no warm-up.",
     )
+    #: Equations, and what they are applied to: docs/guide/training.md.
+    loss: Literal["cross-entropy", "focal"] = Field(
+        "cross-entropy", description="Loss of a classification: cross-entropy, or focal loss (Lin et al., ICCV 2017)."
+    )
+    focal_gamma: float = Field(
+        2.0, ge=0, le=10, description="Exponent of focal loss; 0 is cross-entropy. With loss=focal."
+    )
+    class_weights: ClassWeights = Field(
+        "none",
+        description="Weight of an image's loss by its class: none, balanced (n / (K n_c)), effective (effective number "
+        "of images, Cui et al., CVPR 2019), or numbers by class name; a class without one has 1.",
+    )
+    class_beta: float = Field(0.999, ge=0, lt=1, description="Beta of class_weights=effective; 0 weighs all alike.")
+    class_counts: Literal["node", "federation"] = Field(
+        "node",
+        description="Numbers of images behind class_weights=balanced|effective: each node's own, or those of all "
+        "nodes, which the server then sends.",
+    )
+    sampler: Literal["shuffle", "balanced"] = Field(
+        "shuffle",
+        description="Images of a training step: all of the node's once an epoch (shuffle), or equally many of each "
+        "class that it holds, as many images an epoch (balanced).",
+    )
     precision: Precision = Field("auto", description="Number format of training: auto, bf16 or float32.")
     #: What was measured is kept in config.yaml, from which a resumed or repeated run has it. hardware is what every run
     #: took before there was a choice, with channels_last.
@@ -193,6 +250,16 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
                 f"arithmetic={self.arithmetic} is what precision=auto stands for, found precision={self.precision}"
             )
         return self
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether weights of classes go by numbers of images."""
+        return self.class_weights in (BALANCED, EFFECTIVE)
+
+    @property
+    def asks_federation(self) -> bool:
+        """Whether nodes need the numbers of images of all nodes."""
+        return self.counts_classes and self.class_counts == "federation"
 
     @property
     def needs_rounds(self) -> bool:

@@ -1,14 +1,14 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from clients import losses
+from clients.losses.imbalance import ClassLoss
 from clients.models.networks import SplitModel, set_training
 from clients.modules.base import AllModules
-from clients.training.batches import Batch
+from clients.training.batches import Batch, cut, in_turns
 from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
 from clients.training.node import NodeTools
@@ -19,7 +19,11 @@ from fedshift_core.wire.names import CE, LOSS, LOSS_TERM
 
 
 class LocalTrainer(NodeTools[P]):
-    """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores."""
+    """Trains the model of one node; :class:`clients.base.DomainClient` adds messages and scores.
+
+    Attributes:
+        class_loss: Cross-entropy as the run weighs classes.
+    """
 
     def __init__(
         self, model: SplitModel, setup: ClientSetup, params: P, train_set: ImageSet, private: frozenset[str],
@@ -28,6 +32,7 @@ class LocalTrainer(NodeTools[P]):
         super().__init__(model, setup, params, train_set, private, bench, public_set)
         self._modules = modules
         self._phase = Phase(0)
+        self.class_loss = ClassLoss()
         self._trained_here = False  # the model is what local training left, not what the server sent
 
     # --- hooks of a method -------------------------------------------------------------------------
@@ -45,7 +50,7 @@ class LocalTrainer(NodeTools[P]):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         """Return the named, weighted loss terms of a batch; their sum is minimised."""
         _, logits = self.forward(batch.x)
-        return {CE: losses.cross_entropy(logits, batch.y)}
+        return {CE: self.cross_entropy(logits, batch.y)}
 
     def image_losses(self, batch: Batch) -> dict[str, Tensor]:
         """Return the terms of :meth:`loss` that look at images, of each image alone (B,), where the method has such.
@@ -53,7 +58,7 @@ class LocalTrainer(NodeTools[P]):
         What :meth:`loss` is the mean of; a class that changes the loss declares it by ``per_image_loss``.
         """
         _, logits = self.forward(batch.x)
-        return {CE: losses.cross_entropy_of_each(logits, batch.y)}
+        return {CE: self.cross_entropy_of_each(logits, batch.y)}
 
     def weight_losses(self) -> dict[str, Tensor]:
         """Return the terms of :meth:`loss` that look at the weights alone."""
@@ -61,6 +66,48 @@ class LocalTrainer(NodeTools[P]):
 
     def start_pass(self) -> None:
         """Begin a pass over images that are to be classified: what was made of those before does not count."""
+
+    # --- what a method's loss is made of -----------------------------------------------------------
+
+    def cross_entropy(self, logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
+        """Return the mean cross-entropy of logits (B, C) against labels (B,), as the run weighs classes.
+
+        Args:
+            logits: (B, C).
+            y: What they should say, (B,).
+            of: The classes of the images where these are others, (B,).
+        """
+        return self._class_loss(logits, y, of)
+
+    def cross_entropy_of_each(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return :meth:`cross_entropy` of each image alone, (B,)."""
+        return self._class_loss.of_each(logits, y)
+
+    @property
+    def _class_loss(self) -> ClassLoss:
+        """The loss of the images of this phase: weights of classes are for the node's own."""
+        return self.class_loss if self._phase.images is None else self.class_loss.unweighted()
+
+    def training_order(self, images: ImageSet, rng: torch.Generator) -> Tensor:
+        """Return the places (N,) of N of the node's images in the order in which an epoch trains on them."""
+        if self.setup.train.sampler == "balanced":
+            return in_turns(torch.from_numpy(images.y), rng)
+        return torch.randperm(len(images), generator=rng)
+
+    def training_batches(
+        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
+        second: torch.Generator, epoch: int = 0,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield the batches of an epoch as ``train.sampler`` says; arguments as of ``augmented_batches``."""
+        if self.setup.train.sampler == "balanced" and self._phase.images is None:
+            places = cut(self.training_order(images, order), batch_size)
+            return self.chosen_batches(images, places, views, first, second, epoch)
+        return self.augmented_batches(images, batch_size, views, order, first, second, epoch)
+
+    def seen_images(self, draws: Tensor) -> Tensor:
+        """Return how many of the node's images are behind numbers of draws by class (C,), at most."""
+        held = torch.bincount(torch.from_numpy(self.train_set.y), minlength=len(draws))
+        return torch.minimum(draws, held.to(draws.device))
 
     # --- the loop ----------------------------------------------------------------------------------
 
@@ -91,7 +138,9 @@ class LocalTrainer(NodeTools[P]):
             self._train(coming, [phase.cut(epochs, most) for phase in phases])
 
     def _prepare_round(self, server_round: int) -> Sequence[Phase]:
-        self._modules.start_round(self.model, lambda purpose: self.torch_rng(purpose, server_round))
+        self._modules.start_round(
+            self.model, lambda purpose: self.torch_rng(purpose, server_round), self.cross_entropy
+        )  # fmt: skip
         self.start_round(server_round)
         return self.phases(server_round)
 
@@ -124,7 +173,7 @@ class LocalTrainer(NodeTools[P]):
             size = cfg.batch_size if self._phase.batch_size is None else self._phase.batch_size
             for epoch in range(first, first + self._phase.epochs):
                 self.start_epoch(epoch)
-                for batch in self.augmented_batches(images, size, view_count, order, *views, epoch):
+                for batch in self.training_batches(images, size, view_count, order, *views, epoch):
                     self.passed(DATA)
                     terms = self.terms_of(batch)
                     optimizer.zero_grad(set_to_none=True)

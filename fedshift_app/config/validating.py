@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
-from fedshift_app.config import dp_sgd, error_location, plugins, recipes, registry, secure_sums
+from fedshift_app.config import class_balance, dp_sgd, error_location, plugins, recipes, registry, secure_sums
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
@@ -54,6 +54,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
         check_together(config)
+        class_balance.check_keys(config)
     except ValidationError as error:
         raise explained(error) from None
     # With every parameter, so that the run folder shows defaults too.
@@ -115,6 +116,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     check_features(config.privacy, config.features)
     secure_sums.check(config, method, server)
     dp_sgd.check_run(config, method, node)
+    class_balance.check_run(config, method)
     recipes.check_needs(config, method)
     if client_class.uses_public and config.dataset.public is None:
         raise ConfigError(

@@ -44,6 +44,7 @@ STOPS = "stops"  # list of int: to here, without it
 GAP = (
     "gap"  # list of str, only where it is asked for: send "loss" or "accuracy" on own images of "train" or "validation"
 )
+CLASS_TOTALS = "class-totals"  # list of float: training images of all nodes by class; absent where each goes by its own
 LOCAL_DOMAINS = "local-domains"  # list of str, only in rounds that ask for it: score the locally trained model there
 SCALAR = "told/"  # + name: a scalar of the method for this node (int, float or str)
 BN_WAYS = "bn-ways"  # list of str: with which statistics of BatchNorm to score, the headline first; absent: averaged

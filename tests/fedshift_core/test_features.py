@@ -315,6 +315,8 @@ def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: 
         else:
             assert feature.refuse(requested, key, value)
     other = {"train": "evaluate", "evaluate": "train"}[kind]
+    if key in {one.name for one in declared(name, other)}:
+        return
     assert f"a message to {other} has no such key" in refusal_of(
         FedShiftError, requests.check, request(other, {key: True}), content()
     )

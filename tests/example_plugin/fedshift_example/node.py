@@ -3,7 +3,6 @@
 from pydantic import Field
 from torch import Tensor
 
-from clients import losses
 from clients.base import DomainClient
 from clients.training.batches import Batch
 from fedshift_core.params import Params
@@ -14,9 +13,11 @@ class ShortFeaturesParams(Params):
 
 
 class ShortFeatures(DomainClient[ShortFeaturesParams]):
+    weighs_classes = True
+
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         features, logits = self.forward(batch.x)  # B x D, B x C
-        terms = {"ce": losses.cross_entropy(logits, batch.y)}
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
         if self.params.mu > 0:
             terms["length"] = self.params.mu * features.square().mean()
         return terms

@@ -1,0 +1,191 @@
+"""Losses for unequal classes against slow versions: weights by hand and by loops, focal loss, and the drawn order."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from support import C, as64, batch, drawn, fedavg, fit, image_set, labels, new_client, shared
+
+from clients.base import DomainClient
+from clients.fedmd import FedMDClient
+from clients.losses.common import cross_entropy
+from clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
+from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.training.batches import in_turns
+from clients.training.phases import Phase
+from clients.training.prototypes import PrototypeClient
+from clients.training.settings import TrainConfig
+
+COUNTS = st.lists(st.integers(0, 500), min_size=1, max_size=6).filter(any)
+
+
+def train(**given: object) -> TrainConfig:
+    return TrainConfig.model_validate({"epochs": 1, "batch_size": 8, "lr": 0.1} | given)
+
+
+def slow_loss(logits: np.ndarray, y: list[int], w: list[float], gamma: float) -> float:
+    """The mean of -w_y (1 - p_y)^gamma log p_y, image by image."""
+    total = 0.0
+    for row, label in zip(logits, y, strict=True):
+        p = math.exp(row[label]) / sum(math.exp(value) for value in row)
+        total -= w[label] * (1 - p) ** gamma * math.log(p)
+    return total / len(y)
+
+
+# --- weights ---------------------------------------------------------------------------------------
+
+
+def test_weights_by_hand() -> None:
+    assert balanced(np.array([6.0, 3, 0, 1])) == pytest.approx([10 / 18, 10 / 9, 1, 10 / 3])
+    # Effective numbers with beta 0.5: 1 of one image, 1.75 of three; their inverses, with 2 in sum.
+    assert effective(np.array([1.0, 3, 0]), 0.5) == pytest.approx([2 * 1.75 / 2.75, 2 / 2.75, 1])
+
+
+@given(COUNTS, st.sampled_from([0.0, 0.5, 0.9, 0.999, 0.9999]))
+@settings(max_examples=50)
+def test_weights_as_slow_versions(counts: list[int], beta: float) -> None:
+    held = [n for n in counts if n]
+    wanted = [sum(counts) / (len(held) * n) if n else 1.0 for n in counts]
+    given_counts = np.array(counts, float)
+    assert balanced(given_counts) == pytest.approx(wanted)
+    numbers = [sum(beta**i for i in range(n)) for n in counts]  # (1 - beta^n) / (1 - beta) is this sum
+    total = sum(1 / n for n in numbers if n)
+    assert effective(given_counts, beta) == pytest.approx([len(held) / n / total if n else 1.0 for n in numbers])
+    assert sum(w * n for w, n in zip(balanced(given_counts), counts, strict=True)) == pytest.approx(sum(counts))
+
+
+def test_effective_numbers_lie_between_none_and_inverse_frequency() -> None:
+    counts = np.array([1000.0, 10.0])
+    ratios = [weights[1] / weights[0] for weights in (effective(counts, b) for b in (0, 0.9, 0.999, 1 - 1e-9))]
+    assert ratios[0] == 1 and ratios == sorted(ratios) and ratios[-1] == pytest.approx(100, rel=1e-4)
+
+
+# --- the loss --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0, 5.0])
+@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 1.0, 3.0]])
+def test_the_loss_is_the_equation(gamma: float, weights: list[float] | None) -> None:
+    loss = ClassLoss(None if weights is None else torch.tensor(weights), gamma)
+    logits, y = 3 * drawn(1, 9, 4), labels(2, 9, 4)
+    wanted = slow_loss(as64(logits), y.tolist(), weights or [1.0] * 4, gamma)
+    assert float(loss(logits, y)) == pytest.approx(wanted, rel=1e-5)
+    assert float(loss.of_each(logits, y).mean()) == pytest.approx(wanted, rel=1e-5)
+    alone = torch.cat([loss.of_each(logits[i : i + 1], y[i : i + 1]) for i in range(9)])
+    torch.testing.assert_close(loss.of_each(logits, y), alone)
+
+
+def test_without_anything_it_is_cross_entropy_bit_for_bit() -> None:
+    logits, y = drawn(1, 9, 4), labels(2, 9, 4)
+    assert torch.equal(ClassLoss()(logits, y), cross_entropy(logits, y))
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0, 2.0])
+def test_an_image_that_is_surely_right_has_a_finite_gradient(gamma: float) -> None:
+    logits = torch.tensor([[200.0, 0.0], [0.0, 200.0]], requires_grad=True)
+    loss = ClassLoss(None, gamma)(logits, torch.tensor([0, 0]))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert logits.grad is not None
+    assert torch.isfinite(logits.grad).all() and float(loss.detach()) == pytest.approx(100)
+    assert bool(logits.grad[0].abs().max() < 1e-6) and bool(logits.grad[1].abs().max() > 0.4)
+
+
+def test_images_are_weighed_by_their_own_class_where_logits_should_say_another() -> None:
+    logits, y, wrong = drawn(1, 9, 4), labels(2, 9, 4), labels(5, 9, 4)
+    w = torch.tensor([0.5, 2.0, 1.0, 3.0])
+    each = torch.nn.functional.cross_entropy(logits, wrong, reduction="none")
+    torch.testing.assert_close(ClassLoss(w)(logits, wrong, y), (w[y] * each).mean())
+
+
+def test_weights_by_name_and_their_keys() -> None:
+    names = ("a", "b", "c", "d")
+    loss = class_loss(train(class_weights={"b": 3, "d": 0.5}), [1, 1, 1, 1], names, torch.device("cpu"))
+    assert loss.weights is not None and loss.weights.tolist() == [1, 3, 1, 0.5]
+    again = TrainConfig.model_validate_json(train(class_weights={"b": 3}).model_dump_json())
+    assert again == train(class_weights={"b": 3}) and hash(again) == hash(train(class_weights={"b": 3}))
+    for bad in ({}, {"a": True}, {"a": -1}, {"a": "x"}, 3, None, ["a"]):
+        with pytest.raises(ValidationError, match="expected"):
+            train(class_weights=bad)
+
+
+# --- clients ---------------------------------------------------------------------------------------
+
+
+def test_a_clients_loss_is_weighed_on_its_own_images_alone() -> None:
+    client, given_batch = fedavg(), batch(8)
+    plain = client.loss(given_batch)["ce"]
+    client.class_loss = ClassLoss(torch.tensor([4.0, 1.0, 1.0, 1.0]))
+    torch.testing.assert_close(client.image_losses(given_batch)["ce"].mean(), client.loss(given_batch)["ce"])
+    assert float(client.loss(given_batch)["ce"]) > float(plain)
+    client._phase = Phase(1, images=image_set())  # public ones, of which nobody knows how frequent a class is
+    assert torch.equal(client.loss(given_batch)["ce"], plain)
+    assert FedMDClient.can_weigh_classes()
+
+
+def test_modules_weigh_too() -> None:
+    client = new_client(DomainClient, modules=[F2DCModules(F2DCParams())])
+    given_batch = batch(8)
+    terms = []
+    for weights in (None, torch.full((C,), 2.0)):
+        client.class_loss = ClassLoss(weights)
+        client.take(shared(client))
+        client._prepare_round(1)
+        client._modules._entries[0].start_round(client.model, torch.Generator().manual_seed(0))
+        client.model.train()
+        terms.append(client.terms_of(given_batch))
+    for name in ("ce", "dfc"):
+        torch.testing.assert_close(terms[1][name], 2 * terms[0][name])
+    assert float(terms[1]["dfd"]) > float(terms[0]["dfd"])
+
+
+# --- the drawn order -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=80), st.integers(0, 99), st.integers(1, 20))
+@settings(max_examples=60)
+def test_each_batch_has_all_classes_equally_often(y: list[int], seed: int, size: int) -> None:
+    given_labels = torch.tensor(y)
+    order = in_turns(given_labels, torch.Generator().manual_seed(seed))
+    assert len(order) == len(y) and torch.equal(order, in_turns(given_labels, torch.Generator().manual_seed(seed)))
+    held = sorted(set(y))
+    for part in torch.split(order, size):
+        counts = torch.bincount(given_labels[part], minlength=6)[held]
+        assert int(counts.max() - counts.min()) <= 1
+    for label in held:  # all images of a class before one comes again
+        times = torch.bincount(order[given_labels[order] == label], minlength=len(y))[given_labels == label]
+        assert int(times.max() - times.min()) <= 1
+
+
+def test_a_client_with_the_sampler_trains_on_as_many_images() -> None:
+    images = image_set(23)
+    images = images.labelled(np.array([0] * 20 + [1] * 2 + [2], np.int64))
+    client = fedavg(train_set=images, sampler="balanced")
+    seen: list[torch.Tensor] = []
+    loss = client.loss
+
+    def spy(given_batch: object) -> dict[str, torch.Tensor]:
+        seen.append(given_batch.y)  # type: ignore[attr-defined]
+        return loss(given_batch)  # type: ignore[arg-type]
+
+    client.loss = spy  # type: ignore[method-assign]
+    fit(client)
+    y = torch.cat(seen)
+    assert len(y) == 2 * 23  # epochs, images
+    assert torch.bincount(y).tolist() in [
+        [16, 15, 15],
+        [15, 16, 15],
+        [15, 15, 16],
+        [16, 16, 14],
+        [16, 14, 16],
+        [14, 16, 16],
+    ]
+
+
+def test_no_more_images_are_counted_than_there_are() -> None:
+    client = fedavg(train_set=image_set(9))
+    assert client.seen_images(torch.tensor([5, 1, 3, 0])).tolist() == [3, 1, 3, 0]
+    assert PrototypeClient.seen_images is DomainClient.seen_images

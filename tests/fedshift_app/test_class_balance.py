@@ -1,0 +1,228 @@
+"""Classes of unequal numbers of images in runs: what is refused, what travels, and what it does to rare classes."""
+
+import ast
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType
+from PIL import Image
+from support import ROOT, InlineRun, ListeningGrid
+
+from clients.base import DomainClient
+from clients.modules.base import Modules
+from clients.training.batches import Batch
+from datasets import catalog
+from datasets.base import Source
+from fedshift.data import init
+from fedshift_app.config import class_balance, registry
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import OURS
+from fedshift_core.params import says_again
+from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
+
+SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
+#: Images of a class in each site's training part: the last ones are rare.
+NUMBERS = (60, 60, 6, 4)
+SITES = ("scan",)
+
+
+def sites(root: Path) -> Path:
+    """Write a site of four digits: many zeros and ones, few twos and threes; the test part has all alike."""
+    root.mkdir()
+    for site in SITES:
+        for split in ("train", "test"):
+            images = catalog.DATASETS["handwritten"].find(site, split, Source(None)).read()
+            kept = [
+                np.flatnonzero(images.y == k)[: number if split == "train" else 20] for k, number in enumerate(NUMBERS)
+            ]
+            places = np.concatenate(kept)
+            np.savez(root / f"{site}_{split}.npz", x=images.x[places], y=images.y[places], classes=list("0123"))
+    return root
+
+
+# --- what is refused -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "train.class_weights=more",
+            "train.class_weights: expected none, balanced, effective or weights by class name",
+        ),
+        (
+            "train.class_weights={a: 0}",
+            "train.class_weights: 'a': expected a number above 0 and at most 10000, found 0",
+        ),
+        ("train.class_weights={twelve: 2}", "train.class_weights: 'twelve' is no class of this run; there are 0, 1, 2"),
+        ("train.class_counts=federation", "needs train.class_weights=balanced or effective, found 'none'"),
+        (
+            "train.class_weights=balanced train.class_beta=0.9",
+            "train.class_beta=0.9 needs train.class_weights=effective",
+        ),
+        ("train.focal_gamma=1", "train.focal_gamma=1 needs train.loss=focal, found cross-entropy"),
+        ("train.class_beta=1 train.class_weights=effective", "train.class_beta"),
+        (
+            "privacy.name=dp-sgd privacy.noise_multiplier=1 train.sampler=balanced",
+            "train.sampler=balanced does not go with privacy.name=dp-sgd, whose steps take each image with the same",
+        ),
+        ("method=fedthe train.sampler=balanced", "fedthe balances classes by the prior in its logits"),
+        ("method=scaffold method.option=I train.sampler=balanced", "take method.option=II, or train.sampler=shuffle"),
+    ],
+)
+def test_settings_that_do_not_go(given: str, message: str) -> None:
+    method = given.split()[0].removeprefix("method=") if given.startswith("method=") else "fedavg"
+    keys = " ".join(key for key in given.split(" ") if not key.startswith("method="))
+    quoted = keys if "{" not in keys else f"'{keys}'"
+    with pytest.raises(ConfigError) as caught:
+        resolve({"experiment": "handwritten", "method": method, "set": quoted})
+    assert message in str(caught.value)
+    assert str(caught.value).count("\n") <= 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "privacy.name=dp-sgd privacy.noise_multiplier=1 train.class_weights=balanced train.loss=focal",
+        "method=fedthe method.balanced=false train.class_weights=balanced",
+        "modules=[f2dc] train.class_weights=effective train.class_counts=federation",
+        "federation.secure_sums=on train.class_weights=effective train.class_counts=federation",
+    ],
+)
+def test_settings_that_go(given: str) -> None:
+    pytest.importorskip("opacus", reason="fedshift[dp] is not installed")
+    method = "fedthe" if "fedthe" in given else "fedavg"
+    resolve({"experiment": "handwritten", "method": method, "set": given.removeprefix("method=fedthe ")})
+
+
+def test_a_method_with_a_loss_of_its_own_is_refused_by_name() -> None:
+    class Changed(DomainClient):
+        def loss(self, batch: Batch) -> dict[str, Any]:
+            return {"ce": self.forward(batch.x)[1].square().mean()}
+
+    class Quiet(Modules):
+        def terms(self, model: Any, batch: Batch) -> dict[str, Any]:
+            return {}
+
+    assert not Changed.can_weigh_classes() and not says_again(Quiet, "weighs_classes", ("terms",))
+    method = registry.get("fedavg").model_copy(update={"name": "mine", "client": Changed})
+    for key in ("train.class_weights='balanced'", "train.loss=focal"):
+        config = resolve({"experiment": "handwritten", "set": key.replace("'", "")})
+        with pytest.raises(ConfigError, match=f"{key}: the method 'mine' has a loss of its own.*weighs_classes"):
+            class_balance.check_run(config, method)
+    class_balance.check_run(resolve({"experiment": "handwritten", "set": "train.sampler=balanced"}), method)
+
+
+def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
+    """No client computes a cross-entropy of its own; what stands here is no loss of the node's labelled images."""
+    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
+    assert len(ours) > 30
+    assert [method.name for method in ours if not method.client_class().can_weigh_classes()] == []
+    own = {
+        "clients/adapt/eata.py", "clients/training/autotune.py", "clients/training/per_image.py",
+        "clients/training/node.py", "clients/losses/common.py", "clients/losses/imbalance.py",
+        "clients/losses/fedsa.py", "clients/losses/fedthe.py", "clients/modules/base.py",
+    }  # fmt: skip
+    found = set()
+    for path in (ROOT / "clients").rglob("*.py"):
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        imports = [
+            node for node in nodes if isinstance(node, ast.ImportFrom) and node.module == "clients.losses.common"
+        ]
+        named = {alias.name for node in imports for alias in node.names if alias.name.startswith("cross_entropy")}
+        for called in (ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)):
+            direct = called.endswith(("F.cross_entropy", "losses.cross_entropy", "functional.cross_entropy"))
+            if direct or called.rpartition(".")[2] in ("nll_loss", "CrossEntropyLoss") or called in named:
+                found.add(str(path.relative_to(ROOT)))
+    assert found == own
+
+
+# --- what travels ----------------------------------------------------------------------------------
+
+
+class Watching(ListeningGrid):
+    """Keeps the numbers by class of each message."""
+
+    seen: ClassVar[list[tuple[str, Any]]]
+
+    def pass_on(self, message: Message, reply: Message) -> Message | None:
+        kind, config = message.metadata.message_type, message.content.config_records[CONFIG]
+        self.seen.append((kind, config.get(CLASS_TOTALS)))
+        return reply
+
+
+@pytest.fixture
+def watching() -> type[Watching]:
+    class Grid(Watching):
+        seen: ClassVar[list[tuple[str, Any]]] = []
+
+    return Grid
+
+
+def test_numbers_of_the_federation_travel_where_they_are_asked_for(
+    run_inline: InlineRun, watching: type[Watching]
+) -> None:
+    run = run_inline(rounds=1, grid=watching, set=f"{SHORT} train.class_weights=balanced train.class_counts=federation")
+    wanted = np.sum([node["class_counts"] for node in run.results["nodes"]], axis=0).tolist()
+    for kind, totals in watching.seen:
+        assert totals == (None if kind == MessageType.QUERY else wanted)
+    assert {kind for kind, _ in watching.seen} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
+
+
+def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watching: type[Watching]) -> None:
+    plain = run_inline(rounds=1, grid=watching, set=SHORT)
+    assert {totals for _, totals in watching.seen} == {None}
+    neutral = "train.class_weights=effective train.class_beta=0 train.loss=focal train.focal_gamma=0"
+    same = run_inline(rounds=1, set=f"{SHORT} {neutral}")
+    ones = ", ".join(f'"{k}": 1' for k in range(10))
+    also = run_inline(rounds=1, set=f"{SHORT} 'train.class_weights={{{ones}}}'")
+    for other in (same, also):
+        assert other.rounds[0]["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
+
+
+# --- what it does ----------------------------------------------------------------------------------
+
+
+def test_rare_classes_are_recognised_more_often(run_inline: InlineRun, tmp_path: Path) -> None:
+    """By a margin: with this seed the plain run knows none of the rare classes."""
+    root = sites(tmp_path / "images")
+    keys = "dataset.size=32 model.name=cnn train.precision=float32 train.epochs=2 train.batch_size=16 train.lr=0.03"
+    found = {}
+    for given in ("", "train.class_weights=balanced", "train.sampler=balanced"):
+        run = run_inline(
+            "", rounds=5, nodes=2, dataset="folders", set=f"{keys} evaluate.last=1 {given}", **{"data-dir": str(root)}
+        )
+        figures = run.results["figures"]["overall"]
+        recall = figures["per_class"]["recall"]
+        found[given] = (figures["balanced_accuracy"], sum(recall[2:]) / 2)
+    plain, rare = found.pop("")
+    for balanced, of_rare in found.values():
+        assert balanced > plain + 10
+        assert of_rare > rare + 20
+
+
+def test_init_proposes_weights_where_it_sees_unequal_classes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = np.random.default_rng(0)
+    numbers = {"north": {"bar": 24, "disc": 4}, "south": {"bar": 10, "disc": 9}}
+    for site, by_class in numbers.items():
+        for kind, number in by_class.items():
+            folder = tmp_path / "images" / site / "train" / kind
+            folder.mkdir(parents=True)
+            for i in range(number):
+                Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+            (test := tmp_path / "images" / site / "test" / kind).mkdir(parents=True)
+            Image.fromarray(rng.integers(0, 255, (40, 40, 3), dtype=np.uint8)).save(test / "0.png")
+    path = init.init(str(tmp_path / "mine"), [f"data-dir={tmp_path / 'images'}"])
+    said = "north has 24 of bar and 4 of disc (ratio 6)"
+    assert f"unequal classes: of training images {said}: train.class_weights=balanced is proposed" in (
+        capsys.readouterr().out
+    )
+    assert f"  class_weights: balanced   # training images: {said}; none weighs images alike\n" in path.read_text()
+    assert resolve({"experiment": str(path)}).train.class_weights == "balanced"
+    labels = {("a", "train"): np.array([0] * 5 + [1] * 2), ("a", "test"): np.array([0] * 9 + [1])}
+    assert init.unequal(labels, ("x", "y")) is None
