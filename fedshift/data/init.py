@@ -32,6 +32,7 @@ METHODS = ("fedavg", "fedbn", "fedproto", "i2pfl")  # of different kinds, on any
 FROZEN_METHODS = ("fedavg", "fedproto", "i2pfl", "local")  # likewise, where the encoder and its BatchNorm are frozen
 WEIGHTS = "package:efficientnet-lite0"  # that are proposed, where this machine has them
 PROJECTION = 256  # width of what trains on their features
+UNEQUAL = 3.0  # classes are, where a site has so many times as many training images of one as of another
 _SMALL, _MIDDLE, _LARGE = 32, 64, 128  # sizes that are proposed, in pixels
 
 
@@ -91,6 +92,42 @@ def propose(sides: Sequence[int], images: Sequence[int], *, pretrained: bool = F
     return Proposal(size, network, why, batch, epochs=2 if sum(images) < 20_000 else 1, rounds=20)
 
 
+@dataclass(frozen=True)
+class Unequal:
+    """The site whose classes differ most in their numbers of training images.
+
+    Attributes:
+        site: Its name.
+        most: Its most frequent class, and the number of images.
+        least: Its rarest class that it has.
+    """
+
+    site: str
+    most: tuple[str, int]
+    least: tuple[str, int]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as many images the most frequent class has."""
+        return self.most[1] / self.least[1]
+
+    def __str__(self) -> str:
+        (most, many), (least, few) = self.most, self.least
+        return f"{shown(self.site)} has {many} of {shown(most)} and {few} of {shown(least)} (ratio {self.ratio:.3g})"
+
+
+def unequal(labels: checking.Labels, classes: Sequence[str]) -> Unequal | None:
+    """Return the site with the most unequal classes in its training part; None where none is :data:`UNEQUAL`."""
+    found = []
+    for (site, split), y in labels.items():
+        counts = Counter(y.tolist()) if split == "train" else Counter()
+        if len(counts) > 1:
+            (most, many), *_, (least, few) = counts.most_common()
+            found.append(Unequal(site, (classes[most], many), (classes[least], few)))
+    worst = max(found, key=lambda site: site.ratio, default=None)
+    return worst if worst is not None and worst.ratio >= UNEQUAL else None
+
+
 def init(folder: str, arguments: Sequence[str]) -> Path:
     """Write an experiment file into a new folder and print the next commands.
 
@@ -121,7 +158,8 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     counts = {site.domain: Counter(picture.split for picture in site.pictures) for site in survey.sites}
     images = [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0]
     proposal = propose(_sides(survey), images, pretrained=has_weights())
-    text = _text(name, dataset, survey, proposal)
+    rare = unequal(_labels(survey), survey.classes)
+    text = _text(name, dataset, survey, proposal, rare)
     try:
         home.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -133,7 +171,7 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
-    typer.echo(_summary(path, survey, proposal))
+    typer.echo(_summary(path, survey, proposal, rare))
     return path
 
 
@@ -176,7 +214,7 @@ def _sides(survey: folders.Survey) -> list[int]:
     return sides
 
 
-def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal) -> str:
+def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: Proposal, rare: Unequal | None) -> str:
     """Return the text of the file."""
     sites = []
     for site in survey.sites:
@@ -213,11 +251,16 @@ dataset:
   lr: 0.01
   momentum: 0.9
   weight_decay: 1.0e-5
-method:
+{_weights(rare)}method:
   name: fedavg       # `fedshift methods` lists them
 keep: best-validation  # the weights of the best round by validation stay, in addition to the last
 rounds: {proposal.rounds}
 """
+
+
+def _weights(rare: Unequal | None) -> str:
+    """Return the line of ``train.class_weights``; empty where classes are about equal."""
+    return "" if rare is None else f"  class_weights: balanced   # training images: {rare}; none weighs images alike\n"
 
 
 def has_weights() -> bool:
@@ -277,7 +320,7 @@ def _one_each(names: Sequence[str]) -> str:
     return "{" + ", ".join(f"{_quoted(name)}: 1" for name in names) + "}"
 
 
-def _summary(path: Path, survey: folders.Survey, proposal: Proposal) -> str:
+def _summary(path: Path, survey: folders.Survey, proposal: Proposal, rare: Unequal | None) -> str:
     """Return a summary of the file and the next commands."""
     file = shlex.quote(_as_typed(path))
     sites = ", ".join(shown(name) for name in survey_domains(survey))
@@ -287,12 +330,21 @@ def _summary(path: Path, survey: folders.Survey, proposal: Proposal) -> str:
 {shown(path, 4096)}
   sites: {sites}
   classes: {classes}
-{_left(survey)}
+{_unequal_line(rare)}{_left(survey)}
 Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={methods} seed=0,1
                                 # compare methods
   fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deploy/deployment.md"""
+
+
+def _unequal_line(rare: Unequal | None) -> str:
+    """Return a line on unequal classes and what is proposed; empty where there are none."""
+    return (
+        ""
+        if rare is None
+        else f"  unequal classes: of training images {rare}: train.class_weights=balanced is proposed\n"
+    )
 
 
 def _left(survey: folders.Survey) -> str:

@@ -12,6 +12,7 @@ from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
 from fedshift.export.saved import SavedModel
 from fedshift_app.config import registry
+from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import plain, some
 
 LIBRARIES: dict[Form, str] = {
@@ -79,7 +80,15 @@ def _front(model: SavedModel) -> dict[str, Any]:
             "dataset": {
                 "name": f"{model.origin.dataset} {site}", "type": model.origin.dataset, "config": site, "split": "test",
             },
-            "metrics": [{"type": "accuracy", "name": "top-1 accuracy (%)", "value": round(scores.accuracy, 2)}],
+            "metrics": [
+                {"type": kind, "name": f"{name} (%)", "value": round(value, 2)}
+                for kind, name, value in (
+                    ("accuracy", "top-1 accuracy", scores.accuracy),
+                    ("balanced_accuracy", "balanced accuracy", scores.balanced_accuracy),
+                    ("f1", "macro-F1", scores.macro_f1),
+                )
+                if value is not None
+            ],
         }
         for site, scores in known
         if scores.accuracy is not None
@@ -152,12 +161,18 @@ def _metrics(model: SavedModel) -> str:
     measured = model.measured
     if measured is None:
         return "## Metrics\n\nThe run did not score this model on all test images.\n"
-    rows = ["| site | top-1 accuracy (%) | test images |", "|---|---|---|"]
+    rows = [
+        "| site | top-1 accuracy (%) | balanced accuracy (%) | macro-F1 (%) | test images |",
+        "|---|---|---|---|---|",
+    ]
     for site, scores in measured.sites.items():
-        accuracy = "missing" if scores.accuracy is None else f"{scores.accuracy:.1f}"
-        rows.append(f"| {_cell(site)} | {accuracy} | {'' if scores.images is None else scores.images} |")
+        figures = (scores.accuracy, scores.balanced_accuracy, scores.macro_f1)
+        images = "" if scores.images is None else scores.images
+        rows.append(f"| {_cell(site)} | {' | '.join(map(percent, figures))} | {images} |")
     if measured.average is not None:
-        rows.append(f"| average | {measured.average:.1f} | |")
+        sites = measured.sites.values()
+        means = (mean(s.balanced_accuracy for s in sites), mean(s.macro_f1 for s in sites))
+        rows.append(f"| average | {measured.average:.1f} | {' | '.join(map(percent, means))} | |")
     whose = f"Of the {measured.of} after round {measured.server_round}, on the test images of the run."
     if model.parts != "global":
         whose += " They belong to all nodes' models, not only to this one."
@@ -171,6 +186,7 @@ def _origin(model: SavedModel) -> str:
         "data set": origin.dataset,
         "rounds": f"{origin.server_round} of {origin.rounds}",
         "nodes": str(origin.nodes),
+        "training images": "unknown" if origin.images is None else str(origin.images),
         "seed": str(origin.seed),
         "engine": origin.engine,
         "versions": ", ".join(f"{name} {number}" for name, number in origin.versions.items()),

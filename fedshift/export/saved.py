@@ -48,6 +48,8 @@ class Site(_Strict):
 
     accuracy: Percent | None  # top-1; None if no node answered
     images: Annotated[int, Field(ge=0, le=LARGEST_COUNT)] | None = None  # number of test images; None if unknown
+    balanced_accuracy: Percent | None = None  # None where no node counted classes (docs/guide/figures.md)
+    macro_f1: Percent | None = None
 
 
 class Measured(_Strict):
@@ -67,6 +69,7 @@ class Origin(_Strict):
     server_round: int = Field(ge=1, le=MOST_ROUNDS)  # the round after which the weights were saved
     rounds: int = Field(ge=1, le=MOST_ROUNDS)
     nodes: int = Field(ge=0, le=LARGEST_COUNT)
+    images: int | None = Field(None, ge=0)  # training images of all nodes; None if unknown
     seed: int = Field(ge=0)
     engine: Name
     run_id: str = Field(pattern=r"^([0-9a-f]{32})?$")

@@ -21,7 +21,7 @@ from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, initial_model
+from fedshift_app.run import checkpoints, initial_model, sections
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import mean
@@ -30,7 +30,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import shown, some
 from fedshift_core.wire.names import BN_SCORE
-from strategies.features.figures import test_images
+from strategies.features.figures import CountedFigures, test_images
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
@@ -328,16 +328,23 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     line = record.lines[checkpoint.server_round - 1]
     adapts, keep = setup.adaptation(config), config.model.bn_keep
     accuracy, others = line["accuracy"], line.get("others", {})
+    figures: dict[str, Any] = sections.kept(record.folder, checkpoint.server_round, config).get(CountedFigures.key, {})
     if before:
         makes_anew = not registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
         accuracy = None if makes_anew or adapts is None else others.get(adapts.before)
     elif config.evaluate.bn[0] != keep:  # the reported score uses other BatchNorm statistics than the weights
         accuracy = others.get(f"{BN_SCORE}{keep}")
+    if accuracy is not line["accuracy"]:
+        figures = {}  # they are of the other score
     if not accuracy or line.get("evaluated_share") is not None:
         return None
     drawn = config.shift.label_mix == "own"
     sites = {
-        domain: Site(accuracy=value, images=test_images(checkpoint.nodes, domain, drawn=drawn))
+        domain: Site(
+            accuracy=value,
+            images=test_images(checkpoint.nodes, domain, drawn=drawn),
+            **_by_class(figures.get("domains", {}).get(domain)),
+        )
         for domain, value in accuracy.items()
     }
     if before:  # else whatever adapts counts as personal
@@ -345,6 +352,11 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
     personal = setup.is_personal(config, setup.initial_model(config))
     of = "personal models" if personal else "global model"
     return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=mean(accuracy.values()))
+
+
+def _by_class(figures: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the figures of a site in which all classes weigh alike; none where no node counted."""
+    return {} if figures is None else {key: figures[key] for key in ("balanced_accuracy", "macro_f1")}
 
 
 def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
@@ -355,6 +367,7 @@ def _origin(record: Record, checkpoint: Checkpoint) -> Origin:
         server_round=checkpoint.server_round,
         rounds=record.config.rounds,
         nodes=len(checkpoint.nodes),
+        images=sum(node.num_examples for node in checkpoint.nodes),
         seed=record.config.seed,
         engine=record.engine,
         run_id=str(config_yaml.get("run_id", "")),

@@ -36,6 +36,7 @@ from strategies.federation.evaluation import Answer, Evaluation
 from strategies.federation.nodes import Node
 from strategies.federation.updates import array_record, decode
 
+UNEQUAL = 2.0  # classes are, where the largest has more than so many times the images of the smallest
 ROUNDING = 1e-6  # by which a mean confidence may lie out of its bin
 #: The figures that are one number, all in percent.
 SHORT = ("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece")
@@ -269,7 +270,17 @@ class CountedFigures(ServerFeature):
             names = zip(SHORT, ("accuracy", "balanced", "macro-F1", "AUC", "ECE"), strict=True)
             text = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names if all_of[key] is not None)
             notes.append(f"^ of round {figures['round']}; all {_images(all_of)} together: {text}")
-        return View(spare=columns, notes=tuple(notes))
+        # Of unequal classes accuracy alone misleads: the columns are there, however wide the table is.
+        return View(columns, notes=tuple(notes)) if _unequal(by_domain) else View(spare=columns, notes=tuple(notes))
+
+
+def _unequal(by_domain: Mapping[str, Mapping[str, Any] | None]) -> bool:
+    """Tell whether a class has several times as many test images as another of its domain."""
+    for of_domain in by_domain.values():
+        held = [n for n in (of_domain or {}).get("per_class", {}).get("n", ()) if n]
+        if held and max(held) > UNEQUAL * min(held):
+            return True
+    return False
 
 
 def _images(figures: Mapping[str, Any]) -> str:

@@ -83,6 +83,12 @@ def test_a_global_model_scores_what_the_run_says(fedavg: Run, tmp_path: Path) ->
     for domain, site in result.measured.sites.items():
         assert correct(folder, domain) == pytest.approx(site.accuracy)
         assert site.images == len(test_images(domain)[1]) == 90
+        figures = fedavg.results["figures"]["domains"][domain]
+        assert (site.balanced_accuracy, site.macro_f1) == (figures["balanced_accuracy"], figures["macro_f1"])
+        card = (folder / "README.md").read_text()
+        row = f"| {domain} | {site.accuracy:.1f} | {site.balanced_accuracy:.1f} | {site.macro_f1:.1f} | 90 |"
+        assert row in card and f"value: {round(figures['macro_f1'], 2)}" in card
+    assert result.origin.images == sum(sum(node["class_counts"]) for node in fedavg.results["nodes"])
     weights = fedavg.folder / "checkpoint" / "weights-00001.safetensors"
     kept, wanted = load_file(folder / "model.safetensors"), load_file(weights)
     assert kept.keys() == wanted.keys()

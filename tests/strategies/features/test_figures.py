@@ -154,3 +154,12 @@ def test_a_table_has_no_columns_of_counts_that_no_owner_lets_out() -> None:
     results = {"domains": {"scan": 50.0, "street": 25.0}, "figures": {"domains": {"scan": None, "street": None}}}
     view = counting.CountedFigures.view(results)
     assert view.spare == {} and view.notes == ("worst domain: street 25.0",)
+
+
+def test_a_table_always_has_the_columns_where_classes_are_unequal() -> None:
+    for numbers, always in (([10, 20, 0], False), ([10, 21, 0], True)):
+        of_domain = {"balanced_accuracy": 40.0, "macro_f1": 30.0, "n": 30, "per_class": {"n": numbers}}
+        figures = {"round": 1, "domains": {"scan": of_domain}, "overall": None}
+        view = counting.CountedFigures.view({"domains": {"scan": 50.0}, "figures": figures})
+        shown, other = (view.columns, view.spare) if always else (view.spare, view.columns)
+        assert list(shown) == ["balanced^", "macro-F1^", "images"] and not other
