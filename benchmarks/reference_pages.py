@@ -1,6 +1,6 @@
-"""Write the pages of docs/reference from the code: keys, methods, commands and what travels.
+"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes and what travels.
 
-    python benchmarks/reference_pages.py              # all four
+    python benchmarks/reference_pages.py              # all five
     python benchmarks/reference_pages.py methods wire # these alone
 
 A test compares the pages with what this script makes of the code.
@@ -19,6 +19,7 @@ from fedshift import cli
 from fedshift.catalog import keys
 from fedshift.catalog import methods as catalog
 from fedshift_app.config import registry
+from fedshift_app.run import exit_codes
 from fedshift_core import features
 from fedshift_core.extensions import OURS
 from fedshift_core.registry import Method
@@ -35,7 +36,7 @@ COMMANDS = """\
 
 {made} In a terminal `--help` after a command shows the same.
 
-Exit codes are in [operations](../deploy/operations.md#exit-codes); keys of the configuration in [keys](keys.md)."""
+Exit codes are on [a page of their own](exit-codes.md); keys of the configuration in [keys](keys.md)."""
 
 METHODS = """\
 # Parameters of the methods
@@ -45,6 +46,13 @@ METHODS = """\
 Type a parameter as `fedshift run EXPERIMENT method=NAME method.KEY=VALUE`, or write it in an experiment's file under
 `methods:`. A default is that of the method's file in conf/methods. The last column names values that experiments of
 papers' tables set."""
+
+EXIT_CODES = """\
+# Exit codes
+
+{made} It is made of `fedshift_app/run/exit_codes.py`. A code keeps its meaning: scripts may rely on it.
+
+`fedshift run --json` prints the code with what the run came to ([CI](../guide/ci.md))."""
 
 WIRE = """\
 # What travels
@@ -106,6 +114,13 @@ def _parameter(param: click.Parameter) -> tuple[str, str, str]:
     spelled = ", ".join(f"`{flag_name}{value}`" for flag_name in (*param.opts, *param.secondary_opts))
     default = "" if flag or callable(param.default) or param.default in (None, "", ()) else f"`{param.default}`"
     return spelled, "required" if param.required else default, meaning
+
+
+def codes() -> str:
+    """Return the page of exit codes."""
+    head = ("exit code", "of", "what has happened", "what to do")
+    rows = [(f"`{m.code}`", m.commands, m.text, m.next) for m in exit_codes.MEANINGS]
+    return "\n".join([EXIT_CODES.format(made=MADE.format("exit-codes")), "", *_table(head, rows)]) + "\n"
 
 
 def methods() -> str:
@@ -231,7 +246,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return registry.table(head, escaped).splitlines()
 
 
-PAGES: dict[str, Callable[[], str]] = {"keys": keys.markdown, "methods": methods, "commands": commands, "wire": wire}
+PAGES: dict[str, Callable[[], str]] = {
+    "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
+}  # fmt: skip
 
 
 def main(names_of_pages: Sequence[str]) -> None:

@@ -28,6 +28,7 @@ from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShif
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
 if TYPE_CHECKING:
+    from fedshift.launch.json_line import Outcome
     from fedshift.launch.local_superlink import Begun
 
 #: Signals that end the command in order, and its exit code then.
@@ -73,7 +74,14 @@ def run(
         list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
     ] = None,
     dry: Annotated[
-        bool, typer.Option("--dry-run", help="Only tell configuration, nodes, images, and what it will take.")
+        bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print the outcome as one JSON object on the last line, also of a failure; the rest on stderr.",
+        ),
     ] = False,
 ) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
@@ -87,12 +95,21 @@ def run(
     """
     from fedshift_app.config.arguments import parse_arguments
 
-    flat, launch = parse_arguments(arguments or [])
     if dry:
+        if as_json:
+            raise ConfigError("give --dry-run or --json, not both: --json is the outcome of a run")
         from fedshift.costs import dry_run
 
-        typer.echo(dry_run.summary(flat, launch))
+        typer.echo(dry_run.summary(*parse_arguments(arguments or [])))
         return
+    from fedshift.launch import json_line
+
+    with json_line.printed(on=as_json) as outcome:
+        _launch(*parse_arguments(arguments or []), outcome)
+
+
+def _launch(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:
+    """Start what the run needs, and run it."""
     from fedshift.launch import worker_count
     from fedshift_app.config.files import APP
     from fedshift_app.run.versions import commit
@@ -107,7 +124,7 @@ def run(
     os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
-        _run(flat, launch, _begin(launch, stack) if new else None, stack, workers)
+        _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, outcome)
 
 
 def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
@@ -118,8 +135,9 @@ def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
 
 
 def _run(
-    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None
-) -> None:
+    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None,
+    outcome: "Outcome",
+) -> None:  # fmt: skip
     """Check a run against its data, run it, and write its report; without a SuperLink in this process."""
     from fedshift.data.checking import check_data
     from fedshift.launch import advice, progress_table, runner, worker_count
@@ -143,9 +161,9 @@ def _run(
     with progress_table.screen() as screen:
         if launch.get("engine", "simulation") == "inline":
             check_data(config, nodes)
-            folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen)
+            folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen, outcome.begun)
         else:
-            folder = runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, screen)
+            folder = runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, screen, outcome.begun)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")

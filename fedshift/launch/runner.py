@@ -22,6 +22,8 @@ from fedshift_app.run import flwr_run, status
 from fedshift_core.env import STATUS_FILE
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
 
+Note = Callable[[Path], None]
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -68,8 +70,9 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
 
 
 def run_simulation(
-    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources], screen: Screen | None = None
-) -> Path:
+    begun: Begun, run_config: dict[str, Any], nodes: int, settle: Callable[[], Resources],
+    screen: Screen | None = None, note: Note | None = None,
+) -> Path:  # fmt: skip
     """Run the app through ``flwr run`` in Flower's simulation engine, streaming its log.
 
     Args:
@@ -78,6 +81,7 @@ def run_simulation(
         nodes: The number of simulated nodes.
         settle: Does the slow checks before a run while the SuperLink starts; returns the resources of one client.
         screen: The display of the run; None for lines.
+        note: Is handed the run folder at the end, also where the run fails.
 
     Returns:
         The run folder.
@@ -89,7 +93,7 @@ def run_simulation(
     await_superlink(begun.flower, begun.link)
     connect(begun.home, begun.link)
     options = ["--federation-config", each.federation_config(nodes)]
-    return submit(begun.flower, begun.home, run_config, options, screen, alone=True)
+    return submit(begun.flower, begun.home, run_config, options, screen, alone=True, note=note)
 
 
 def register(flower: processes.Group, public_key: Path) -> None:
@@ -106,8 +110,17 @@ def register(flower: processes.Group, public_key: Path) -> None:
         raise FederationError(f"cannot register {public_key}:\n{ended.stdout}{ended.stderr}".rstrip())
 
 
-def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None) -> Path:
+def run_inline(
+    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None
+) -> Path:
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
+
+    Args:
+        run_config: The app's configuration.
+        nodes: The number of simulated nodes.
+        number: The number of worker processes.
+        screen: The display of the run; None for lines.
+        note: Is handed the run folder at the end, also where the run fails.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
@@ -134,13 +147,14 @@ def run_inline(run_config: dict[str, Any], nodes: int, number: int = 1, screen: 
                 raise
             raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
         finally:
+            _note(status_file, note)
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
 
 
 def submit(
     flower: processes.Group, home: Path, run_config: dict[str, Any], options: list[str], screen: Screen | None = None,
-    *, alone: bool = False,
+    *, alone: bool = False, note: Note | None = None,
 ) -> Path:  # fmt: skip
     """Submit the app with ``flwr run`` to the SuperLink of :func:`connect`, stream the log, return the run folder.
 
@@ -160,6 +174,8 @@ def submit(
     except (KeyboardInterrupt, SystemExit):
         _print_interrupted(home / "status.json")
         raise
+    finally:
+        _note(home / "status.json", note)
     folder = _outcome(home / "status.json", returncode, flower)
     flower.done = alone
     return folder
@@ -176,6 +192,11 @@ def _print_interrupted(status_file: Path) -> None:
     if message:
         with contextlib.suppress(OSError):  # its terminal is gone
             print(message, file=sys.stderr)
+
+
+def _note(status_file: Path, note: Note | None) -> None:
+    if note is not None and (folder := _begun(status_file)) is not None:
+        note(folder)
 
 
 def _begun(status_file: Path) -> Path | None:

@@ -1,7 +1,10 @@
 """Exit codes of the ``fedshift`` command; typer itself exits with 2 for a wrong call."""
 
+from dataclasses import dataclass
+
 OK = 0
 FAILED = 1  # a mistake of the user, or a failed run; of `fedshift status`: the state is unknown
+WRONG_CALL = 2  # of typer, before anything is done
 STOPPED_SHORT = 3  # only of `fedshift status`: the run failed or was interrupted
 DEGRADED = 4  # a simulated run completed without a node that was not at fault
 PARTLY_DRAWN = 5  # only of `fedshift report`: the page lacks the figures that a message names
@@ -16,3 +19,45 @@ STOPPED_BY = {
     CTRL_C: "stopped by Ctrl-C",
     TERMINATED: "stopped by SIGTERM",
 }
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """What an exit code says to a script.
+
+    Attributes:
+        code: The code.
+        commands: The commands that end with it.
+        text: What has happened.
+        next: What a script can do.
+    """
+
+    code: int
+    commands: str
+    text: str
+    next: str
+
+
+#: All exit codes. They are stable: a code keeps its meaning (docs/reference/exit-codes.md is made of this).
+MEANINGS = (
+    Meaning(OK, "all", "done", "go on"),
+    Meaning(
+        FAILED, "all", "a mistake in configuration, data or call, or a run that failed; one or two lines on standard "
+        "error say what. Of `doctor`: problems. Of `status`: the state is unknown", "read the message",
+    ),
+    Meaning(WRONG_CALL, "all", "no such command or option, or an argument is missing; nothing was done", "`--help`"),
+    Meaning(STOPPED_SHORT, "`status`", "the run failed or was interrupted", "`fedshift run resume=FOLDER`"),
+    Meaning(
+        DEGRADED, "`run`, `evaluate`, `sweep --in`, `status`",
+        "the run is complete, but went on without a node that was not at fault", "`lost` in results.json says which",
+    ),
+    Meaning(PARTLY_DRAWN, "`report`", "the page is written, without the figures that messages name", "read them"),
+    Meaning(IN_USE, "`sweep --in`", "another process has this run or its folder; nothing was done", "try again later"),
+    Meaning(
+        REFUSED, "a run that `sweep` or `tune` starts", "its configuration or data are refused, and would be again",
+        "correct them",
+    ),
+    Meaning(HANGUP, "all", STOPPED_BY[HANGUP], "`fedshift run resume=FOLDER`"),
+    Meaning(CTRL_C, "all", STOPPED_BY[CTRL_C], "`fedshift run resume=FOLDER`"),
+    Meaning(TERMINATED, "all", STOPPED_BY[TERMINATED], "`fedshift run resume=FOLDER`"),
+)  # fmt: skip

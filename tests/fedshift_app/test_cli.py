@@ -471,3 +471,20 @@ def test_inline_run_with_a_domain_held_out(fedshift: Command) -> None:
     results = json.loads((Path(ended.out.splitlines()[-1].partition(": ")[2]) / "results.json").read_text())
     assert [node["domain"] for node in results["nodes"]] == ["scan", "texture"]
     assert all(value is not None for value in results["domains"].values())
+
+
+# --- for scripts ------------------------------------------------------------------------------------------
+
+
+def test_json_is_the_last_line_of_a_run_and_of_a_refusal(fedshift: Command) -> None:
+    ended = fedshift("run", "handwritten", *QUICK, "workers=1", "--json")
+    (line,) = ended.out.splitlines()
+    content = json.loads(line)
+    results = json.loads((Path(content["folder"]) / "results.json").read_text())
+    assert ended.code == content["exit_code"] == 0 and content["state"] == "completed" and content["rounds"] == 1
+    assert content["scores"]["domains"] == results["domains"] and "round 1/1" in ended.err
+    refusal = fedshift("run", "handwritten", "method=nothing", "--json")
+    content = json.loads(refusal.out)
+    assert refusal.code == content["exit_code"] == 1 and content["folder"] is None
+    assert refusal.err.startswith("error: ") and content["error"] in refusal.err
+    assert "not both" in fedshift("run", "--dry-run", "--json").err

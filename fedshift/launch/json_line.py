@@ -1,0 +1,117 @@
+"""``fedshift run --json``: the outcome of a run as one JSON object, the last line of standard output.
+
+All other lines go to standard error. The object is there also where the run fails or is stopped; only a wrong call,
+which is refused before anything is read, has none.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from fedshift_app.run import exit_codes, status
+from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.summary import finite
+from fedshift_core.accuracies import mean
+from fedshift_core.errors import ConfigError, FedShiftError
+
+
+class Outcome:
+    """What a run has come to.
+
+    Attributes:
+        folder: The run folder; None before there is one.
+    """
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self._started = time.monotonic()
+
+    def begun(self, folder: Path) -> None:
+        """Note the run folder."""
+        self.folder = folder
+
+    def content(self, code: int, error: str | None) -> dict[str, Any]:
+        """Return the object.
+
+        Args:
+            code: The exit code.
+            error: What went wrong; None for nothing.
+        """
+        state, rounds, reported = self._status()
+        if state is None:
+            state = status.INTERRUPTED if code in exit_codes.STOPPED_BY else status.FAILED
+        return {
+            "folder": None if self.folder is None else str(self.folder),
+            "state": state,
+            "exit_code": code,
+            "rounds": rounds,
+            "seconds": round(time.monotonic() - self._started, 3),
+            "scores": None if self.folder is None else scores(self.folder / RESULTS_FILE),
+            "error": error if error is not None or code == exit_codes.OK else reported,
+        }
+
+    def _status(self) -> tuple[str | None, int, str | None]:
+        """Return the state of the run, its full rounds and its error, as far as ``status.json`` says them."""
+        if self.folder is None:
+            return None, 0, None
+        try:
+            content = status.read(self.folder)
+        except ConfigError:
+            return None, 0, None
+        return content["state"], int(content.get("full_rounds") or 0), content.get("error")
+
+
+def scores(results: Path) -> dict[str, Any] | None:
+    """Return the scores of ``results.json`` in percent; None where there is no such file.
+
+    ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table; balanced accuracy and
+    macro-F1 are those of one round, the mean over the domains.
+    """
+    try:
+        content = json.loads(results.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    by_domain = (content.get("figures") or {}).get("domains", {}).values()
+    by_class = {
+        name: mean(of_domain[name] for of_domain in by_domain if of_domain)
+        for name in ("balanced_accuracy", "macro_f1")
+    }
+    return {
+        "domains": content["domains"], "average": content["avg"], "averaged_rounds": content["averaged_rounds"],
+        "final": content["final"], **by_class,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def printed(*, on: bool) -> Iterator[Outcome]:
+    """Yield the outcome of the run inside; print it at the end, if ``on``, and all else to standard error."""
+    outcome, out = Outcome(), sys.stdout
+    if not on:
+        yield outcome
+        return
+    code, error = exit_codes.OK, None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield outcome
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else exit_codes.OK if stop.code is None else exit_codes.FAILED
+        error = exit_codes.STOPPED_BY.get(code)
+        raise
+    except FedShiftError as refusal:
+        code, error = exit_codes.FAILED, str(refusal)
+        raise
+    except BaseException as failure:
+        code, error = exit_codes.FAILED, f"{type(failure).__name__}: {failure}"
+        raise
+    finally:
+        with contextlib.suppress(OSError):  # nobody reads it
+            print(line(outcome.content(code, error)), file=out, flush=True)
+
+
+def line(content: Mapping[str, Any]) -> str:
+    """Return the object as one line of JSON."""
+    return json.dumps(finite(content), ensure_ascii=False)
