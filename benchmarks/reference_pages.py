@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 import typer
 
-from fedshift import cli
+from fedshift import cli, help_pages
 from fedshift.catalog import keys
 from fedshift.catalog import methods as catalog
 from fedshift_app.config import registry
@@ -100,6 +100,8 @@ def _command(name: str, command: click.Command) -> Iterator[str]:
     yield from (f"## fedshift {name}", "", " ".join(first.split()))
     if more:
         yield from ("", "```text", *"\n\n".join(more).splitlines(), "```")
+    if name in help_pages.EXAMPLES:
+        yield from ("", *(f"    fedshift {example}" for example in help_pages.EXAMPLES[name]))
     if rows := [_parameter(param) for param in command.params]:
         yield from ("", *_table(("argument or option", "default", "meaning"), rows))
 

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from fedshift import options
+from fedshift import help_pages, options
 from fedshift.catalog import commands as catalog_commands
 from fedshift.catalog import completion
 from fedshift.compare import commands as compare_commands
+from fedshift.create import commands as create_commands
 from fedshift.data import commands as data_commands
 from fedshift.deploy import commands as deploy_commands
 from fedshift.export import commands as export_commands
@@ -37,7 +38,7 @@ STOPPING = {
 }  # fmt: skip
 
 app = typer.Typer(
-    no_args_is_help=True, pretty_exceptions_enable=False,
+    cls=help_pages.Commands, no_args_is_help=True, pretty_exceptions_enable=False,
     help="Federated learning under domain shift, as one Flower app.",
 )  # fmt: skip
 
@@ -54,13 +55,14 @@ def print_version(show: bool) -> None:
 @app.callback()
 def common_options(
     version: Annotated[
-        bool, typer.Option("--version", help="Tell the version.", callback=print_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=print_version, is_eager=True)
     ] = False,
 ) -> None:
     """Federated learning under domain shift, as one Flower app."""
 
 
 app.add_typer(data_commands.app)  # init, prepare, preview
+app.add_typer(create_commands.app)  # new-method, new-plugin
 app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
 app.add_typer(compare_commands.app)  # compare, claims
 app.add_typer(export_commands.app)  # save, save-node, predict
@@ -383,6 +385,9 @@ def costs(
     typer.echo(form(table))
     if table.failed:
         raise FederationError(f"failed, and not in the table: {', '.join(table.failed)}")
+
+
+help_pages.arrange(app)  # when all commands are there
 
 
 def fail(error: FedShiftError) -> NoReturn:

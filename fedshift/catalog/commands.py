@@ -67,7 +67,7 @@ def data_sets(
         str | None, options.name_argument("One data set: domains, classes, sizes.", completion.data_sets)
     ] = None,
 ) -> None:
-    """List the data sets, one line each, with the package that they come from; or tell all of one."""
+    """List the data sets, one line each, with the package that they come from; or show all of one."""
     from datasets import catalog
     from fedshift.catalog import things
 
@@ -88,7 +88,7 @@ def models(
         bool, typer.Option("--pretrained", help="Pretrained weights on this machine, and how to get others.")
     ] = False,
 ) -> None:
-    """List the networks, one line each; or tell features, parameters and stages of those that are named."""
+    """List the networks, one line each; or show features, parameters and stages of those that are named."""
     if pretrained:
         if names or markdown:
             raise ConfigError("models: --pretrained goes with no NAME and without --markdown")
@@ -130,7 +130,7 @@ def experiments(
         str | None, options.name_argument("One experiment, or a .yaml file.", completion.experiments)
     ] = None,
 ) -> None:
-    """List the experiments: the nodes they need, and the table of a paper that they stand for; or tell all of one."""
+    """List the experiments: the nodes they need, and the table of a paper that they stand for; or show all of one."""
     from fedshift.catalog import things
 
     typer.echo(things.experiment(name) if name is not None else "\n".join(things.experiments()))

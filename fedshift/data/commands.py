@@ -49,7 +49,7 @@ def prepare(
 ) -> None:
     """Check a data set, decode it once with all cores, and keep it in the cache of images.
 
-    Tells the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
+    Prints the images of each class by site and split, sizes, files that cannot be read or were not taken, and images
     that are nearly the same. Keys: data-dir, dataset.domains=[...], dataset.size=N, dataset.resize=crop,
     dataset.download=true, and the others of the section dataset. Of an experiment all keys of `fedshift run`; with
     model.precompute=on features of all images are computed, too, and kept. Interrupted, the same command goes on.

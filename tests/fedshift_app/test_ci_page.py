@@ -56,7 +56,7 @@ def test_the_check_of_scores_reads_what_the_command_prints(name: str, tmp_path: 
     """The line of Python is run on an outcome that is good enough, and on one that is not."""
     monkeypatch.chdir(tmp_path)
     (check,) = [shlex.split(line)[2] for line in lines(name) if line.startswith("python -c ")]
-    for average, enough in ((60.0, True), (10.0, False)):
+    for average, enough in ((90.0, True), (10.0, False)):
         content = json_line.Outcome().content(0, None) | {"scores": {"average": average}}
         (tmp_path / "outcome.json").write_text(json_line.line(content))
         if enough:

@@ -1,0 +1,1 @@
+"""``fedshift new-method`` and ``new-plugin``: a method of your own to begin with, with its test."""
