@@ -108,9 +108,13 @@ def _maps(name: str) -> tuple[int, Cut | None]:
     return shape[1], cut(outline, size)
 
 
+def arguments(name: str, size: int) -> dict[str, Any]:
+    """Return the arguments of ``timm.create_model`` for images of a size, besides name and classes."""
+    return {"img_size": size} if _config(name).fixed_input_size else {}
+
+
 def _made(name: str, size: int) -> nn.Module:
-    more = {"img_size": size} if _config(name).fixed_input_size else {}
-    made: nn.Module = library().create_model(name, pretrained=False, num_classes=0, **more)
+    made: nn.Module = library().create_model(name, pretrained=False, num_classes=0, **arguments(name, size))
     return made
 
 

@@ -152,7 +152,8 @@ def _outline(name: str, size: int) -> nn.Module:
     return _without(body, _head(name, body)[0])
 
 
-def _made(name: str, size: int) -> nn.Module:
+def arguments(name: str, size: int) -> dict[str, Any]:
+    """Return the arguments of ``torchvision.models.get_model`` for images of a size, besides name and classes."""
     more: dict[str, Any] = {}
     if name.startswith("vit_"):
         more = {"image_size": size}
@@ -161,7 +162,11 @@ def _made(name: str, size: int) -> nn.Module:
     elif name in ("googlenet", "inception_v3"):
         # transform_input: what their weights were trained with, on images normalised as ImageNet's.
         more = {"aux_logits": False, "init_weights": False, "transform_input": True}
-    made: nn.Module = models.get_model(name, weights=None, **more)
+    return more
+
+
+def _made(name: str, size: int) -> nn.Module:
+    made: nn.Module = models.get_model(name, weights=None, **arguments(name, size))
     return made
 
 

@@ -13,6 +13,7 @@ from fedshift_core.limits import MOST_BATCH, MOST_ROUNDS, WHOLE_PATH, as_found, 
 from fedshift_core.paths import typed_path, user_path
 
 app = typer.Typer()
+LIBRARIES = ("torchvision", "timm")
 
 _FORMAT = typer.Option("--format", help=f"{', '.join(FORMS[:-1])} or {FORMS[-1]} (torch.export).", metavar="FORMAT")
 _OUTPUT = typer.Option("--output", "-o", help="The folder to make.", metavar="DIR")
@@ -34,6 +35,10 @@ def save(
     before: Annotated[
         bool, typer.Option("--before-adaptation", help="The model before the run adapts it for a score.")
     ] = False,
+    library: Annotated[
+        str,
+        typer.Option("--to", metavar="LIBRARY", help="torchvision or timm: weights by the library's own names."),
+    ] = "",
 ) -> None:
     """Save the model of a finished run into a folder, with a card and all that `fedshift predict` needs.
 
@@ -44,6 +49,16 @@ def save(
     from fedshift.export import saving
 
     wanted = saving.Wanted(folder, chosen, node, shared, before, server_round, place)
+    if library:
+        if library not in LIBRARIES or form != "safetensors":
+            raise ConfigError(
+                f"--to: {as_found(library)} with --format {form}; allowed are {' and '.join(LIBRARIES)}, as safetensors"
+            )
+        from fedshift.export import library as named
+
+        written, exported = named.save(wanted, library)
+        typer.echo(f"{shown(written, WHOLE_PATH)}\n{exported.lines}")
+        return
     made, model = saving.save(wanted)
     _print_saved(made, model.file, model.sha256)
 

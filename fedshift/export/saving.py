@@ -73,6 +73,16 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     output = wanted.output or _output(record, wanted)
     saved.check_free(output)
     programs.check_form(wanted.form)
+    config, arrays, fields = taken(record, wanted)
+    return output, write(output, config, arrays, wanted.form, fields)
+
+
+def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, Any]]:
+    """Return the model of a run as it is to be saved: its configuration, its arrays, and further fields of its card.
+
+    Raises:
+        FedShiftError: If there is no such model.
+    """
     checkpoint = checkpoint_of(record, wanted.server_round)
     _check_wanted(record, wanted)
     before = _before_a_score(record.config, wanted.before)
@@ -81,14 +91,14 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
-    return output, write(output, config, arrays, wanted.form, {
+    return config, arrays, {
         "parts": "shared" if wanted.shared else "global" if node is None else "node",
         "node": "" if node is None else str(node.index),
         "site": "" if node is None else node.domain,
         "before": before,
         "measured": measured,
         "origin": origin,
-    })  # fmt: skip
+    }  # fmt: skip
 
 
 def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: dict[str, Any]) -> SavedModel:

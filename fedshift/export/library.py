@@ -1,0 +1,205 @@
+"""``fedshift save --to torchvision`` or ``timm``: weights that the library's own network takes, without FedShift.
+
+A library's weights keep the library's names within a model (``encoder.body.NAME``), and the classifier takes the place
+of the library's head. So a file with the library's names is a matter of names. It is tried before it is written: the
+library's network is made, takes the weights with ``strict=True``, and must give the scores that the run's model gives.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from clients.models.libraries import LibraryEncoder
+from clients.models.networks import SplitModel
+from fedshift.export import saved, saving, scorer
+from fedshift.export.saving import Wanted
+from fedshift.export.scorer import Scorer
+from fedshift.report import reading
+from fedshift_app.config.sections import RunConfig
+from fedshift_core import atomic_io
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import plain, shown, some
+
+BODY, CLASSIFIER = "encoder.body.", "classifier."
+WEIGHTS, ABOUT, CARD = "model.safetensors", "about.json", "README.md"
+CLOSE = 1e-4  # of a score, in absolute terms and relative to it
+TRIED = 4  # random images
+MAKES = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """Weights with a library's names.
+
+    Attributes:
+        library: ``torchvision`` or ``timm``.
+        make: The line of Python that makes the library's network.
+        load: The line that puts the weights into it.
+        arrays: By the library's names.
+    """
+
+    library: str
+    make: str
+    load: str
+    arrays: Arrays
+
+    @property
+    def lines(self) -> str:
+        """Both lines."""
+        return f"{self.make}\n{self.load}"
+
+
+def save(wanted: Wanted, library: str) -> tuple[Path, Exported]:
+    """Write the model of a run with a library's names into a new folder.
+
+    Args:
+        wanted: The model.
+        library: ``torchvision`` or ``timm``.
+
+    Raises:
+        FedShiftError: If there is no such model, or it is not one of the library's.
+    """
+    record = reading.read(wanted.folder, "save")
+    output = wanted.output or record.folder / f"model-{library}"
+    saved.check_free(output)
+    if wanted.shared:
+        raise ConfigError(f"--to {library}: shared parts alone are no model of the library; leave --shared out")
+    config, arrays, fields = saving.taken(record, wanted)
+    exported = export(config, arrays, library)
+    data = atomic_io.pack(exported.arrays)
+    about = {
+        "network": config.model.name, "library": library, "python": [exported.make, exported.load],
+        "classes": list(scorer.classes_of(config)), "size": config.dataset.size or config.dataset.known().size,
+        "resize": config.dataset.resize, "exif": config.dataset.exif, "window": config.dataset.window,
+        "mean": list(config.images.mean), "std": list(config.images.std), "parts": fields["parts"],
+        "node": fields["node"], "site": fields["site"],
+        "measured": None if fields["measured"] is None else fields["measured"].model_dump(mode="json"),
+        "origin": fields["origin"].model_dump(mode="json"),
+    }  # fmt: skip
+    with atomic_io.writing(output):
+        output.mkdir(parents=True)
+        atomic_io.write_durably(output / WEIGHTS, data, named=False)
+        atomic_io.write_atomically(output / ABOUT, json.dumps(about, indent=2, ensure_ascii=False) + "\n")
+        atomic_io.write_atomically(output / CARD, _card(about))
+    return output, exported
+
+
+def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
+    """Return a model's weights with a library's names, tried in the library's own network.
+
+    Args:
+        config: The run's configuration, with the model's own network.
+        arrays: Weights by state-dict name, and other arrays that classify.
+        library: ``torchvision`` or ``timm``.
+
+    Raises:
+        ConfigError: If the network is none of the library's, or the model is more than that network.
+    """
+    of_library, _, name = config.model.name.partition(":")
+    if of_library != library or not name:
+        others = f"--to {of_library}" if of_library in MAKES and name else "--format torchscript, onnx or exported"
+        raise ConfigError(f"--to {library}: the run's network is {config.model.name}; allowed is {others}")
+    own = scorer.rebuilt(config, arrays, "the saved")
+    reason = _more_than_the_network(config, own.model)
+    if reason:
+        raise ConfigError(
+            f"--to {library}: {reason}, which the library's network has not; --format exports it as it is"
+        )
+    head = own.model.encoder.head
+    state = {key: tensor.numpy() for key, tensor in own.model.state_dict().items()}
+    named = {_library_name(key, head): array for key, array in state.items()}
+    more = _arguments(library, name, own.size)
+    classes = len(scorer.classes_of(config))
+    written = "".join(f", {key}={value!r}" for key, value in more.items())
+    made = _plain(library, name, classes, more)
+    _try(library, own, made, named)
+    return Exported(
+        library, f'model = {MAKES[library]}("{name}", num_classes={classes}{written})',
+        f'model.load_state_dict(safetensors.torch.load_file("{WEIGHTS}"))', named,
+    )  # fmt: skip
+
+
+def _more_than_the_network(config: RunConfig, model: SplitModel) -> str:
+    """Return what a model has besides the library's network with a linear head; empty for nothing."""
+    if config.modules:
+        return f"the model has the modules {', '.join(str(entry['name']) for entry in config.modules)}"
+    if config.model.projection:
+        return f"the model has model.projection={config.model.projection}"
+    if config.model.bn == "group":
+        return "the model has GroupNorm in the place of BatchNorm (model.bn=group)"
+    if type(model) is not SplitModel or not isinstance(model.encoder, LibraryEncoder):
+        return f"the method {config.method['name']!r} has parts of its own in the model"
+    if type(model.classifier) is not nn.Linear:
+        return "the classifier is no single layer"
+    return ""
+
+
+def _library_name(key: str, head: str) -> str:
+    return key.removeprefix(BODY) if key.startswith(BODY) else f"{head}.{key.removeprefix(CLASSIFIER)}"
+
+
+def _arguments(library: str, name: str, size: int) -> dict[str, Any]:
+    if library == "torchvision":
+        from clients.models import torchvision_nets
+
+        return torchvision_nets.arguments(name, size)
+    from clients.models import timm_nets
+
+    return timm_nets.arguments(name, size)
+
+
+def _plain(library: str, name: str, classes: int, more: Mapping[str, Any]) -> nn.Module:
+    """Return the library's network with random weights, as the line of Python makes it."""
+    with torch.random.fork_rng(devices=[]):
+        if library == "torchvision":
+            from torchvision import models
+
+            network: nn.Module = models.get_model(name, num_classes=classes, **more)
+        else:
+            from clients.models.timm_nets import library as timm
+
+            network = timm().create_model(name, num_classes=classes, **more)
+    return network.eval()
+
+
+def _try(library: str, own: Scorer, made: nn.Module, named: Arrays) -> None:
+    """Refuse weights that the library's network does not take, or with which it gives other scores."""
+    tensors = {name: torch.from_numpy(array.copy()) for name, array in named.items()}
+    try:
+        made.load_state_dict(tensors, strict=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"--to {library}: the library's network does not take these weights: {plain(reason)}"
+        ) from None
+    images = torch.rand(TRIED, 3, own.size, own.size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        scores, wanted = made((images - own.get_buffer("mean")) / own.get_buffer("std")), own(images)
+    if not torch.allclose(scores, wanted, rtol=CLOSE, atol=CLOSE):
+        raise ConfigError(
+            f"--to {library}: this run's model classifies in another way than by the scores of its network; --format "
+            "exports it as it is"
+        )
+
+
+def _card(about: Mapping[str, Any]) -> str:
+    """Return the card: what the file is, and how to use it."""
+    rows = [
+        ("classes, in order", some(about["classes"], 50, what=f" ({ABOUT})")),
+        ("images", f"RGB, {about['size']} x {about['size']} pixels ({about['resize']}), values 0 to 1"),
+        ("then", f"(images - mean) / std by channel, mean {about['mean']}, std {about['std']}"),
+        ("run", f"{about['origin']['experiment']}, round {about['origin']['server_round']}"),
+    ]
+    table = "\n".join(f"| {name} | {plain(text, 4000).replace('|', chr(92) + '|')} |" for name, text in rows)
+    imports = "import safetensors.torch\nimport " + ("torchvision" if about["library"] == "torchvision" else "timm")
+    code = "\n".join(f"    {line}" for line in [*imports.splitlines(), "", *about["python"], "model.eval()"])
+    return (
+        f"# {shown(about['network'])}, trained by FedShift\n\nWeights with the names of {about['library']}; "
+        f"nothing of FedShift is needed:\n\n{code}\n\n| | |\n|---|---|\n{table}\n"
+    )

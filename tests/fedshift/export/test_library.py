@@ -1,0 +1,129 @@
+"""``fedshift save --to``: the library's own network takes the file, and gives the scores of the run's model."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import InlineRun, refusal_of
+
+from fedshift.export import library, opening, saved, saving, scorer
+from fedshift.export.saving import Wanted
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+
+NETWORK = "torchvision:shufflenet_v2_x0_5"
+
+
+def arrays_of(config: RunConfig) -> Arrays:
+    """Return the weights that classify, of a model as it begins."""
+    client = scorer.bare_client(config, config.model)
+    state = client.model.state_dict()
+    return {name: state[name].numpy().copy() for name in scorer.needs(client).weights}
+
+
+def configured(given: str, method: str = "fedavg") -> RunConfig:
+    return resolve({"experiment": "handwritten", "method": method, "set": given})
+
+
+def test_the_two_lines_open_what_a_run_has_trained(run_inline: InlineRun, tmp_path: Path) -> None:
+    run = run_inline(
+        rounds=1, nodes=2,
+        set=f"model.name={NETWORK} allocation.share=0.05 train.epochs=1 dataset.domains=[scan,sketch]",
+    )  # fmt: skip
+    folder, exported = library.save(Wanted(run.folder, "safetensors"), "torchvision")
+    assert folder == run.folder / "model-torchvision"
+    about = json.loads((folder / "about.json").read_text())
+    assert about["python"] == exported.lines.splitlines() and all(
+        line in (folder / "README.md").read_text() for line in about["python"]
+    )
+    plain, _ = saving.save(Wanted(run.folder, "safetensors", output=tmp_path / "model"))
+    images = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    wanted = opening.program_of(*saved.read(plain))(images)
+    torch.save(images, tmp_path / "images.pt")
+    # As its user would: nothing of FedShift is imported.
+    code = "\n".join(
+        [
+            "import safetensors.torch, torch, torchvision, json, sys",
+            *about["python"],
+            "model.eval()",
+            "about = json.load(open('about.json'))",
+            "mean, std = (torch.tensor(about[key]).view(1, 3, 1, 1) for key in ('mean', 'std'))",
+            f"images = torch.load({str(tmp_path / 'images.pt')!r})",
+            f"torch.save(model((images - mean) / std), {str(tmp_path / 'out.pt')!r})",
+            "print(len(about['classes']), any('fedshift' in name for name in sys.modules))",
+        ]
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["10", "False"]
+    torch.testing.assert_close(torch.load(tmp_path / "out.pt"), wanted, rtol=1e-4, atol=1e-4)
+    assert "exists already" in refusal_of(ConfigError, library.save, Wanted(run.folder, "safetensors"), "torchvision")
+
+
+def test_timm_too() -> None:
+    timm = pytest.importorskip("timm", reason="timm is not installed")
+    config = configured("model.name=timm:mobilenetv3_small_050")
+    exported = library.export(config, arrays_of(config), "timm")
+    assert exported.make == 'model = timm.create_model("mobilenetv3_small_050", num_classes=10)'
+    made = timm.create_model("mobilenetv3_small_050", num_classes=10)
+    made.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in exported.arrays.items()}, strict=True)
+
+
+def test_a_network_with_arguments_of_its_own_says_them() -> None:
+    config = configured("model.name=torchvision:googlenet")
+    exported = library.export(config, arrays_of(config), "torchvision")
+    more = "aux_logits=False, init_weights=False, transform_input=True"
+    assert exported.make.endswith(f'get_model("googlenet", num_classes=10, {more})')
+
+
+@pytest.mark.parametrize(
+    ("given", "method", "to", "message"),
+    [
+        ("", "fedavg", "torchvision", "the run's network is cnn; allowed is --format torchscript, onnx or exported"),
+        (f"model.name={NETWORK}", "fedavg", "timm", f"the run's network is {NETWORK}; allowed is --to torchvision"),
+        (f"model.name={NETWORK} modules=[f2dc]", "fedavg", "torchvision", "the model has the modules f2dc, which the"),
+        (f"model.name={NETWORK} model.projection=16", "fedavg", "torchvision", "the model has model.projection=16"),
+        (f"model.name={NETWORK} model.head=mlp", "fedavg", "torchvision", "the classifier is no single layer"),
+        (f"model.name={NETWORK} model.bn=group", "fedavg", "torchvision", "GroupNorm in the place of BatchNorm"),
+        (f"model.name={NETWORK}", "fedsr", "torchvision", "the method 'fedsr' has parts of its own in the model"),
+    ],
+)
+def test_models_that_are_more_than_the_librarys_network(given: str, method: str, to: str, message: str) -> None:
+    config = configured(given, method)
+    assert message in refusal_of(ConfigError, library.export, config, arrays_of(config), to)
+
+
+def test_other_scores_are_found_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = configured(f"model.name={NETWORK}")
+    arrays = arrays_of(config)
+    name = library._library_name
+
+    def swapped(key: str, head: str) -> str:
+        return {"classifier.weight": f"{head}.weight"}.get(key, name(key, head))
+
+    monkeypatch.setattr(library, "_library_name", swapped)
+    library.export(config, arrays, "torchvision")
+    plain: Any = library._plain
+
+    def other(*given: Any) -> Any:
+        made = plain(*given)
+        made.fc.register_forward_hook(lambda module, inputs, scores: scores + 1)
+        return made
+
+    monkeypatch.setattr(library, "_plain", other)
+    assert "classifies in another way" in refusal_of(ConfigError, library.export, config, arrays, "torchvision")
+
+
+def test_the_file_has_the_librarys_names(tmp_path: Path) -> None:
+    config = configured(f"model.name={NETWORK}")
+    exported = library.export(config, arrays_of(config), "torchvision")
+    from fedshift_core import atomic_io
+
+    (tmp_path / "model.safetensors").write_bytes(atomic_io.pack(exported.arrays))
+    assert {"fc.weight", "fc.bias", "conv1.0.weight"} <= set(load_file(tmp_path / "model.safetensors"))
