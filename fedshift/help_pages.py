@@ -49,7 +49,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "new-method": ("new-method my-method", "new-method my-method -o packages/my-method"),
     "new-plugin": ("new-plugin my-method", "new-plugin my-method -o plugins/my-method"),
     "deploy-demo": ("deploy-demo", "deploy-demo handwritten rounds=2 method=i2pfl"),
-    "export": ("export handwritten nodes=4 -o nodes", "export mine/mine.yaml -o nodes"),
+    "export": ("export handwritten nodes=4 -o nodes", "export mine/mine.yaml --compose -o nodes"),
     "superlink": ("superlink --credentials DIR", "superlink --credentials DIR --host 10.0.0.5 --port 9092"),
     "supernode": (
         f"supernode --root-certificates ca.crt {_NODE}", f"supernode --policy policy.yaml {_NODE}",

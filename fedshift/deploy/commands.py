@@ -24,6 +24,9 @@ def export(
     ],
     arguments: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE ...]")] = None,
     output: Annotated[Path, options.path_option("Folder to make.", "-o", "--output")] = Path("nodes"),
+    as_compose: Annotated[
+        bool, typer.Option("--compose", help="Also write compose.own.yaml: these nodes and a SuperLink in containers.")
+    ] = False,
 ) -> None:
     """Write each node's images into a folder of its own, for SuperNodes; prints how to start them."""
     from fedshift.deploy import exporting
@@ -34,7 +37,16 @@ def export(
     for key in launch:
         if key != "nodes":
             raise ConfigError(f"{key}: export starts nothing; it accepts nodes=N and the keys of a run's configuration")
-    for folder in exporting.export(configuration.resolve(flat), launch.get("nodes"), output):
+    config = configuration.resolve(flat)
+    if as_compose:
+        from fedshift.deploy import compose
+
+        compose.check(config)
+    folders = exporting.export(config, launch.get("nodes"), output)
+    if as_compose:
+        typer.echo(compose.after(compose.write(config, folders, folders[0].path.parent)))
+        return
+    for folder in folders:
         typer.echo(exporting.supernode_command(folder))
 
 
