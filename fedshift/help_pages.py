@@ -101,9 +101,10 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            if said := hint(error.option_name, ctx.meta.get("fedshift.typed", ())):
-                error.message, error.possibilities = f"{error.message.rstrip('.')}. {said}", None
-            raise
+            if not (said := hint(error.option_name, ctx.meta.get("fedshift.typed", ()))):
+                raise
+            known = f"{error.message.rstrip('.')}. {said}"
+            raise click.NoSuchOption(error.option_name, known, None, error.ctx) from None
 
 
 def hint(option: str, typed: Sequence[str]) -> str:

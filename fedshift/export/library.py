@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import nn
+from torchvision import models  # type: ignore[import-untyped]
 
+from clients.models import timm_nets, torchvision_nets
 from clients.models.libraries import LibraryEncoder
 from clients.models.networks import SplitModel
 from fedshift.export import saved, saving, scorer
@@ -30,6 +32,7 @@ BODY, CLASSIFIER = "encoder.body.", "classifier."
 WEIGHTS, ABOUT, CARD = "model.safetensors", "about.json", "README.md"
 CLOSE = 1e-4  # of a score, in absolute terms and relative to it
 TRIED = 4  # random images
+READS = "safetensors.torch.load_file"
 MAKES = {"torchvision": "torchvision.models.get_model", "timm": "timm.create_model"}
 
 
@@ -111,7 +114,7 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
         raise ConfigError(
             f"--to {library}: {reason}, which the library's network has not; --format exports it as it is"
         )
-    head = own.model.encoder.head
+    head = str(own.model.encoder.head)
     state = {key: tensor.numpy() for key, tensor in own.model.state_dict().items()}
     named = {_library_name(key, head): array for key, array in state.items()}
     more = _arguments(library, name, own.size)
@@ -121,7 +124,7 @@ def export(config: RunConfig, arrays: Arrays, library: str) -> Exported:
     _try(library, own, made, named)
     return Exported(
         library, f'model = {MAKES[library]}("{name}", num_classes={classes}{written})',
-        f'model.load_state_dict(safetensors.torch.load_file("{WEIGHTS}"))', named,
+        f'model.load_state_dict({READS}("{WEIGHTS}"))', named,
     )  # fmt: skip
 
 
@@ -146,11 +149,7 @@ def _library_name(key: str, head: str) -> str:
 
 def _arguments(library: str, name: str, size: int) -> dict[str, Any]:
     if library == "torchvision":
-        from clients.models import torchvision_nets
-
         return torchvision_nets.arguments(name, size)
-    from clients.models import timm_nets
-
     return timm_nets.arguments(name, size)
 
 
@@ -158,13 +157,10 @@ def _plain(library: str, name: str, classes: int, more: Mapping[str, Any]) -> nn
     """Return the library's network with random weights, as the line of Python makes it."""
     with torch.random.fork_rng(devices=[]):
         if library == "torchvision":
-            from torchvision import models
-
-            network: nn.Module = models.get_model(name, num_classes=classes, **more)
+            network = models.get_model(name, num_classes=classes, **more)
         else:
-            from clients.models.timm_nets import library as timm
-
-            network = timm().create_model(name, num_classes=classes, **more)
+            network = timm_nets.library().create_model(name, num_classes=classes, **more)
+    assert isinstance(network, nn.Module)
     return network.eval()
 
 
