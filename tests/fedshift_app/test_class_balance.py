@@ -183,6 +183,24 @@ def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watc
         assert other.rounds[0]["losses"]["loss"] == pytest.approx(plain.rounds[0]["losses"]["loss"], rel=1e-5)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        ("i2pfl", "train.sampler=balanced method.proto_source=last_epoch"),  # which counts images drawn, not held
+        ("fedcode", "train.sampler=balanced method.proto_source=last_epoch"),
+        ("fedproto", "train.sampler=balanced model.freeze=encoder model.projection=16 model.precompute=on "
+                     "images.crop_padding=0"),
+        ("fedavg", "federation.secure_sums=on"),
+        ("fedavg", "adapt.name=finetune"),
+    ],
+)  # fmt: skip
+def test_it_goes_with_what_else_a_run_may_have(method: str, given: str, run_inline: InlineRun) -> None:
+    weights = "train.class_weights=effective train.class_counts=federation train.loss=focal"
+    run = run_inline(rounds=2, method=method, set=f"{SHORT} {weights} {given}")
+    assert [line["left_out"] for line in run.rounds] == [[], []]
+
+
 # --- what it does ----------------------------------------------------------------------------------
 
 

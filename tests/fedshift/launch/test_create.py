@@ -58,6 +58,7 @@ def test_a_package_is_written_and_passes_its_test(tmp_path: Path, monkeypatch: p
     assert "3 passed" in run_its_tests(folder, folder, info.parent)
 
 
+@pytest.mark.long
 def test_one_file_is_written_and_passes_its_test(tmp_path: Path) -> None:
     folder = tmp_path / "own"
     said = writing.write("plugin", "mine2", folder)
