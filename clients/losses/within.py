@@ -12,8 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from clients.losses.imbalance import Classification
+
 #: Widths gamma of the Gaussian kernels exp(-gamma ||a - b||^2), whose sum is the kernel of MMD.
 GAMMAS = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
+
+
+def _plain(logits: Tensor, y: Tensor, of: Tensor | None = None) -> Tensor:
+    """Return cross-entropy that weighs all classes alike, in the numbers' own type."""
+    return F.cross_entropy(logits, y)
 
 
 def coral(features: Sequence[Tensor]) -> Tensor:
@@ -49,7 +56,7 @@ def _kernel(a: Tensor, b: Tensor) -> Tensor:
     return torch.stack([torch.exp(-gamma * distances) for gamma in GAMMAS]).sum(0)
 
 
-def irm(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+def irm(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification = _plain) -> Tensor:
     """Return the penalty of IRMv1, averaged over domains.
 
     Of a domain it is the product of the gradients, by a factor w = 1 of the logits, of the cross-entropies of its even
@@ -58,22 +65,24 @@ def irm(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
     Args:
         logits: Of each domain, (n, C), n at least 2.
         labels: Of each domain, (n,).
+        cross_entropy: As the run weighs classes.
     """
     penalties = []
     for scores, y in zip(logits, labels, strict=True):
         factor = torch.ones((), dtype=scores.dtype, device=scores.device, requires_grad=True)
-        halves = (F.cross_entropy(scores[half::2] * factor, y[half::2]) for half in (0, 1))
+        halves = (cross_entropy(scores[half::2] * factor, y[half::2]) for half in (0, 1))
         gradients = [torch.autograd.grad(loss, factor, create_graph=True)[0] for loss in halves]
         penalties.append(gradients[0] * gradients[1])
     return torch.stack(penalties).mean()
 
 
-def rex(logits: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+def rex(logits: Sequence[Tensor], labels: Sequence[Tensor], cross_entropy: Classification = _plain) -> Tensor:
     """Return the variance (divided by the number of domains) of the domains' mean cross-entropies (V-REx).
 
     Args:
         logits: Of each domain, (n, C).
         labels: Of each domain, (n,).
+        cross_entropy: As the run weighs classes.
     """
-    losses = torch.stack([F.cross_entropy(scores, y) for scores, y in zip(logits, labels, strict=True)])
+    losses = torch.stack([cross_entropy(scores, y) for scores, y in zip(logits, labels, strict=True)])
     return (losses - losses.mean()).square().mean()

@@ -64,6 +64,8 @@ class _Seen:
 class WithinDomainsModules(Modules[WithinDomainsParams]):
     """Looks on at the model's passes and adds terms over the domains of a batch."""
 
+    weighs_classes = True
+
     def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
         """Let the model keep what its first pass of a batch gives; nothing else changes."""
         seen = _Seen()
@@ -100,7 +102,7 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
         if p.mmd:
             weighted["mmd"] = p.mmd * within.mmd(features)
         if p.irm:
-            weighted["irm"] = p.irm * within.irm(scores, labels)
+            weighted["irm"] = p.irm * within.irm(scores, labels, self.cross_entropy)
         if p.rex:
-            weighted["rex"] = p.rex * within.rex(scores, labels)
+            weighted["rex"] = p.rex * within.rex(scores, labels, self.cross_entropy)
         return weighted

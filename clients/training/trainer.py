@@ -8,7 +8,7 @@ from torch import Tensor
 from clients.losses.imbalance import ClassLoss
 from clients.models.networks import SplitModel, set_training
 from clients.modules.base import AllModules
-from clients.training.batches import Batch, cut, in_turns
+from clients.training.batches import Batch, cut, in_turns, with_domains
 from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
 from clients.training.node import NodeTools
@@ -101,7 +101,8 @@ class LocalTrainer(NodeTools[P]):
         """Yield the batches of an epoch as ``train.sampler`` says; arguments as of ``augmented_batches``."""
         if self.setup.train.sampler == "balanced" and self._phase.images is None:
             places = cut(self.training_order(images, order), batch_size)
-            return self.chosen_batches(images, places, views, first, second, epoch)
+            batches = self.chosen_batches(images, places, views, first, second, epoch)
+            return batches if images.domains is None else with_domains(batches, places, images.domains)
         return self.augmented_batches(images, batch_size, views, order, first, second, epoch)
 
     def seen_images(self, draws: Tensor) -> Tensor:

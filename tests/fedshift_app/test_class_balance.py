@@ -124,7 +124,7 @@ def test_all_of_our_methods_weigh_classes_by_the_one_function() -> None:
     own = {
         "clients/adapt/eata.py", "clients/training/autotune.py", "clients/training/per_image.py",
         "clients/training/node.py", "clients/losses/common.py", "clients/losses/imbalance.py",
-        "clients/losses/fedsa.py", "clients/losses/fedthe.py", "clients/modules/base.py",
+        "clients/losses/fedsa.py", "clients/losses/fedthe.py", "clients/losses/within.py", "clients/modules/base.py",
     }  # fmt: skip
     found = set()
     for path in (ROOT / "clients").rglob("*.py"):
@@ -192,6 +192,8 @@ def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watc
         ("fedproto", "train.sampler=balanced model.freeze=encoder model.projection=16 model.precompute=on "
                      "images.crop_padding=0"),
         ("fedavg", "federation.secure_sums=on"),
+        ("fedavg", "train.sampler=balanced allocation.mixing=0.5 modules=[within-domains] "
+                   "modules.within-domains.rex=1"),
         ("fedavg", "adapt.name=finetune"),
     ],
 )  # fmt: skip
