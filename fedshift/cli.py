@@ -17,6 +17,7 @@ from fedshift import help_pages, options
 from fedshift.catalog import commands as catalog_commands
 from fedshift.catalog import completion
 from fedshift.compare import commands as compare_commands
+from fedshift.costs import commands as costs_commands
 from fedshift.create import commands as create_commands
 from fedshift.data import commands as data_commands
 from fedshift.deploy import commands as deploy_commands
@@ -25,7 +26,7 @@ from fedshift.site import commands as site_commands
 from fedshift_app.run import exit_codes
 from fedshift_core import __version__
 from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS
-from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+from fedshift_core.errors import REFUSALS, ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def common_options(
 
 
 app.add_typer(data_commands.app)  # init, prepare, preview
+app.add_typer(costs_commands.app)  # costs
 app.add_typer(create_commands.app)  # new-method, new-plugin
 app.add_typer(catalog_commands.app)  # methods, datasets, models, experiments, ...
 app.add_typer(compare_commands.app)  # compare, claims
@@ -360,31 +362,6 @@ def report_after_run(folder: Path) -> None:
         why = "stopped" if isinstance(error, SystemExit) else str(error)
         again = f"fedshift report {shown(shlex.quote(str(folder)), WHOLE_PATH)}"
         typer.echo(f"report: none ({why}); to try again: {again}", err=True)
-
-
-@app.command()
-def costs(
-    arguments: Annotated[
-        list[str] | None,
-        options.arguments(
-            "METHOD... [EXPERIMENT] [KEY=VALUE ...]", "Keys of `fedshift run`, and nodes=N.", completion.costs
-        ),
-    ] = None,
-    paper: Annotated[str, typer.Option(help="A printed table of costs to compare with: f2dc.table4.")] = "",
-    markdown: options.Markdown = False,
-    as_json: options.Json = False,
-) -> None:
-    """Measure what methods cost in an experiment: FLOPs, seconds, bytes, parameters (as F2DC, Table 4).
-
-    A few real rounds are played in this process; seconds are those of this machine.
-    """
-    from fedshift.costs import command
-
-    form = options.table_form(markdown=markdown, as_json=as_json)
-    table = command.run(arguments or [], paper)
-    typer.echo(form(table))
-    if table.failed:
-        raise FederationError(f"failed, and not in the table: {', '.join(table.failed)}")
 
 
 help_pages.arrange(app)  # when all commands are there

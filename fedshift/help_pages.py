@@ -17,7 +17,8 @@ PANELS: Mapping[str, Sequence[str]] = {
         "predict",
     ),
     "Look up": (
-        "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "keys", "doctor", "app-dir",
+        "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "doctor",
+        "app-dir",
     ),
 }  # fmt: skip
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
@@ -74,6 +75,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "adaptations": ("adaptations", "run handwritten method=fedprox adapt.name=finetune"),
     "modules": ("modules", "run handwritten method=fedavg modules=f2dc"),
     "papers": ("papers", "compare runs --paper f2dc.table1b"),
+    "cite": ("cite runs", "cite --method fpl,f2dc --dataset pacs"),
     "keys": ("keys", "keys train.lr"),
     "doctor": ("doctor", "doctor --json"),
     "app-dir": ("app-dir", "run handwritten --dry-run"),

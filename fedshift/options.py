@@ -14,7 +14,7 @@ Complete = Callable[..., list[str]]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 JsonObject = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only tell hours, disk, traffic and FLOPs of all runs.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show hours, disk, traffic and FLOPs of all runs.")]
 PaperTable = Annotated[str, typer.Option(help="A printed table to compare the runs with, see `fedshift papers`.")]
 
 

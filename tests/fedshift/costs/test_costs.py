@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from support import InlineRun, refusal_of
 
-from fedshift import cli
-from fedshift.costs import command, measuring, paper_costs
+from fedshift.costs import command, commands, measuring, paper_costs
 from fedshift.costs.measuring import Costs
 from fedshift.costs.table import Table
 from fedshift_app.config.arguments import parse_arguments
@@ -140,20 +139,20 @@ def test_a_table_with_units_and_the_machine(
     assert result.markdown().count("\n| ") == 5
     assert list(tmp_path.iterdir()) == []  # nothing is written
     monkeypatch.setattr(command, "run", lambda arguments, paper: result)
-    cli.costs(requests, as_json=True)
+    commands.costs(requests, as_json=True)
     output = json.loads(capsys.readouterr().out)
     assert output["costs"][0]["step_flops"] == step_by_hand(16)
     assert output["costs"][0]["parameters"] == {"all": ENCODER + HEAD, "sent": ENCODER + HEAD}
     assert output["machine"] == result.machine
     with pytest.raises(ConfigError, match="give --markdown or --json, not both"):
-        cli.costs(requests, markdown=True, as_json=True)
+        commands.costs(requests, markdown=True, as_json=True)
 
 
 def test_what_is_said_on_the_way_is_no_part_of_the_object_and_a_method_that_fails_is_left_out(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(FedShiftError, match="failed, and not in the table: fedprox"):
-        cli.costs(["fedprox", "fedavg", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK], as_json=True)
+        commands.costs(["fedprox", "fedavg", "nodes=2", "rounds=2", "method.mu=1e30", *QUICK], as_json=True)
     out, err = capsys.readouterr()
     content = json.loads(out)
     assert [one["label"] for one in content["costs"]] == ["fedavg"]
