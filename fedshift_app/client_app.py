@@ -144,12 +144,14 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     started = time.perf_counter()
     called = open_client(msg, context, allowed.least_images)
     client, options = called.client, called.request.for_client
-    parameters = setup.in_order(decode(called.request.weights), client, "the server's")
+    sent = decode(called.request.weights)
+    parameters = setup.in_order(sent, client, "the server's")
     numbers: Metrics = {}
     answer = client.features.answer(client, parameters, options)
     if answer is not None:
-        arrays, images = answer
-        records = {KNOWLEDGE: encode(arrays)}
+        calls = feature_state.calls(msg, context, called.request, len(client.train_set))
+        answer = client.features.seal_answer(calls, sent, answer)
+        images, records = answer.images, {KNOWLEDGE: encode(answer.arrays)}
     else:
         if called.request.header.engine == setup.DEPLOYMENT:
             console.set_up()  # a real node's log shows what features say of its images

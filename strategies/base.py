@@ -183,7 +183,7 @@ class DomainStrategy(MethodHooks[P]):
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
         session = Session(
             server_round, [node for node in nodes if node.index in trained], self.scored_weights(), self._ask,
-            self._observe, self._leave_out,
+            self._observe, self._leave_out, self._query, self.features.hidden_means,
         )  # fmt: skip
         self.features.before_scores(session, self._result)
         nodes = [node for node in nodes if not self.roster.silence.has(node.node_id)]
@@ -289,10 +289,12 @@ class DomainStrategy(MethodHooks[P]):
         """Return a question to each node about the weights that are scored."""
         return self._in_order(self._messages(MessageType.EVALUATE, work, self.scored_weights(), options), work)
 
-    def _ask(self, work: dict[Node, int], options: dict[str, Any]) -> Iterable[Message]:
-        """Send nodes a question of a feature and return their answers."""
+    def _ask(
+        self, work: Mapping[Node, int], options: Mapping[str, Any], own: Mapping[Node, Mapping[str, Any]] | None = None
+    ) -> Iterable[Message]:
+        """Send nodes a question of a feature about the scored weights, and return their answers."""
         self.roster.listener.asked(self._result.server_round, list(work), training=False)
-        messages = self._evaluating(work, lambda node: options)
+        messages = self._evaluating(work, lambda node: {**options, **(own or {}).get(node, {})})
         return self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
 
     def _exchange(self) -> Exchange:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -156,6 +156,23 @@ class Reply:
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a node is about to send in place of scores.
+
+    Attributes:
+        arrays: Sums over its images, by name.
+        images: How many images.
+        means: The same as means, in units in which they are means of numbers of about 1, float64.
+        powers: Which power of such a number each is a mean of, by name.
+    """
+
+    arrays: Arrays
+    images: int
+    means: Arrays = field(default_factory=dict)
+    powers: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Call:
     """A message that a node works on, after it was held against the run's configuration.
 
@@ -229,10 +246,8 @@ class NodeFeature:
         """Return numbers of the model as local training left it."""
         return {}
 
-    def answer(
-        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
-    ) -> tuple[Arrays, int] | None:
-        """Return arrays and a number of images in place of scores; None where the message asks for scores."""
+    def answer(self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer | None:
+        """Return sums over images in place of scores; None where the message asks for scores."""
         return None
 
     def mixes_images(self, request: Mapping[str, Any]) -> bool:
@@ -276,6 +291,10 @@ class NodeFeature:
     def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
         """Return what leaves the node of what :meth:`protect` of all features let out."""
         return reply
+
+    def seal_answer(self, call: Call, sent: Arrays, answer: Answer) -> Answer:
+        """Return what leaves the node of an answer in place of scores; ``sent`` are the weights it is about."""
+        return answer
 
     def finish(self, client: Client, started: float) -> Metrics:
         """Return numbers of the whole call, which began at this time of ``time.perf_counter``."""

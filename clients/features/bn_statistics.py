@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients.features.base import Client, Metrics, NodeFeature, Request, is_count
+from clients.features.base import Answer, Client, Metrics, NodeFeature, Request, is_count
 from clients.training import statistics
 from clients.training.arrays import view
 from clients.training.phases import EVALUATION
@@ -15,6 +15,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import OURS
 from fedshift_core.limits import largest
+from fedshift_core.moments import power_of, standard
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -88,14 +89,12 @@ class BatchNormStatisticsOnNode(NodeFeature):
                     metrics[DomainScore.other_key(BN_SCORE + name, domain)] = client.score_test(test).correct
         return metrics
 
-    def answer(
-        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
-    ) -> tuple[Arrays, int] | None:
+    def answer(self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer | None:
         """Return sums of training images, where the message asks for them."""
         return sums_of_images(client, parameters, request) if request.get(TAKE_STATISTICS) else None
 
 
-def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> tuple[Arrays, int]:
+def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer:
     """Take BatchNorm's statistics of training images with the given weights.
 
     Args:
@@ -105,7 +104,7 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
 
     Returns:
         Sums and sums of squares by layer, (C,), float64 (:class:`clients.training.statistics.Moments`), of the
-        layers whose statistics travel, under their names on the wire; and the number of images.
+        layers whose statistics travel, under their names on the wire; the number of images; and the means.
 
     Raises:
         FedShiftError: If they would be those of one image.
@@ -117,13 +116,15 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
         raise FedShiftError(f"sums over fewer than {least} images would be {few}")
     client.take(parameters)
     moments, images = client.take_statistics(int(request[BN_IMAGES]))
-    shared = set(client.shared_names)
+    weights = dict(zip(client.shared_names, parameters, strict=True))
+    layers = [name for name in moments if f"{name}.{BN_MEAN}" in weights]
     sums: Arrays = {}
-    for name, layer in moments.items():
-        if f"{name}.{BN_MEAN}" in shared:
-            sums |= {BN_SUM + name: layer.sums.cpu().numpy(), BN_SQUARES + name: layer.squares.cpu().numpy()}
+    for name in layers:
+        sums[BN_SUM + name] = moments[name].sums.cpu().numpy()
+        sums[BN_SQUARES + name] = moments[name].squares.cpu().numpy()
     client.passed(EVALUATION)
-    return sums, images
+    means = standard({name: array / images for name, array in sums.items()}, layers, weights)
+    return Answer(sums, images, means, {name: power_of(name) for name in means})
 
 
 @contextmanager

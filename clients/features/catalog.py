@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from clients.features.base import About, Call, Client, Metrics, NodeFeature, Reply, Request
+from clients.features.base import About, Answer, Call, Client, Metrics, NodeFeature, Reply, Request
 from clients.training.eval_slices import Scores
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -82,10 +82,8 @@ class Features:
         """Return numbers of the model as local training left it."""
         return self._sent(lambda feature: feature.after_training(client, request), "train_reply")
 
-    def answer(
-        self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]
-    ) -> tuple[Arrays, int] | None:
-        """Return arrays and a number of images in place of scores, if a feature answers the message so."""
+    def answer(self, client: Client, parameters: list[NDArray[Any]], request: Mapping[str, Any]) -> Answer | None:
+        """Return sums over images in place of scores, if a feature answers the message so."""
         answers = (feature.answer(client, parameters, request) for feature in self.all)
         return next((answer for answer in answers if answer is not None), None)
 
@@ -153,6 +151,12 @@ class Features:
         for feature in self.all:
             reply = feature.seal(calls(feature.name), sent, reply)
         return reply
+
+    def seal_answer(self, calls: Callable[[str], Call], sent: Arrays, answer: Answer) -> Answer:
+        """Return what leaves the node of an answer in place of scores."""
+        for feature in self.all:
+            answer = feature.seal_answer(calls(feature.name), sent, answer)
+        return answer
 
     def finish(self, client: Client, started: float) -> Metrics:
         """Return numbers of the whole call."""

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from clients.features.base import Call, Metrics, NodeFeature, Reply, Request, is_count
+from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request, is_count
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.features import OURS
 from fedshift_core.secure import protocol
 from fedshift_core.secure.layout import (
     COUNTS,
@@ -21,6 +22,7 @@ from fedshift_core.secure.layout import (
     REPORTS,
     WEIGHTS,
     layout_of,
+    of_powers,
     read,
     row_weights,
 )
@@ -35,14 +37,18 @@ _LISTS: dict[str, type] = {
     wire.SECURE_SUMS: str, wire.SECURE_TERMS: str, wire.SECURE_MOST: int,
 }  # fmt: skip
 _STAGES: Mapping[str, tuple[str, ...]] = {
-    protocol.KEYS: (),
-    protocol.SHARES: (wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_FACTORS),
-    protocol.UNMASK: (wire.SECURE_ALIVE, wire.SECURE_LOST),
-}
-_TRAIN = (
-    wire.SECURE_NODES, wire.SECURE_TEXTS, wire.SECURE_DIGESTS, wire.SECURE_FACTORS, wire.SECURE_SUMS,
-    wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES,
-)  # fmt: skip
+    protocol.KEYS: (wire.SECURE_PURPOSE,),
+    protocol.SHARES: (
+        wire.SECURE_PURPOSE, wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_FACTORS
+    ),
+    protocol.UNMASK: (wire.SECURE_PURPOSE, wire.SECURE_ALIVE, wire.SECURE_LOST),
+}  # fmt: skip
+_SHARES = (wire.SECURE_NODES, wire.SECURE_TEXTS, wire.SECURE_DIGESTS)
+#: What makes a message to evaluate a question whose answer can be summed.
+_ASKING = {
+    key.name for feature in OURS if feature.option != "federation.secure_sums"
+    for key in feature.evaluate if key.replaces_scores
+}  # fmt: skip
 
 
 class SecureSumsOnNode(NodeFeature):
@@ -54,6 +60,10 @@ class SecureSumsOnNode(NodeFeature):
             return "this run has federation.secure_sums=off"
         if key == wire.SECURE_STAGE:
             return "" if value in _STAGES else f"there are {', '.join(_STAGES)}"
+        if key == wire.SECURE_PURPOSE:
+            return "" if value in protocol.PURPOSES else f"there are {', '.join(protocol.PURPOSES)}"
+        if request.kind == "evaluate" and not request.given.keys() & _ASKING:
+            return "it asks for nothing that can be summed"
         if key == wire.SECURE_IMAGES:
             return "" if is_count(value, 1, 2**62) else "it must be a whole number from 1 up"
         kind = _LISTS[key]
@@ -69,7 +79,7 @@ class SecureSumsOnNode(NodeFeature):
         if stage is None:
             return None
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
-        member = Member(call.state, call.index)
+        member = Member(call.state, call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
             return {wire.SECURE_KEYS: list(member.keys(call.run, call.server_round))}
         if stage == protocol.SHARES:
@@ -86,14 +96,8 @@ class SecureSumsOnNode(NodeFeature):
         """
         if not call.config.federation.secure_sums:
             return
-        _check(call.options, _TRAIN, "a message to train")
-        options = call.options
-        bad = Member(call.state, call.index).receive(
-            call.server_round, options[wire.SECURE_NODES], options[wire.SECURE_TEXTS], options[wire.SECURE_DIGESTS]
-        )
-        if bad:
-            log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
-                        call.server_round, ", ".join(map(str, bad)))  # fmt: skip
+        _check(call.options, (*_SHARES, *protocol.TOLD), "a message to train")
+        _receive(Member(call.state, call.index), call)
 
     def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
         """Return the masked vector in the place of weights, contributions and losses.
@@ -115,20 +119,49 @@ class SecureSumsOnNode(NodeFeature):
             sent, {name: reply.knowledge[name].shape for name in sums}, terms,
             call.config.federation.secure_sums_range, member.nodes,
         )  # fmt: skip
-        values = _weights(sent, reply.weights, options[wire.SECURE_FACTORS][0])
+        values = _weights(sent, reply.weights, member.factor)
         values |= _contributions(reply.knowledge, options)
         values |= _losses(reply.metrics, terms, call.num_examples / options[wire.SECURE_IMAGES],
                           call.config.federation.secure_sums_range)  # fmt: skip
-        masked = member.mask(layout.vector(values), protocol.digest_of(sent))
+        told = [str(options[key]) for key in protocol.TOLD]
+        masked = member.mask(layout.vector(values), protocol.digest_of(sent, *told))
         return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
+
+    def seal_answer(self, call: Call, sent: Arrays, answer: Answer) -> Answer:
+        """Return the masked vector of an answer's means, times the node's share of images.
+
+        Raises:
+            FedShiftError: If it has no means, or one is not finite or out of range.
+        """
+        federation = call.config.federation
+        if not federation.secure_sums:
+            return answer
+        if answer.means.keys() != answer.arrays.keys():
+            raise FedShiftError("refused: the answer is no sum, and this run has federation.secure_sums=on")
+        _check(call.options, _SHARES, "a question in place of scores")
+        member = Member(call.state, call.index, protocol.ANSWERS)
+        _receive(member, call)
+        sizes = {name: array.size for name, array in answer.means.items()}
+        layout = of_powers(sizes, answer.powers, federation.secure_sums_range, member.nodes)
+        vector = layout.vector({name: array * member.factor for name, array in answer.means.items()})
+        return Answer({wire.MASKED: member.mask(vector, protocol.digest_of(sent))}, answer.images)
+
+
+def _receive(member: Member, call: Call) -> None:
+    """Take in the shares of the other nodes; those that are not what they committed to are named in the node's log."""
+    options = call.options
+    bad = member.receive(
+        call.server_round, options[wire.SECURE_NODES], options[wire.SECURE_TEXTS], options[wire.SECURE_DIGESTS]
+    )
+    if bad:
+        log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
+                    call.server_round, ", ".join(map(str, bad)))  # fmt: skip
 
 
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:
     for key in needed:
         if key not in options:
             raise FedShiftError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
-    if wire.SECURE_FACTORS in needed and not options[wire.SECURE_FACTORS]:
-        raise FedShiftError(f"refused: {message} has no number in {wire.SECURE_FACTORS}")
 
 
 def _group(call: Call) -> Group:
@@ -136,7 +169,7 @@ def _group(call: Call) -> Group:
     return Group(
         call.server_round, tuple(options[wire.SECURE_NODES]), tuple(options[wire.SECURE_KEYS]),
         tuple(options[wire.SECURE_MASK_KEYS]), tuple(options[wire.SECURE_FACTORS]),
-        call.config.federation.secure_sums_nodes,
+        call.config.federation.secure_sums_nodes, options[wire.SECURE_PURPOSE],
     )  # fmt: skip
 
 

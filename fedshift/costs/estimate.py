@@ -247,10 +247,11 @@ def summary(result: Estimate) -> str:
     ]
     if config.federation.secure_sums:
         up, down = traffic(result.playing)
+        twice = "; a round that re-estimates BatchNorm's statistics does so twice" * (RETAKEN in statistics_of(fed))
         lines.insert(4, (
             "secure sums", f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and "
             f"shares, in three more exchanges of messages; each node makes {result.playing} masks as long as what it "
-            "sends"
+            f"sends{twice}"
         ))  # fmt: skip
     lines += [("privacy", text) for feature in Features(fed) for text in feature.description_of(result.nodes)]
     if result.bn_share:

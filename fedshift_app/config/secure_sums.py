@@ -11,7 +11,6 @@ from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
-from fedshift_core.wire.names import RETAKEN
 
 SEE = "see: fedshift methods --privacy"
 
@@ -50,8 +49,6 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
             f"evaluate.client_models={config.evaluate.client_models} scores the model of each single node; allowed is "
             "off"
         )
-    if RETAKEN in config.evaluate.bn:
-        return "evaluate.bn with retaken: each node sends BatchNorm statistics of its own; leave retaken out"
     for name in (str(entry["name"]) for entry in config.features):
         if tells := FEATURES[name].tells:
             return f"features has {name}, which sends {tells} of each single node"

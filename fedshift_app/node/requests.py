@@ -185,7 +185,7 @@ def _engine(request: NodeRequest, value: Any) -> str:
 
 def _round(request: NodeRequest, value: Any) -> str:
     rounds = request.run.rounds
-    least = 0 if rounds == 0 and request.kind == MessageType.EVALUATE else 1  # a run without rounds is scored after 0
+    least = 0 if rounds == 0 and request.kind != MessageType.TRAIN else 1  # a run without rounds is scored after 0
     return "" if is_count(value, least, rounds) else f"this run has rounds={rounds}"
 
 

@@ -150,6 +150,18 @@ def layout_of(
     return Layout(tuple(segments), nodes)
 
 
+def of_powers(sizes: Mapping[str, int], powers: Mapping[str, int], most: float, nodes: int) -> Layout:
+    """Return the layout of means of powers of numbers.
+
+    Args:
+        sizes: C by name.
+        powers: Which power each is a mean of, by name.
+        most: R of the numbers themselves.
+        nodes: How many nodes send a vector.
+    """
+    return Layout(tuple(Segment(name, (size,), most ** powers[name]) for name, size in sizes.items()), nodes)
+
+
 def row_weights(
     sums: Sum, counts: NDArray[np.int64] | None, most: NDArray[np.int64], ndim: int
 ) -> NDArray[Any] | float:

@@ -16,9 +16,12 @@ Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each nod
 server), training (y), ``unmask``. Everything is of one round: keys, seeds and shares are drawn anew and wiped.
 
 What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
-s_ij depends on the digest of what the server sent all nodes (:class:`Group`) and of the shared weights that it sent, so
-that if two nodes are sent different things, their masks do not cancel (against weights that make all updates but one
-vanish [Pasquini et al., "Eluding Secure Aggregation in Federated Learning via Model Inconsistency", CCS 2022]).
+s_ij depends on the digest of what the server sent all nodes (:class:`Group`), of the shared weights that it sent, and
+of how it said that vectors are made, so that if two nodes are sent different things, their masks do not cancel (against
+weights that make all updates but one vanish [Pasquini et al., "Eluding Secure Aggregation in Federated Learning via
+Model Inconsistency", CCS 2022], and against numbers by which all vectors but one are nearly nothing).
+
+A round may have two sums, one after the other (``PURPOSES``). Each has keys, seeds and shares of its own.
 """
 
 import hashlib
@@ -32,13 +35,19 @@ from numpy.typing import NDArray
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
+from fedshift_core.wire import names as wire
 
 #: A node counts among those that hide each other if its weight in the sum is this share of the largest, or more.
 LEAST_SHARE = 0.01
 KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
+#: What is summed: what local training left; answers of features about the averaged weights. In their order in a round.
+TRAINING, ANSWERS = "training", "answers"
+PURPOSES = (TRAINING, ANSWERS)
+#: How vectors are made, by key of a message to train: what all nodes must be told alike.
+TOLD = (wire.SECURE_SUMS, wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES)
 
 # A node's state between the messages of a round; all values are numbers, texts, bytes and lists of them.
-_STAGE, _ROUND, _RUN = "stage", "round", "run"
+_STAGE, _ROUND, _RUN, _PURPOSE, _FACTOR = "stage", "round", "run", "purpose", "factor"
 _CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
 _GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
 _THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
@@ -71,6 +80,7 @@ class Group:
         mask_keys: Public keys for masks, likewise.
         factors: By what each node's weights are multiplied, above 0 and at most 1.
         fewest: k, the least number of nodes in a sum.
+        purpose: What is summed, of ``PURPOSES``.
     """
 
     server_round: int
@@ -79,6 +89,7 @@ class Group:
     mask_keys: tuple[bytes, ...]
     factors: tuple[float, ...]
     fewest: int
+    purpose: str = TRAINING
 
     @property
     def threshold(self) -> int:
@@ -88,7 +99,7 @@ class Group:
     def digest(self) -> bytes:
         """Return what tells this group from any other one."""
         factors = [factor.hex() for factor in self.factors]
-        return crypto.digest(self.server_round, self.fewest, *map(str, self.nodes), *self.cipher_keys,
+        return crypto.digest(self.purpose, self.server_round, self.fewest, *map(str, self.nodes), *self.cipher_keys,
                              *self.mask_keys, *factors)  # fmt: skip
 
     def check(self) -> None:
@@ -117,10 +128,11 @@ class Member:
     Args:
         state: What it keeps between messages; changed in place.
         index: The node's.
+        purpose: What is summed, of ``PURPOSES``.
     """
 
-    def __init__(self, state: State, index: int) -> None:
-        self._state, self._index = state, index
+    def __init__(self, state: State, index: int, purpose: str = TRAINING) -> None:
+        self._state, self._index, self._purpose = state, index, purpose
 
     def keys(self, run: str, server_round: int) -> tuple[bytes, bytes]:
         """Draw the keys of a round and return the public ones: for encryption, for masks.
@@ -130,17 +142,21 @@ class Member:
             server_round: The round.
 
         Raises:
-            FedShiftError: If the node has taken part in the round before: two sums that differ in one node tell it.
+            FedShiftError: If the node has taken part in the sum before, or in a later one: two sums that differ in one
+                node tell it.
         """
-        if self._state.get(_RUN) == run and server_round <= int(self._state.get(_ROUND, 0)):
-            raise FedShiftError(
-                f"refused: the server asks for keys of round {server_round}, but this node has given keys of round "
-                f"{self._state[_ROUND]}: a round's update leaves a node once"
-            )
+        if self._state.get(_RUN) == run:
+            before = int(self._state[_ROUND]), str(self._state[_PURPOSE])
+            if (server_round, PURPOSES.index(self._purpose)) <= (before[0], PURPOSES.index(before[1])):
+                raise FedShiftError(
+                    f"refused: the server asks for keys of round {server_round} ({self._purpose}), but this node has "
+                    f"given keys of round {before[0]} ({before[1]}): what is in a sum leaves a node once"
+                )
         secrets = crypto.new_secret(), crypto.new_secret()
         self._state.clear()
         self._state.update({
-            _RUN: run, _ROUND: server_round, _STAGE: KEYS, _CIPHER_SECRET: secrets[0], _MASK_SECRET: secrets[1]
+            _RUN: run, _ROUND: server_round, _PURPOSE: self._purpose, _STAGE: KEYS, _CIPHER_SECRET: secrets[0],
+            _MASK_SECRET: secrets[1],
         })  # fmt: skip
         return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
 
@@ -170,6 +186,7 @@ class Member:
             _STAGE: SHARES, _SEED: seed, _GROUP: group.digest(), _NODES: list(group.nodes),
             _MASK_KEYS: list(group.mask_keys), _CIPHER_KEYS: list(group.cipher_keys), _THRESHOLD: group.threshold,
             _SOURCES: [self._index], _SEED_SHARES: [seeds[place]], _SECRET_SHARES: [secrets[place]],
+            _FACTOR: group.factors[place],
         })  # fmt: skip
         return texts, digests, crypto.digest("own", self._index, seed)
 
@@ -208,12 +225,12 @@ class Member:
         })  # fmt: skip
         return [source for source, pair in zip(sources, pairs, strict=True) if pair is None]
 
-    def mask(self, vector: Residues, weights: bytes = b"") -> Residues:
+    def mask(self, vector: Residues, sent: bytes = b"") -> Residues:
         """Add the node's masks to its vector, in place, and return it.
 
         Args:
             vector: The node's.
-            weights: The digest of the shared weights that the node was sent (:func:`digest_of`).
+            sent: The digest of the shared weights and of what else the node was sent (:func:`digest_of`).
 
         Raises:
             FedShiftError: If the shares of this round have not been received, or the vector was masked before.
@@ -221,7 +238,7 @@ class Member:
         if self._state.get(_STAGE) != TRAIN:
             raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
         keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
-        context = bytes(self._state[_GROUP]) + weights
+        context = bytes(self._state[_GROUP]) + sent
         crypto.add_mask(vector, bytes(self._state[_SEED]))
         for other in self._state[_SOURCES]:
             if other != self._index:
@@ -264,7 +281,7 @@ class Member:
 
     def forget(self) -> None:
         """Wipe keys and shares; only which round it was stays."""
-        kept = {key: self._state[key] for key in (_RUN, _ROUND) if key in self._state}
+        kept = {key: self._state[key] for key in (_RUN, _ROUND, _PURPOSE) if key in self._state}
         self._state.clear()
         self._state.update(kept | {_STAGE: DONE})
 
@@ -273,12 +290,18 @@ class Member:
         """How many nodes the vectors of the round are made for."""
         return len(self._state.get(_NODES, ()))
 
+    @property
+    def factor(self) -> float:
+        """By what the node's numbers are multiplied, as all nodes of the round were told."""
+        return float(self._state.get(_FACTOR, 0.0))
+
     def _expect(self, stage: str, server_round: int) -> None:
         at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
-        if at != stage or of != server_round:
+        purpose = self._state.get(_PURPOSE, TRAINING)
+        if (at, of, purpose) != (stage, server_round, self._purpose):
             raise FedShiftError(
-                f"refused: a message of secure sums in round {server_round} that follows the stage {stage!r}; this "
-                f"node is at {at!r} of round {of}: each message comes once, in its order"
+                f"refused: a message of secure sums in round {server_round} ({self._purpose}) that follows the stage "
+                f"{stage!r}; this node is at {at!r} of round {of} ({purpose}): each message comes once, in its order"
             )
 
     def _place(self, group: Group) -> int:
@@ -308,14 +331,14 @@ def pair_key(secret: bytes, public: bytes, context: bytes) -> bytes:
     Args:
         secret: The private key.
         public: The public key.
-        context: The digest of the group, and that of the shared weights.
+        context: The digest of the group, and that of what was sent.
     """
     return crypto.digest("mask", crypto.agreed(secret, public), context)
 
 
-def digest_of(weights: Mapping[str, NDArray[Any]]) -> bytes:
-    """Return the digest of shared weights as they were sent, by name."""
-    hashed = hashlib.sha256()
+def digest_of(weights: Mapping[str, NDArray[Any]], *more: str) -> bytes:
+    """Return the digest of shared weights as they were sent, by name, and of what else all nodes were sent alike."""
+    hashed = hashlib.sha256(crypto.digest(*more))
     for name, array in weights.items():
         hashed.update(crypto.digest(name, str(array.dtype), str(array.shape)))
         hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

@@ -113,12 +113,12 @@ class Unmasking:
             else:
                 self._shares.setdefault(dealer, []).append(share)
 
-    def unmasked(self, total: Residues, weights: bytes = b"") -> Residues:
+    def unmasked(self, total: Residues, sent: bytes = b"") -> Residues:
         """Take all masks off the sum, in place, and return it.
 
         Args:
             total: The sum of the vectors that arrived.
-            weights: The digest of the shared weights that all nodes were sent.
+            sent: The digest of the shared weights and of what else all nodes were sent.
 
         Raises:
             FederationError: If there are too few shares of a node, or they do not give what it committed to.
@@ -134,7 +134,7 @@ class Unmasking:
                 raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
         for node in self.alive:
             crypto.add_mask(total, secrets[node], minus=True)
-        context = group.digest() + weights
+        context = group.digest() + sent
         for node in self.lost:
             for other in self.alive:
                 crypto.add_mask(total, pair_key(secrets[node], keys[other], context), minus=node > other)

@@ -47,6 +47,37 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Question:
+    """A question about the averaged weights, of whose answers only means over all images need be known.
+
+    Attributes:
+        work: The nodes that are asked, each with the number of its images behind the answer.
+        options: What they are asked.
+        powers: By name of the numbers that they answer with, (C,) each: which power of a number of about 1 they are
+            means of.
+        sizes: C by name.
+    """
+
+    work: Mapping[Node, int]
+    options: Mapping[str, Any]
+    powers: Mapping[str, int]
+    sizes: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What came of a question.
+
+    Attributes:
+        arrays: Means over all images of the nodes together, by name, (C,), float64.
+        nodes: The nodes whose images they are of.
+    """
+
+    arrays: Arrays
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
 class Session:
     """How a feature asks nodes something before models are scored.
 
@@ -54,17 +85,22 @@ class Session:
         server_round: The round that is scored.
         nodes: The connected nodes that trained in it; all connected ones where none did.
         weights: The weights that are scored, of whose arrays only the shapes are looked at.
-        ask: Sends nodes, each with its work in images, a question, and returns their answers.
+        ask: Sends nodes, each with its work in images, a question, and returns their answers. A third argument, if
+            given, has by node what it alone is asked besides.
         observe: Is handed the numbers of each reply that is used.
         leave_out: Is handed each node whose reply is not used, why, and whether it is ``lost``.
+        query: Sends each node its own question, without weights, and returns the answers.
+        hidden: Has a question answered so that nobody sees a single answer; None where the run hides none.
     """
 
     server_round: int
     nodes: Sequence[Node]
     weights: ArrayRecord
-    ask: Callable[[dict[Node, int], dict[str, Any]], Iterable[Message]]
+    ask: Callable[..., Iterable[Message]]
     observe: Callable[[Node, Mapping[str, Any]], None]
     leave_out: LeaveOut
+    query: Callable[[dict[Node, dict[str, Any]]], list[Message]] = lambda questions: []
+    hidden: "Callable[[Question, Session], Means | None]" = lambda question, session: None
 
 
 @dataclass(frozen=True)
@@ -226,6 +262,14 @@ class ServerFeature:
 
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Ask nodes what must be known before models are scored."""
+
+    def hidden_means(self, question: Question, session: Session) -> Means | None:
+        """Have a question of another feature answered so that nobody sees a single answer; None to leave it to others.
+
+        Raises:
+            FederationError: If too few nodes answer.
+        """
+        return None
 
     def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
         """Return what a message to evaluate has in its record ``config``."""

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import ArrayRecord, Message
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
+from fedshift_core.moments import POWERS, plain, power_of
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -31,7 +32,7 @@ from fedshift_core.wire.names import (
     STATISTICS,
     TAKE_STATISTICS,
 )
-from strategies.features.base import ServerFeature, Session, View
+from strategies.features.base import Means, Question, ServerFeature, Session, View
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation, Observe
@@ -169,10 +170,17 @@ class BatchNormStatistics(ServerFeature):
         self._estimated = {}
         if RETAKEN not in self.bn_names:
             return
-        most = self.run.config.evaluate.bn_images
+        most, layers = self.run.config.evaluate.bn_images, self.run.model.batchnorms
         work = {node: expected_images(node, most) for node in session.nodes}
-        channels = {name: session.weights[f"{name}.{BN_MEAN}"].shape[0] for name in self.run.model.batchnorms}
-        replies = session.ask(work, {BN_IMAGES: most, TAKE_STATISTICS: True})
+        channels = {name: session.weights[f"{name}.{BN_MEAN}"].shape[0] for name in layers}
+        options = {BN_IMAGES: most, TAKE_STATISTICS: True}
+        sizes = {key + name: size for name, size in channels.items() for key in POWERS}
+        question = Question(work, options, {name: power_of(name) for name in sizes}, sizes)
+        if (means := session.hidden(question, session)) is not None:
+            both = together(means, session.weights, layers, self.run.config.federation.max_value)
+            result.statistics = self._estimated = merge([both], layers)
+            return
+        replies = session.ask(work, options)
         usable, problems = read_all(
             {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.observe
         )
@@ -183,7 +191,7 @@ class BatchNormStatistics(ServerFeature):
             raise FederationError(
                 f"round {session.server_round}: no node delivered BatchNorm's statistics: {by_reason(problems)}"
             )
-        result.statistics = self._estimated = merge(usable, self.run.model.batchnorms)
+        result.statistics = self._estimated = merge(usable, layers)
 
     def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
         """Say with which statistics to score, unless it is with the averaged ones alone."""
@@ -210,6 +218,28 @@ class BatchNormStatistics(ServerFeature):
     def counts_other(self, name: str, *, held: bool) -> bool:
         """Leave out nodes' own statistics for a domain that no node holds: nobody has images of it."""
         return held or name != BN_SCORE + OWN
+
+
+def together(means: Means, weights: ArrayRecord, layers: Sequence[str], max_value: float) -> tuple[Arrays, int]:
+    """Return means and mean squares of all nodes' images together, of which no node's own are known.
+
+    Args:
+        means: In units of the statistics of the weights.
+        weights: That were sent.
+        layers: Names of the BatchNorm layers.
+        max_value: The largest absolute value of a mean, or of the root of a mean square.
+
+    Raises:
+        FederationError: If one is larger.
+    """
+    of_layers = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)}
+    arrays = plain(means.arrays, layers, {name: weights[name].numpy() for name in of_layers})
+    for name, array in arrays.items():
+        try:
+            check_numbers(name, array, max_value ** power_of(name))
+        except Refused as refused:
+            raise FederationError(f"BatchNorm's statistics of all nodes together: {refused}") from None
+    return arrays, 1
 
 
 def merge(moments: Sequence[tuple[Arrays, int]], layers: Sequence[str]) -> Arrays:

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord, Message
 from fedshift_core.arrays import Arrays
 from fedshift_core.features import FEATURES, of_run
 from fedshift_core.registry import imported
-from strategies.features.base import Exchange, ServerFeature, Session, Training
+from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
 from strategies.federation.checks import Known
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.evaluation import Evaluation
@@ -123,6 +123,13 @@ class Features:
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Ask nodes what must be known before models are scored."""
         self.each(lambda feature: feature.before_scores(session, result))
+
+    def hidden_means(self, question: Question, session: Session) -> Means | None:
+        """Return what came of a question by the first feature that hides its single answers."""
+        for feature in self.all:
+            if (means := feature.hidden_means(question, session)) is not None:
+                return means
+        return None
 
     def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
         """Return what all features add to a message to evaluate."""

@@ -1,40 +1,58 @@
-"""Sums of which the server sees no part (``federation.secure_sums``): its side of the protocol.
+"""Sums of which the server sees no part (``federation.secure_sums``): what is summed, and what becomes of the sums.
 
-The protocol is that of :mod:`fedshift_core.secure.protocol`, its numbers those of :mod:`fedshift_core.secure.layout`.
-A node sends one vector: the change of its weights, times its weight in the average over the largest weight of the
-round; what it contributes; its losses, by its share of images. The server learns the sum, and makes of it one update,
-which stands for all nodes whose vectors arrived; methods then merge that.
+The protocol is that of :mod:`fedshift_core.secure.protocol`, its numbers those of :mod:`fedshift_core.secure.layout`;
+keys, shares and masks of one sum are in :mod:`strategies.features.secure_dealing`.
+
+**Training.** A node sends one vector: the change of its weights, times its weight in the average over the largest
+weight of the round; what it contributes; its losses, by its share of images. The server learns the sum, and makes of it
+one update, which stands for all nodes whose vectors arrived; methods then merge that.
+
+**Answers.** What another feature asks about the averaged weights, and need only know as means over all images, goes
+through a second sum of the round, with keys of its own. A node multiplies its means by its share of images.
 
 Weights of nodes are those of the run's rule for what each announced before round 1. Nodes that fail at a stage are left
 out; a round in which fewer than t nodes remain is refused, which ends the run. It may be resumed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
-from fedshift_core.secure import crypto, protocol
-from fedshift_core.secure.layout import COUNTS, KNOWLEDGE, LOSSES, REPORTS, WEIGHTS, Layout, Sum, layout_of, written
-from fedshift_core.secure.protocol import Group
-from fedshift_core.secure.recovery import Dealt, Unmasking, empty
+from fedshift_core.params import Params
+from fedshift_core.secure import protocol
+from fedshift_core.secure.layout import (
+    COUNTS,
+    KNOWLEDGE,
+    LOSSES,
+    REPORTS,
+    WEIGHTS,
+    Layout,
+    Sum,
+    layout_of,
+    of_powers,
+    written,
+)
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from strategies.contributions import check_contribution
-from strategies.features.base import Exchange, ServerFeature, Training
+from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
+from strategies.features.secure_dealing import Added, Dealing
 from strategies.federation import checks
+from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.nodes import Node
 from strategies.federation.update_norms import SentWeights
-from strategies.federation.updates import Sifted, Update, array_record, by_reason, decode
+from strategies.federation.updates import Sifted, Update, decode
 
 TOGETHER = "all nodes of the secure sum"
+ANSWERS = "answers"  # in the round's line: the second sum
 
 
 @dataclass
@@ -42,38 +60,29 @@ class _Round:
     """A round on its way.
 
     Attributes:
-        dealt: What its nodes have dealt.
-        nodes: Its nodes, by index.
+        dealing: Its secure sum.
         sums: How each contribution is a sum, of those that nodes send.
-        bytes_up: Bytes of the answers to questions.
-        bytes_down: Bytes of these questions, and of shares in messages to train.
+        terms: Names of losses in the sum.
     """
 
-    dealt: Dealt
-    nodes: dict[int, Node]
+    dealing: Dealing
     sums: dict[str, Sum]
-    bytes_up: int = 0
-    bytes_down: int = 0
-
-    @cached_property
-    def factors(self) -> dict[int, float]:
-        """By what a node's weights are multiplied, by index."""
-        return dict(zip(self.dealt.group.nodes, self.dealt.group.factors, strict=True))
+    terms: tuple[str, ...]
 
     @cached_property
     def most(self) -> NDArray[np.int64]:
-        """The largest number of images of a node by class, at least 1, (C,); once all have dealt."""
-        counts = np.array([node.class_counts for node in self.nodes.values()], np.int64)
+        """The largest number of images of a node by class, at least 1, (C,)."""
+        counts = np.array([node.class_counts for node in self.dealing.nodes.values()], np.int64)
         return np.asarray(np.maximum(counts.max(axis=0), 1))
 
     @cached_property
-    def most_images(self) -> int:
-        """The largest number of images of a node; once all have dealt."""
-        return max(node.num_examples for node in self.nodes.values())
-
-    def weight(self, nodes: Iterable[Node]) -> float:
-        """Return the sum of what the weights of nodes are multiplied by."""
-        return sum(self.factors[node.index] for node in nodes)
+    def told(self) -> dict[str, Any]:
+        """How vectors are made, as all nodes are told alike."""
+        return {
+            wire.SECURE_SUMS: written(self.sums), wire.SECURE_TERMS: list(self.terms),
+            wire.SECURE_MOST: self.most.tolist(),
+            wire.SECURE_IMAGES: max(node.num_examples for node in self.dealing.nodes.values()),
+        }  # fmt: skip
 
 
 class SecureSums(ServerFeature):
@@ -81,7 +90,10 @@ class SecureSums(ServerFeature):
 
     key = "secure_sums"
 
-    _round: _Round | None = None
+    def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        super().__init__(name, run, params)
+        self._round: _Round | None = None
+        self._answers: dict[str, Any] = {}
 
     @property
     def _is_on(self) -> bool:
@@ -108,7 +120,11 @@ class SecureSums(ServerFeature):
                 f"(federation.secure_sums_nodes), found {nodes}"
             )
 
-    # --- before training ---------------------------------------------------------------------------
+    def start_round(self) -> None:
+        """Forget the sums of the round before."""
+        self._round, self._answers = None, {}
+
+    # --- training ------------------------------------------------------------------------------------
 
     def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
         """Exchange keys and shares, and return the nodes that have dealt.
@@ -118,31 +134,17 @@ class SecureSums(ServerFeature):
         """
         if not self._is_on:
             return nodes
-        keys = self._keys(nodes, exchange)
-        group = self._group({node: keys[node.index] for node in nodes if node.index in keys}, exchange)
-        by_index = {node.index: node for node in nodes}
-        sums = {name: exchange.sums[name] for name in exchange.declared}
-        around = _Round(Dealt(group), by_index, sums, sum(len(key) for both in keys.values() for key in both))
-        self._deal([by_index[index] for index in group.nodes], around, exchange)
-        around.nodes = {index: by_index[index] for index in around.dealt.dealers}
-        self._round = around
-        return list(around.nodes.values())
+        number = exchange.result.server_round
+        dealing = Dealing(number, protocol.TRAINING, self._fewest, exchange.ask, exchange.leave_out)
+        dealing.begin(nodes, exchange.weigh)
+        terms = (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
+        self._round = _Round(dealing, {name: exchange.sums[name] for name in exchange.declared}, terms)
+        return list(dealing.nodes.values())
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return the shares for a node, and how its vector is made."""
         around = self._round
-        if not self._is_on or around is None:
-            return {}
-        others, texts, digests = around.dealt.for_node(node.index)
-        around.bytes_down += sum(map(len, (*texts, *digests)))
-        return {
-            wire.SECURE_NODES: others, wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests,
-            wire.SECURE_FACTORS: [around.factors[node.index]], wire.SECURE_TERMS: list(self._terms()),
-            wire.SECURE_SUMS: written(around.sums), wire.SECURE_MOST: around.most.tolist(),
-            wire.SECURE_IMAGES: around.most_images,
-        }  # fmt: skip
-
-    # --- after training ----------------------------------------------------------------------------
+        return {} if around is None else {**around.dealing.options(node), **around.told}
 
     def gather(
         self, asked: Mapping[int, Node], replies: list[Message], exchange: Exchange, sent: SentWeights
@@ -152,163 +154,81 @@ class SecureSums(ServerFeature):
         Raises:
             FederationError: If too few vectors or shares arrived, or the sum is out of the run's bounds.
         """
-        if not self._is_on or self._round is None:
-            return None
         around = self._round
-        layout = self._layout(sent.arrays, exchange)
-        total, arrived, problems = empty(layout.size), [], []
-        waiting = dict(asked)
-        for reply in sorted(replies, key=lambda reply: asked[reply.metadata.src_node_id].index):
-            node = waiting.pop(reply.metadata.src_node_id)
-            try:
-                vector = self._vector(node, reply, layout, exchange)
-            except Refused as refused:
-                problems.append((node, str(refused)))
-            else:
-                total += vector
-                arrived.append(node)
-            checks.let_go(reply)
-        problems += [(node, checks.NO_ANSWER) for node in waiting.values()]
-        problems.sort(key=lambda problem: problem[0].index)
-        needed = around.dealt.group.threshold
-        if len(arrived) < needed:
-            raise FederationError(
-                f"round {exchange.result.server_round}: secure sums: {len(arrived)} of {len(asked)} nodes delivered, "
-                f"{needed} are needed: {by_reason(problems)}"
-            )
-        total = self._unmasked(total, arrived, exchange, protocol.digest_of(sent.arrays))
+        if around is None:
+            return None
+        dealing, layout = around.dealing, self._layout(sent.arrays, exchange)
+        added = dealing.added(asked, replies, layout, wire.ARRAYS, _trained, exchange.observe)
+        exchange.result.bytes_up += added.total.nbytes * len(added.nodes)
+        told = [str(around.told[key]) for key in protocol.TOLD]
+        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *told))
         try:
-            update = self._update(layout.values(total, len(arrived)), arrived, sent, exchange)
+            update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, exchange)
         except Refused as refused:
             raise FederationError(
                 f"round {exchange.result.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
-        exchange.result.shown[self.key] = {
-            "nodes": len(arrived), "threshold": needed, "error": self._error(layout, arrived),
-            "bytes_up": around.bytes_up, "bytes_down": around.bytes_down,
-        }  # fmt: skip
+        exchange.result.shown[self.key] = self._shown(dealing, added, layout)
         self._round = None
-        return Sifted([update], problems, 0, len(replies))
+        return Sifted([update], added.problems, 0, len(replies))
 
     def weights(self, updates: list[Update], training: Training) -> list[float] | None:
         """Return 1 for the one update that stands for a sum."""
         return [1.0] if self._is_on and len(updates) == 1 and updates[0].members else None
 
-    # --- parts -------------------------------------------------------------------------------------
+    # --- answers -------------------------------------------------------------------------------------
 
-    def _keys(self, nodes: list[Node], exchange: Exchange) -> dict[int, tuple[bytes, bytes]]:
-        """Return the public keys of the nodes that answer, for encryption and for masks, by index."""
-        keys: dict[int, tuple[bytes, bytes]] = {}
-        for node, said in self._asked({node: {wire.SECURE_STAGE: protocol.KEYS} for node in nodes}, exchange):
-            own = _bytes(said, wire.SECURE_KEYS)
-            if [len(key) for key in own] == [crypto.PUBLIC_BYTES] * 2:
-                keys[node.index] = own[0], own[1]
-            else:
-                exchange.leave_out(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
-        return keys
-
-    def _group(self, keys: Mapping[Node, tuple[bytes, bytes]], exchange: Exchange) -> Group:
-        """Return what is sent to all nodes: keys and weights of those that weigh something."""
-        present = sorted(keys, key=lambda node: node.index)
-        self._check_left(len(present), self._fewest, "sent keys")
-        weights = exchange.weigh(present)
-        order = [(node, weight / max(weights)) for node, weight in zip(present, weights, strict=True) if weight > 0]
-        return Group(
-            exchange.result.server_round, tuple(node.index for node, _ in order),
-            tuple(keys[node][0] for node, _ in order), tuple(keys[node][1] for node, _ in order),
-            tuple(factor for _, factor in order), self._fewest,
-        )  # fmt: skip
-
-    def _deal(self, nodes: list[Node], around: _Round, exchange: Exchange) -> None:
-        """Let nodes deal their shares.
+    def hidden_means(self, question: Question, session: Session) -> Means | None:
+        """Return what came of a question by a second sum of the round; a node weighs by its images.
 
         Raises:
-            FederationError: If fewer do than are needed.
+            FederationError: If too few nodes answer.
         """
-        group = around.dealt.group
-        question = {
-            wire.SECURE_STAGE: protocol.SHARES, wire.SECURE_NODES: list(group.nodes),
-            wire.SECURE_KEYS: list(group.cipher_keys), wire.SECURE_MASK_KEYS: list(group.mask_keys),
-            wire.SECURE_FACTORS: list(group.factors),
-        }  # fmt: skip
-        around.bytes_down += 2 * crypto.PUBLIC_BYTES * len(nodes) ** 2
-        for node, said in self._asked(dict.fromkeys(nodes, question), exchange):
-            texts, digests = _bytes(said, wire.SECURE_TEXTS), _bytes(said, wire.SECURE_DIGESTS)
-            seed = said.get(wire.SECURE_SEED)
-            try:
-                around.dealt.take(node.index, texts, digests, seed if isinstance(seed, bytes) else b"")
-            except Refused as refused:
-                exchange.leave_out(node, f"secure sums: {refused}")
-            else:
-                around.bytes_up += sum(map(len, (*texts, *digests))) + crypto.DIGEST_BYTES
-        self._check_left(len(around.dealt.dealers), group.threshold, "dealt their shares")
-
-    def _asked(
-        self, questions: dict[Node, dict[str, Any]], exchange: Exchange
-    ) -> Iterator[tuple[Node, Mapping[str, Any]]]:
-        """Yield each node that answers a question with what it says; others are left out."""
-        waiting = {node.node_id: node for node in questions}
-        for reply in exchange.ask(questions):
-            node = waiting.pop(reply.metadata.src_node_id)
-            try:
-                content = checks.opened(reply, (wire.CONFIG, wire.METRICS))
-                said = content.get(wire.CONFIG)
-                if not isinstance(said, ConfigRecord):
-                    raise Refused(f"the reply lacks the record {wire.CONFIG!r}")
-            except Refused as refused:
-                exchange.leave_out(node, f"secure sums: {refused}")
-                continue
-            yield node, said
-        for node in waiting.values():
-            exchange.leave_out(node, checks.NO_ANSWER, lost=True)
-
-    def _vector(self, node: Node, reply: Message, layout: Layout, exchange: Exchange) -> crypto.Residues:
-        """Return the masked vector of a reply; raise ``Refused`` where it is none."""
-        content: RecordDict = checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS))
-        metrics = checks.metrics_of(content)
-        known: dict[str, checks.Range] = {}
-        checks.trained(metrics, node.num_examples, (), known)
-        record = array_record(content, wire.ARRAYS)
-        arrays = decode(record) if record is not None else {}
-        vector = arrays.get(wire.MASKED)
-        if list(arrays) != [wire.MASKED] or vector is None:
-            raise Refused(f"the reply lacks the one array {wire.MASKED!r} of a secure sum")
-        if vector.shape != (layout.size,) or vector.dtype != np.uint32:
-            raise Refused(f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected "
-                          f"({layout.size},) and uint32")  # fmt: skip
-        exchange.observe(node, metrics)
-        exchange.result.bytes_up += vector.nbytes
-        return vector
-
-    def _unmasked(
-        self, total: crypto.Residues, arrived: list[Node], exchange: Exchange, weights: bytes
-    ) -> crypto.Residues:
-        around = self._round
-        assert around is not None
-        alive = [node.index for node in arrived]
-        unmasking = Unmasking(around.dealt, alive)
-        question = {
-            wire.SECURE_STAGE: protocol.UNMASK, wire.SECURE_ALIVE: alive, wire.SECURE_LOST: unmasking.lost,
-        }  # fmt: skip
-        for node, said in self._asked(dict.fromkeys(arrived, question), exchange):
-            shares = _bytes(said, wire.SECURE_REVEALED)
-            around.bytes_up += sum(map(len, shares))
-            try:
-                unmasking.take(node.index, shares)
-            except Refused as refused:
-                exchange.leave_out(node, f"secure sums: {refused}")
-        for index, why in sorted(unmasking.wrong.items()):
-            exchange.leave_out(around.nodes[index], f"secure sums: {why}; its shares are not used, its vector is")
+        if not self._is_on:
+            return None
+        number = session.server_round
+        dealing = Dealing(number, protocol.ANSWERS, self._fewest, session.query, session.leave_out)
         try:
-            return unmasking.unmasked(total, weights)
+            dealing.begin([*question.work], lambda nodes: [float(question.work[node]) for node in nodes])
         except FederationError as error:
-            raise FederationError(f"round {exchange.result.server_round}: {error}") from None
+            raise FederationError(f"round {number}: {error}") from None
+        asked = {node: question.work[node] for node in dealing.nodes.values()}
+        replies = session.ask(asked, question.options, {node: dealing.options(node) for node in asked})
+        layout = of_powers(
+            question.sizes, question.powers, self.run.config.federation.secure_sums_range, dealing.number
+        )
+
+        def read(node: Node, reply: Message) -> Mapping[str, Any]:
+            metrics = checks.metrics_of(checks.opened(reply, (wire.KNOWLEDGE, wire.METRICS)))
+            images = question.work[node]
+            if wire.NUM_EXAMPLES not in metrics:
+                raise Refused(f"the reply lacks {wire.NUM_EXAMPLES!r}")
+            checks.check_numbers_of(metrics, {wire.NUM_EXAMPLES: checks.Range(images, images)})
+            return metrics
+
+        by_id = {node.node_id: node for node in asked}
+        added = dealing.added(by_id, replies, layout, wire.KNOWLEDGE, read, session.observe)
+        for node, reason in added.problems:
+            lost = reason == checks.NO_ANSWER
+            session.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
+        total = dealing.unmasked(added, protocol.digest_of(decode(session.weights)))
+        weight = dealing.weight(added.nodes)
+        self._answers = self._shown(dealing, added, layout)
+        sums = layout.values(total, len(added.nodes))
+        return Means({name: value / weight for name, value in sums.items()}, tuple(added.nodes))
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Write the second sum into the round's line."""
+        if self._answers:
+            result.shown[self.key] = result.shown.get(self.key, {}) | {ANSWERS: self._answers}
+
+    # --- parts -------------------------------------------------------------------------------------
 
     def _update(self, sums: Arrays, arrived: list[Node], sent: SentWeights, exchange: Exchange) -> Update:
         """Return the update that stands for the nodes, checked as that of a node is."""
         assert self._round is not None
         federation = self.run.config.federation
-        weight = self._round.weight(arrived)
+        weight = self._round.dealing.weight(arrived)
         arrays: Arrays = {}
         for name, base in sent.arrays.items():
             moved = base.astype(np.float64) + sums[WEIGHTS + name] / weight
@@ -355,25 +275,20 @@ class SecureSums(ServerFeature):
             name: tuple(sizes[part] if isinstance(part, str) else part for part in shape)
             for name, shape in exchange.declared.items()
         }
-        return layout_of(
-            weights, shapes, self._terms(), federation.secure_sums_range,
-            len(self._round.dealt.group.nodes),
-        )  # fmt: skip
+        return layout_of(weights, shapes, self._round.terms, federation.secure_sums_range, self._round.dealing.number)
 
-    def _terms(self) -> tuple[str, ...]:
-        return (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
-
-    def _check_left(self, number: int, needed: int, did: str) -> None:
-        if number < needed:
-            raise FederationError(f"secure sums: {number} nodes {did}, {needed} are needed")
-
-    def _error(self, layout: Layout, arrived: list[Node]) -> float:
-        """Return by how much rounding moves a weight at most."""
-        assert self._round is not None
-        return len(arrived) * layout.error(self.run.config.federation.secure_sums_range) / self._round.weight(arrived)
+    def _shown(self, dealing: Dealing, added: Added, layout: Layout) -> dict[str, Any]:
+        """Return what the round's line says of a sum; ``error``: the most by which rounding moves a mean of range R."""
+        error = layout.error(self.run.config.federation.secure_sums_range)
+        return {
+            "nodes": len(added.nodes), "threshold": dealing.threshold,
+            "error": len(added.nodes) * error / dealing.weight(added.nodes),
+            "bytes_up": dealing.bytes_up, "bytes_down": dealing.bytes_down,
+        }  # fmt: skip
 
 
-def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:
-    """Return a list of bytes that a node sends; an empty one where it is none."""
-    value = said.get(name)
-    return value if isinstance(value, list) and all(isinstance(part, bytes) for part in value) else []
+def _trained(node: Node, reply: Message) -> Mapping[str, Any]:
+    """Return the numbers of a reply to a message to train; raise ``Refused`` where there are others than allowed."""
+    metrics = checks.metrics_of(checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
+    checks.trained(metrics, node.num_examples, (), {})
+    return metrics

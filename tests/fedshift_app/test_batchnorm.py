@@ -115,8 +115,8 @@ def test_the_scores_are_those_of_plain_torch_with_such_statistics(finished_run: 
 def test_of_one_node_retaken_is_its_own() -> None:
     client = fedavg(model="cnn_bn", train_set=image_set(30))
     before = [value.clone() for value in client.model.state_dict().values()]
-    result, images = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
-    means = {name: array / images for name, array in result.items()}
+    answer = sums_of_images(client, shared(client), {"server-round": 1, "bn-images": 25})
+    images, means = answer.images, {name: array / answer.images for name, array in answer.arrays.items()}
     retaken = federation_statistics.merge([(means, images)], list(statistics.layers(client.model)))
     own = statistics.of_moments(*client.take_statistics(25))
     assert retaken.keys() == own.keys()

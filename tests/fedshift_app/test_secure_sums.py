@@ -1,6 +1,7 @@
 """Runs with secure sums: the same weights as without, whoever is lost; what a message may ask; what does not fit."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from strategies.federation.updates import Update
 
 SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
 ON = f"{SHORT} federation.secure_sums=on"
+RETAKEN = "model.name=cnn_bn evaluate.bn=[retaken,averaged]"
 ROUNDING = 2.0**-22  # of float32 numbers near 1, on top of the bound
 Change = Callable[[Message, Message], Message | None]
 
@@ -51,7 +53,10 @@ def listening(change: Change) -> Any:
 def stage_of(message: Message) -> str:
     config = message.content.config_records["config"]
     kind = message.metadata.message_type
-    return str(config.get(names.SECURE_STAGE, "train" if kind == MessageType.TRAIN else "other"))
+    if kind == MessageType.EVALUATE and names.TAKE_STATISTICS in config:
+        return "answers"
+    stage = str(config.get(names.SECURE_STAGE, "train" if kind == MessageType.TRAIN else "other"))
+    return stage if config.get(names.SECURE_PURPOSE, "training") == "training" else f"answers/{stage}"
 
 
 def index_of(message: Message) -> int:
@@ -114,8 +119,9 @@ def test_a_secure_sum_is_the_plain_one_within_the_bound(method: str, more: str, 
 
 def test_masks_change_no_bit_in_any_engine(run_inline: InlineRun, tmp_path: Path) -> None:
     """Masks are drawn anew in each run, and cancel; here in one process and in two."""
-    first = run_inline(rounds=2, set=ON)
-    flat = {"experiment": "handwritten", "rounds": 2, "set": ON, "output-dir": str(tmp_path / "workers")}
+    given = f"{ON} {RETAKEN} model.bn_keep=retaken"
+    first = run_inline(rounds=2, set=given)
+    flat = {"experiment": "handwritten", "rounds": 2, "set": given, "output-dir": str(tmp_path / "workers")}
     second = Run(runner.run_inline(flat, 4, 2))
     assert distance(kept(first, "weights"), kept(second, "weights")) == 0
     timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
@@ -158,6 +164,131 @@ def test_a_reply_holds_noise_and_no_number_of_a_single_node(run_inline: InlineRu
     assert len(heard) == 4
 
 
+# --- BatchNorm's statistics --------------------------------------------------------------------------
+
+
+@dataclass
+class Heard:
+    """What passes a run's grid.
+
+    Attributes:
+        weights: The weights that are scored.
+        statistics: BatchNorm's, as they are sent to be scored with.
+        answers: Of replies in place of scores: the names of numbers, and the masked vector; empty where it is none.
+    """
+
+    weights: Arrays = field(default_factory=dict)
+    statistics: Arrays = field(default_factory=dict)
+    answers: list[tuple[set[str], Any]] = field(default_factory=list)
+
+
+def hearing(heard: Heard, lost: Collection[tuple[str, int]] = ()) -> Any:
+    def change(message: Message, reply: Message) -> Message | None:
+        if (stage_of(message), index_of(message)) in lost:
+            return Message(Error(code=2, reason="lost on the way"), reply_to=message)
+        if stage_of(message) == "answers" and not reply.has_error():
+            assert {*reply.content} == {"knowledge", "metrics"}
+            arrays = decode(reply.content.array_records["knowledge"])
+            numbers = {*reply.content.metric_records["metrics"]}
+            heard.answers += [(numbers, arrays.get("masked", np.zeros(0)).copy())]
+        if names.STATISTICS in message.content.array_records:
+            heard.statistics = decode(message.content.array_records[names.STATISTICS])
+            heard.weights = decode(message.content.array_records["arrays"])
+        return reply
+
+    return listening(change)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_batchnorms_statistics_are_those_of_all_nodes_within_the_bound(rounds: int, run_inline: InlineRun) -> None:
+    plain, secure = Heard(), Heard()
+    run_inline(rounds=rounds, grid=hearing(plain), set=f"{SHORT} {RETAKEN}")
+    run = run_inline(rounds=rounds, grid=hearing(secure), set=f"{ON} {RETAKEN}")
+    shown = run.rounds[0]["secure_sums"]
+    assert (shown["answers"]["nodes"], shown["answers"]["threshold"]) == (4, 3) and ("error" in shown) == bool(rounds)
+    assert {*plain.statistics} == {*secure.statistics} and plain.statistics
+    near = 1e-5 if rounds else 0.0  # after a round the weights, too, are only as equal as rounding lets them be
+    of_mean, of_square = shown["answers"]["error"], shown["answers"]["error"] * 64
+    for name, mean in plain.statistics.items():
+        if not name.endswith("running_mean"):
+            continue
+        variance, layer = name.replace("_mean", "_var"), name.removesuffix("running_mean")
+        unit = np.sqrt(np.maximum(plain.weights[layer + "running_var"].astype(float), 1e-5))
+        m = np.abs(mean - plain.weights[name].astype(float)) / unit
+        bound = (of_mean + near) * unit + ROUNDING * np.abs(mean)
+        assert (np.abs(secure.statistics[name] - mean.astype(float)) <= bound).all(), name
+        bound = unit**2 * (of_square + 2 * m * of_mean + of_mean**2 + near * (1 + m)) + ROUNDING * (
+            plain.statistics[variance] + mean.astype(float) ** 2
+        )
+        assert (np.abs(secure.statistics[variance] - plain.statistics[variance].astype(float)) <= bound).all(), name
+
+
+def test_an_answer_of_a_node_is_noise(run_inline: InlineRun) -> None:
+    heard = Heard()
+    run_inline(rounds=1, grid=hearing(heard), set=f"{ON} {RETAKEN}")
+    residues = np.concatenate([vector for _, vector in heard.answers])
+    assert [numbers for numbers, _ in heard.answers] == [{"num-examples"}] * 4
+    assert stats.chisquare(np.bincount(residues >> 28, minlength=16)).pvalue > 1e-6
+
+
+def test_statistics_are_those_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
+    only, heard, rest = "federation.secure_sums_nodes=2", Heard(), Heard()
+    lost = [("answers/shares", 0), ("answers", 3), ("answers/unmask", 4)]
+    secure = run_inline(nodes=7, rounds=0, grid=hearing(heard, lost), set=f"{ON} {RETAKEN} {only}")
+    run_inline(nodes=7, rounds=0, grid=hearing(rest, [("answers", 0), ("answers", 3)]), set=f"{SHORT} {RETAKEN}")
+    shown = secure.rounds[0]["secure_sums"]["answers"]
+    assert shown["nodes"] == 5 and [line[:6] for line in secure.rounds[0]["left_out"]] == ["node 0", "node 3", "node 4"]
+    assert distance(heard.statistics, rest.statistics) <= 1e-4  # of variances up to about 10, in units of 64 squared
+
+
+@pytest.mark.parametrize("stage", ["answers/keys", "answers/shares", "answers"])
+def test_statistics_of_too_few_nodes_are_refused(stage: str, run_inline: InlineRun) -> None:
+    grid = hearing(Heard(), [(stage, 0), (stage, 1)])
+    text = ending(run_inline, rounds=0, grid=grid, set=f"{ON} {RETAKEN}")
+    assert text.startswith("round 0: secure sums: 2 ") and "3 are needed" in text
+
+
+def _again(config: ConfigRecord) -> None:
+    """Ask for keys of the sum of training once more, in place of those of the second sum."""
+    config[names.SECURE_PURPOSE] = "training"
+
+
+def _scores(config: ConfigRecord) -> None:
+    """Ask for scores with the shares of a sum."""
+    del config[names.TAKE_STATISTICS], config[names.BN_IMAGES]
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "says"),
+    [
+        pytest.param("answers", lambda config: config.pop(names.SECURE_TEXTS), "lacks secure-texts", id="plain"),
+        pytest.param("answers/keys", _again, "what is in a sum leaves a node once", id="again"),
+        pytest.param("answers/shares", _again, "comes once, in its order", id="another sum"),
+        pytest.param("answers/keys", lambda config: config.update({names.SECURE_PURPOSE: "x"}),
+                     "there are training, answers", id="unknown"),
+        pytest.param("answers", _scores, "asks for nothing that can be summed", id="scores"),
+    ],
+)  # fmt: skip
+def test_a_node_refuses_a_question_that_would_not_hide_its_answer(
+    stage: str, change: Callable[[ConfigRecord], Any], says: str, run_inline: InlineRun
+) -> None:
+    refused: list[str] = []
+
+    class Grid(ListeningGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            requests = list(messages)
+            changed = [stage_of(message) == stage for message in requests]
+            for message, other in zip(requests, changed, strict=True):
+                if other:
+                    change(message.content.config_records["config"])
+            replies = super().send_and_receive(requests, timeout=timeout)
+            refused.extend(reply.error.reason for reply, other in zip(replies, changed, strict=True) if other)
+            return replies
+
+    ending(run_inline, rounds=1, grid=Grid, set=f"{ON} {RETAKEN}")
+    assert len(refused) == 4 and all(says in reason for reason in refused)
+
+
 # --- what is refused ---------------------------------------------------------------------------------
 
 
@@ -195,7 +326,7 @@ def test_a_node_that_lies_about_its_share_is_named_and_the_round_goes_on(run_inl
     [
         pytest.param(lambda record: record.pop(names.SECURE_TEXTS), "lacks secure-texts", id="no shares"),
         pytest.param(lambda record: record.update({names.SECURE_SUMS: ["prototypes=total"]}), "has no sums", id="sums"),
-        pytest.param(lambda record: record.update({names.SECURE_FACTORS: ["1"]}), "a list of float", id="type"),
+        pytest.param(lambda record: record.update({names.SECURE_NODES: ["1"]}), "a list of int", id="type"),
         pytest.param(lambda record: record.update({names.SERVER_ROUND: 2}), "comes once, in its order", id="replay"),
     ],
 )
@@ -257,7 +388,6 @@ def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRu
         ("aggregation.robust=median", "aggregation.robust=median compares the weights of single nodes"),
         ("aggregation.weights=ga", "weighs nodes by what each says of its own images"),
         ("evaluate.client_models=last", "scores the model of each single node"),
-        ("evaluate.bn=[averaged,retaken] model.name=cnn_bn", "retaken"),
         ("method=feddyn aggregation.weights=samples", "allowed are method and equal"),
         ("federation.secure_sums_nodes=1", "secure_sums_nodes"),
     ],
@@ -269,7 +399,7 @@ def test_what_needs_single_replies_is_refused_before_the_run(given: str, says: s
 
 @pytest.mark.parametrize("given", ["method=fedpac method.combine_heads=false", "method=i2pfl "
                                    "method.inter_proto=average", "privacy.name=local-dp",
-                                   "aggregation.weights=equal server.optimizer=fedadam"])  # fmt: skip
+                                   "aggregation.weights=equal server.optimizer=fedadam", RETAKEN])  # fmt: skip
 def test_what_takes_sums_is_allowed(given: str) -> None:
     assert configured(f"{given} federation.secure_sums=on").federation.secure_sums_nodes == 3
 
@@ -315,8 +445,9 @@ def test_the_benchmark_plays_a_round_within_the_bound() -> None:
 
 
 def test_a_dry_run_says_what_secure_sums_cost(run_inline: InlineRun) -> None:
-    config = resolve({"experiment": "handwritten", "set": ON, "rounds": 1})
+    config = resolve({"experiment": "handwritten", "set": f"{ON} {RETAKEN}", "rounds": 1})
     text = estimate.summary(estimate.estimate(config, 4, 1))
-    shown = run_inline(rounds=1, set=ON).rounds[0]["secure_sums"]
-    assert traffic(4) == (shown["bytes_up"], shown["bytes_down"])
-    assert "secure sums" in text and "each node makes 4 masks" in text
+    shown = run_inline(rounds=1, set=f"{ON} {RETAKEN}").rounds[0]["secure_sums"]
+    for one in (shown, shown["answers"]):
+        assert traffic(4) == (one["bytes_up"], one["bytes_down"])
+    assert "secure sums" in text and "each node makes 4 masks" in text and "does so twice" in text

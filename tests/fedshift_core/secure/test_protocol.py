@@ -1,7 +1,7 @@
 """The protocol of secure sums, played by its pure parts: what is learnt, what is refused, and who is named."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from support import refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.secure import crypto
-from fedshift_core.secure.protocol import Group, Member, digest_of, pair_key, threshold
+from fedshift_core.secure.protocol import ANSWERS, Group, Member, digest_of, pair_key, threshold
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
 
 SIZE = 40
@@ -32,6 +32,7 @@ class Play:
     number: int
     fewest: int = 3
     size: int = SIZE
+    factors: tuple[float, ...] = ()
     states: dict[int, dict[str, Any]] = field(default_factory=dict)
     masked: dict[int, Vector] = field(default_factory=dict)
 
@@ -49,7 +50,7 @@ class Play:
         keys = {node: self.member(node).keys("run", server_round) for node in self.nodes}
         self.group = Group(
             server_round, tuple(self.nodes), tuple(keys[n][0] for n in self.nodes),
-            tuple(keys[n][1] for n in self.nodes), (1.0,) * self.number, self.fewest,
+            tuple(keys[n][1] for n in self.nodes), self.factors or (1.0,) * self.number, self.fewest,
         )  # fmt: skip
         self.dealt = Dealt(self.group)
         for node in self.nodes:
@@ -225,11 +226,36 @@ def test_a_node_reveals_once_and_wipes_its_keys() -> None:
     play.train()
     member = play.member(1)
     member.reveal(1, play.nodes, [])
-    assert set(play.states[1]) == {"run", "round", "stage"}
+    assert set(play.states[1]) == {"run", "round", "purpose", "stage"}
     assert "each message comes once" in refusal_of(FedShiftError, member.reveal, 1, play.nodes, [])
     assert "masked once" in refusal_of(FedShiftError, member.mask, empty(3))
     assert "leaves a node once" in refusal_of(FedShiftError, member.keys, "run", 1)
     assert len(member.keys("run", 2)[0]) == len(member.keys("another", 1)[0]) == crypto.PUBLIC_BYTES
+
+
+def test_a_round_has_two_sums_in_their_order_with_keys_of_their_own() -> None:
+    """The second sum draws all anew: of the first one, keys and shares are gone, and neither comes again."""
+    state: dict[str, Any] = {}
+    first, second = Member(state, 1), Member(state, 1, ANSWERS)
+    drawn = {first.keys("run", 3)}
+    assert "comes once" in refusal_of(FedShiftError, second.receive, 3, [], [], [])
+    before = state["mask-secret"]
+    drawn.add(second.keys("run", 3))
+    assert len(drawn) == 2 and state["mask-secret"] != before
+    for member in (first, second):
+        text = refusal_of(FedShiftError, member.keys, "run", 3)
+        assert "has given keys of round 3 (answers): what is in a sum leaves a node once" in text
+    assert "comes once" in refusal_of(FedShiftError, first.receive, 3, [], [], [])
+    assert len({*first.keys("run", 4), *second.keys("run", 4), *first.keys("run", 5)}) == 6
+    group = Group(1, (1, 2), (b"a", b"b"), (b"c", b"d"), (1.0, 1.0), 2)
+    assert group.digest() != replace(group, purpose=ANSWERS).digest()
+
+
+def test_a_node_goes_by_the_weight_that_all_nodes_were_told() -> None:
+    play = Play(3)
+    play.factors = (1.0, 0.25, 1.0)
+    play.set_up()
+    assert [play.member(node).factor for node in play.nodes] == [1.0, 0.25, 1.0]
 
 
 def test_no_node_gives_both_shares_of_one_node() -> None:
@@ -271,9 +297,10 @@ def test_nodes_that_are_told_different_things_give_noise() -> None:
 def test_nodes_that_are_sent_different_weights_give_noise() -> None:
     weights = {"w": np.ones((2, 3), np.float32), "n": np.array(7)}
     other = weights | {"w": np.full((2, 3), 1.5, np.float32)}
-    same, changed = digest_of(weights), digest_of(other)
-    assert same == digest_of({**weights, "w": np.asfortranarray(weights["w"])}) != changed
-    for told, equal in ((same, True), (changed, False)):
+    same, changed, otherwise = digest_of(weights, "[7]"), digest_of(other, "[7]"), digest_of(weights, "[1]", "[7]")
+    assert same == digest_of({**weights, "w": np.asfortranarray(weights["w"])}, "[7]")
+    assert len({same, changed, otherwise}) == 3
+    for told, equal in ((same, True), (changed, False), (otherwise, False)):
         play = Play(3)
         play.set_up()
         for node in play.nodes:

@@ -1,0 +1,60 @@
+r"""Means and mean squares of what BatchNorm layers are given, in units of the statistics that the shared weights hold.
+
+With :math:`\mu,v` of the shared weights and :math:`s=\sqrt{\max(v,\epsilon)}`, a value x is :math:`z=(x-\mu)/s`. Both
+sides know :math:`\mu` and s, and z is about 1 whatever the layer: so its moments can be whole numbers of few bits, as a
+sum that hides its parts needs (:mod:`fedshift_core.secure.layout`), and their error is a share of the layer's own
+deviation.
+
+.. math:: E[z]=\frac{E[x]-\mu}{s},\qquad E[z^2]=\frac{E[x^2]-2\mu E[x]+\mu^2}{s^2}
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.names import BN_MEAN, BN_SQUARES, BN_SUM, BN_VAR
+
+#: Below it a variance makes no difference to BatchNorm, which adds as much (PyTorch's default).
+EPSILON = 1e-5
+#: Which power of a value the numbers under a name on the wire are means of.
+POWERS: Mapping[str, int] = {BN_SUM: 1, BN_SQUARES: 2}
+
+
+def power_of(name: str) -> int:
+    """Return which power of a value the numbers under a name on the wire are means of."""
+    return next(power for key, power in POWERS.items() if name.startswith(key))
+
+
+def standard(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
+    """Return means and mean squares in units of the shared weights' statistics, float64.
+
+    Args:
+        means: By ``sum/`` and ``squares/`` of the layer, (C,).
+        layers: Names of the layers.
+        weights: Hold ``running_mean`` and ``running_var`` of each layer, (C,).
+    """
+    converted: Arrays = {}
+    for name in layers:
+        centre, unit = _units(name, weights)
+        mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
+        converted[BN_SUM + name] = (mean - centre) / unit
+        converted[BN_SQUARES + name] = (square - 2 * centre * mean + np.square(centre)) / np.square(unit)
+    return converted
+
+
+def plain(means: Arrays, layers: Iterable[str], weights: Arrays) -> Arrays:
+    """Return what :func:`standard` was given."""
+    converted: Arrays = {}
+    for name in layers:
+        centre, unit = _units(name, weights)
+        mean, square = means[BN_SUM + name], means[BN_SQUARES + name]
+        converted[BN_SUM + name] = centre + unit * mean
+        converted[BN_SQUARES + name] = np.square(unit) * square + 2 * centre * unit * mean + np.square(centre)
+    return converted
+
+
+def _units(name: str, weights: Arrays) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    centre = weights[f"{name}.{BN_MEAN}"].astype(np.float64)
+    return centre, np.sqrt(np.maximum(weights[f"{name}.{BN_VAR}"].astype(np.float64), EPSILON))

@@ -1,0 +1,255 @@
+"""One secure sum on the server: keys and shares before it, the vectors that arrive, and the shares that unmask it.
+
+What is summed, and what becomes of the sum, is in :mod:`strategies.features.secure_sums`.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused
+from fedshift_core.secure import crypto, protocol
+from fedshift_core.secure.layout import Layout
+from fedshift_core.secure.protocol import Group
+from fedshift_core.secure.recovery import Dealt, Unmasking, empty
+from fedshift_core.wire import names as wire
+from strategies.features.base import LeaveOut
+from strategies.federation import checks
+from strategies.federation.nodes import Node
+from strategies.federation.updates import array_record, by_reason, decode
+
+Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
+Problem = tuple[Node, str]
+
+
+@dataclass(frozen=True)
+class Added:
+    """The masked vectors that arrived.
+
+    Attributes:
+        total: Their sum, with its masks.
+        nodes: Whose they are, by index.
+        problems: Why others are not in it.
+    """
+
+    total: crypto.Residues
+    nodes: list[Node]
+    problems: list[Problem]
+
+
+class Dealing:
+    """A secure sum on its way.
+
+    Args:
+        server_round: The round.
+        purpose: What is summed, of ``protocol.PURPOSES``.
+        fewest: k, the least number of nodes in the sum.
+        ask: Sends each node its own question, and returns the answers.
+        leave_out: Is handed each node whose answer is not used, why, and whether it is ``lost``.
+
+    Attributes:
+        nodes: The nodes that have dealt, by index.
+        bytes_up: Bytes of the answers to questions.
+        bytes_down: Bytes of these questions, and of shares in messages about work.
+    """
+
+    def __init__(self, server_round: int, purpose: str, fewest: int, ask: Ask, leave_out: LeaveOut) -> None:
+        self._round, self._purpose, self._fewest = server_round, purpose, fewest
+        self._ask, self._leave_out = ask, leave_out
+        self.nodes: dict[int, Node] = {}
+        self.bytes_up = self.bytes_down = 0
+
+    def begin(self, nodes: list[Node], weigh: Callable[[list[Node]], list[float]]) -> None:
+        """Exchange keys and shares.
+
+        Args:
+            nodes: Those of the round.
+            weigh: Returns how much each of some nodes weighs in the sum.
+
+        Raises:
+            FederationError: If fewer nodes deal than are needed.
+        """
+        keys = self._keys(nodes)
+        present = [node for node in sorted(nodes, key=lambda node: node.index) if node.index in keys]
+        self._check_left(len(present), self._fewest, "sent keys")
+        self._dealt = Dealt(self._group(present, keys, weigh(present)))
+        by_index = {node.index: node for node in nodes}
+        self._deal([by_index[index] for index in self._dealt.group.nodes])
+        self.nodes = {index: by_index[index] for index in self._dealt.dealers}
+
+    @property
+    def number(self) -> int:
+        """How many nodes vectors are made for."""
+        return len(self._dealt.group.nodes)
+
+    @property
+    def threshold(self) -> int:
+        """How many vectors and shares are needed."""
+        return self._dealt.group.threshold
+
+    def options(self, node: Node) -> dict[str, Any]:
+        """Return the shares for a node, which go with the message about work."""
+        others, texts, digests = self._dealt.for_node(node.index)
+        self.bytes_down += sum(map(len, (*texts, *digests)))
+        return {wire.SECURE_NODES: others, wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests}
+
+    def weight(self, nodes: Iterable[Node]) -> float:
+        """Return the sum of what the numbers of nodes are multiplied by."""
+        factors = dict(zip(self._dealt.group.nodes, self._dealt.group.factors, strict=True))
+        return sum(factors[node.index] for node in nodes)
+
+    def added(
+        self, asked: Mapping[int, Node], replies: Iterable[Message], layout: Layout, record: str,
+        read: Callable[[Node, Message], Mapping[str, Any]], observe: Callable[[Node, Mapping[str, Any]], None],
+    ) -> Added:  # fmt: skip
+        """Return the sum of the vectors that arrived.
+
+        Args:
+            asked: The nodes that were sent the message about work, by their id.
+            replies: One of each at most.
+            layout: What is where in a vector.
+            record: The record of the vector.
+            read: Returns the numbers of a reply, checked; raises ``Refused``.
+            observe: Is handed the numbers of each reply that is used.
+
+        Raises:
+            FederationError: If fewer arrived than are needed.
+        """
+        added, waiting = Added(empty(layout.size), [], []), dict(asked)
+        for reply in sorted(replies, key=lambda reply: asked[reply.metadata.src_node_id].index):
+            node = waiting.pop(reply.metadata.src_node_id)
+            try:
+                metrics = read(node, reply)
+                vector = _vector(reply, record, layout)
+            except Refused as refused:
+                added.problems.append((node, str(refused)))
+            else:
+                observe(node, metrics)
+                np.add(added.total, vector, out=added.total)
+                added.nodes.append(node)
+            checks.let_go(reply)
+        added.problems.extend((node, checks.NO_ANSWER) for node in waiting.values())
+        added.problems.sort(key=lambda problem: problem[0].index)
+        if len(added.nodes) < self.threshold:
+            raise FederationError(
+                f"round {self._round}: secure sums: {len(added.nodes)} of {len(asked)} nodes delivered, "
+                f"{self.threshold} are needed: {by_reason(added.problems)}"
+            )
+        return added
+
+    def unmasked(self, added: Added, sent: bytes) -> crypto.Residues:
+        """Ask for the shares that take the masks off, and return the sum without them.
+
+        Args:
+            added: The masked sum.
+            sent: The digest of what all nodes were sent alike.
+
+        Raises:
+            FederationError: If too few shares arrive.
+        """
+        alive = [node.index for node in added.nodes]
+        unmasking = Unmasking(self._dealt, alive)
+        question = {wire.SECURE_ALIVE: alive, wire.SECURE_LOST: unmasking.lost}
+        for node, said in self._asked(protocol.UNMASK, dict.fromkeys(added.nodes, question)):
+            shares = _bytes(said, wire.SECURE_REVEALED)
+            self.bytes_up += sum(map(len, shares))
+            try:
+                unmasking.take(node.index, shares)
+            except Refused as refused:
+                self._leave_out(node, f"secure sums: {refused}")
+        for index, why in sorted(unmasking.wrong.items()):
+            self._leave_out(self.nodes[index], f"secure sums: {why}; its shares are not used, its vector is")
+        try:
+            return unmasking.unmasked(added.total, sent)
+        except FederationError as error:
+            raise FederationError(f"round {self._round}: {error}") from None
+
+    # --- parts -------------------------------------------------------------------------------------
+
+    def _keys(self, nodes: list[Node]) -> dict[int, tuple[bytes, bytes]]:
+        """Return the public keys of the nodes that answer, for encryption and for masks, by index."""
+        keys: dict[int, tuple[bytes, bytes]] = {}
+        for node, said in self._asked(protocol.KEYS, {node: {} for node in nodes}):
+            own = _bytes(said, wire.SECURE_KEYS)
+            if [len(key) for key in own] == [crypto.PUBLIC_BYTES] * 2:
+                keys[node.index] = own[0], own[1]
+            else:
+                self._leave_out(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
+        self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
+        return keys
+
+    def _group(self, present: list[Node], keys: Mapping[int, tuple[bytes, bytes]], weights: list[float]) -> Group:
+        """Return what is sent to all nodes: keys and weights of those that weigh something."""
+        order = [(n.index, weight / max(weights)) for n, weight in zip(present, weights, strict=True) if weight > 0]
+        return Group(
+            self._round, tuple(index for index, _ in order), tuple(keys[index][0] for index, _ in order),
+            tuple(keys[index][1] for index, _ in order), tuple(factor for _, factor in order), self._fewest,
+            self._purpose,
+        )  # fmt: skip
+
+    def _deal(self, nodes: list[Node]) -> None:
+        """Let nodes deal their shares."""
+        group = self._dealt.group
+        question = {
+            wire.SECURE_NODES: list(group.nodes), wire.SECURE_KEYS: list(group.cipher_keys),
+            wire.SECURE_MASK_KEYS: list(group.mask_keys), wire.SECURE_FACTORS: list(group.factors),
+        }  # fmt: skip
+        self.bytes_down += 2 * crypto.PUBLIC_BYTES * len(nodes) ** 2
+        for node, said in self._asked(protocol.SHARES, dict.fromkeys(nodes, question)):
+            texts, digests = _bytes(said, wire.SECURE_TEXTS), _bytes(said, wire.SECURE_DIGESTS)
+            seed = said.get(wire.SECURE_SEED)
+            try:
+                self._dealt.take(node.index, texts, digests, seed if isinstance(seed, bytes) else b"")
+            except Refused as refused:
+                self._leave_out(node, f"secure sums: {refused}")
+            else:
+                self.bytes_up += sum(map(len, (*texts, *digests))) + crypto.DIGEST_BYTES
+        self._check_left(len(self._dealt.dealers), group.threshold, "dealt their shares")
+
+    def _asked(
+        self, stage: str, questions: Mapping[Node, Mapping[str, Any]]
+    ) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+        """Yield each node that answers a question of a stage with what it says; others are left out."""
+        head = {wire.SECURE_STAGE: stage, wire.SECURE_PURPOSE: self._purpose}
+        waiting = {node.node_id: node for node in questions}
+        for reply in self._ask({node: {**head, **question} for node, question in questions.items()}):
+            node = waiting.pop(reply.metadata.src_node_id)
+            try:
+                content = checks.opened(reply, (wire.CONFIG, wire.METRICS))
+                said = content.get(wire.CONFIG)
+                if not isinstance(said, ConfigRecord):
+                    raise Refused(f"the reply lacks the record {wire.CONFIG!r}")
+            except Refused as refused:
+                self._leave_out(node, f"secure sums: {refused}")
+                continue
+            yield node, said
+        for node in waiting.values():
+            self._leave_out(node, checks.NO_ANSWER, lost=True)
+
+    def _check_left(self, number: int, needed: int, did: str) -> None:
+        if number < needed:
+            raise FederationError(f"secure sums: {number} nodes {did}, {needed} are needed")
+
+
+def _vector(reply: Message, name: str, layout: Layout) -> crypto.Residues:
+    """Return the masked vector of a reply; raise ``Refused`` where it is none."""
+    record = array_record(reply.content, name)
+    arrays = decode(record) if record is not None else {}
+    vector = arrays.get(wire.MASKED)
+    if list(arrays) != [wire.MASKED] or vector is None:
+        raise Refused(f"the reply lacks the one array {wire.MASKED!r} of a secure sum")
+    if vector.shape != (layout.size,) or vector.dtype != np.uint32:
+        raise Refused(
+            f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected ({layout.size},) and uint32"
+        )
+    return vector
+
+
+def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:
+    """Return a list of bytes that a node sends; an empty one where it is none."""
+    value = said.get(name)
+    return value if isinstance(value, list) and all(isinstance(part, bytes) for part in value) else []
