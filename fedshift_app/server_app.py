@@ -47,6 +47,7 @@ from fedshift_app.run import (
     precision as run_precision,
 )
 from fedshift_app.run.folder import SKIPPED_FILE, Past, RunFolder
+from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
@@ -132,6 +133,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     quicken_grid(grid)
     if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
         pack_messages(grid)
+    received = ReceivedLog(grid) if config.federation.log_received else None
     going_on = past is not None and past.checkpoint is not None
     config, beginning = (config, initial_model.plain(config)) if going_on else initial_model.begin(config)
     start = node_payload.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
@@ -174,6 +176,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     try:
         status["run_folder"] = str(folder.path)
         _tell(status | {"error": "the ServerApp ended without a word"})
+        if received is not None:
+            received.open(folder.path)
         with logs.written_to(folder.path) as file:
             public = run_build.public_line(config, nodes)
             frozen = run_build.frozen_line(config, federation, initial)

@@ -261,6 +261,11 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
         description="Largest absolute change of a weight, and number of a contribution, in a secure sum; a node with a "
         "larger one sends nothing. Its rounding error is this over 2^32 / nodes.",
     )
+    log_received: bool = Field(
+        False,
+        description="Whether the server writes down all that it receives from each node: name, type, shape, norm and "
+        "SHA-256 (`received.jsonl` in the run folder).",
+    )
 
 
 class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

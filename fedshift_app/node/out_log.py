@@ -76,10 +76,10 @@ def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
     about = _about(kind, msg)
     try:
         try:
-            _append(folder, about, [_text(REFUSAL, reason)], 0)
+            _append(folder, about, [text(REFUSAL, reason)], 0)
         except OffError as off:
             reason = str(off)
-            _append(folder, about, [_text(REFUSAL, reason)], 0, also_off=True)
+            _append(folder, about, [text(REFUSAL, reason)], 0, also_off=True)
     except FedShiftError:
         return NOT_LOGGED
     return reason
@@ -141,17 +141,18 @@ def _images(reply: RecordDict) -> int:
 
 
 def items(reply: RecordDict) -> Iterator[dict[str, Any]]:
-    """Yield what the log says of each array, number and text: ``RECORD/NAME``, shape, norm, bytes, hash."""
+    """Yield what the log says of each array, number and text: kind, ``RECORD/NAME``, shape, norm, bytes, hash."""
     for record_name, content in reply.items():
         for name, value in content.items():
-            yield _item(f"{record_name}/{name}", value)
+            yield item(f"{record_name}/{name}", value)
 
 
-def _item(name: str, value: Any) -> dict[str, Any]:
+def item(name: str, value: Any) -> dict[str, Any]:
+    """Return what the log says of an array, a number, a text or a list of these."""
     if isinstance(value, Array):
         return _line("array", name, value.data, value.shape, _norm(decode_array(name, value))) | {"dtype": value.dtype}
     if isinstance(value, str):
-        return _text(name, value)
+        return text(name, value)
     several = value if isinstance(value, list) else [value]
     shape = (len(several),) if isinstance(value, list) else ()
     if any(isinstance(one, str | bytes) for one in several):
@@ -160,7 +161,8 @@ def _item(name: str, value: Any) -> dict[str, Any]:
     return _line("number", name, data, shape, math.hypot(*several))
 
 
-def _text(name: str, value: str) -> dict[str, Any]:
+def text(name: str, value: str) -> dict[str, Any]:
+    """Return what the log says of a text."""
     return _line("text", name, value.encode(), (len(value),))
 
 

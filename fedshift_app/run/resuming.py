@@ -38,6 +38,7 @@ FREE = (
     "dataset.data_dir",
     "dataset.download",
     "dataset.classes_stated",
+    "federation.log_received",
     "federation.node_timeout",
     "federation.round_timeout",
     "model.weights",

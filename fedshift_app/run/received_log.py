@@ -1,0 +1,120 @@
+"""All that a server received from each node, as lines of ``received.jsonl`` in the run folder.
+
+One line for each reply, and one for each array, number and text in it: whose, of which round, to which message, its
+name, type, shape, norm and SHA-256. The bytes behind a hash are those of the node's own log of what left it
+(:mod:`fedshift_app.node.out_log`), so that both can be compared line by line. The numbers themselves are not in it, but
+that of a single one is its norm, without its sign.
+
+A node is not trusted to send what can be read: what cannot has no norm, or a line of the kind ``unreadable``.
+"""
+
+import json
+import struct
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+
+from fedshift_app.flower.internals import engine_name
+from fedshift_app.node import out_log
+from fedshift_app.node.chained_log import REPLY, stamp
+from fedshift_core import atomic_io
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
+
+RECEIVED_FILE = "received.jsonl"
+UNREADABLE = "unreadable"  # the kind of a line of what is neither array nor number nor text
+
+
+class ReceivedLog:
+    """Writes down what comes in by a grid. Until there is a run folder, lines wait in memory.
+
+    Args:
+        grid: Of the run; looked at from now on.
+    """
+
+    def __init__(self, grid: Any) -> None:
+        self._lines: list[str] = []
+        self._path: Path | None = None
+        self._sent: dict[int, tuple[int | None, int]] = {}  # by node id: its index, and the round of its last message
+        if engine_name(grid):
+            self._look_at_answers(grid)
+        else:
+            self._look_at_queue(grid)
+
+    def open(self, folder: Path) -> None:
+        """Write to the run folder from now on, what came before first.
+
+        Raises:
+            DiskError: If it cannot be written.
+        """
+        self._path = folder / RECEIVED_FILE
+        self._write()
+
+    def _look_at_answers(self, grid: Any) -> None:
+        """Look at a grid that answers messages as they are sent."""
+        send = grid.send_and_receive
+
+        def looked(messages: Iterable[Message], **options: Any) -> Iterable[Message]:
+            replies = list(send(self._noted(messages), **options))
+            self._take(replies)
+            return replies
+
+        grid.send_and_receive = looked
+
+    def _look_at_queue(self, grid: Any) -> None:
+        """Look at a grid of Flower's, which has a queue."""
+        push, pull = grid.push_messages, grid.pull_messages
+
+        def pulled(message_ids: Iterable[str]) -> Iterable[Message]:
+            replies = list(pull(message_ids))
+            self._take(replies)
+            return replies
+
+        grid.push_messages = lambda messages: push(list(self._noted(messages)))
+        grid.pull_messages = pulled
+
+    def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
+        """Pass messages on, and note what each node was sent last."""
+        for message in messages:
+            config: Mapping[str, Any] = message.content.config_records.get(CONFIG, {})
+            index = config.get(NODE_INDEX)
+            known = self._sent.get(message.metadata.dst_node_id, (None, 0))[0]
+            self._sent[message.metadata.dst_node_id] = known if index is None else index, config.get(SERVER_ROUND, 0)
+            yield message
+
+    def _take(self, replies: Iterable[Message]) -> None:
+        for reply in replies:
+            node_id = reply.metadata.src_node_id
+            index, number = self._sent.get(node_id, (None, 0))
+            about = {
+                "time": stamp(time.time()), "round": number, "node": index, "node_id": node_id,
+                "message": plain(reply.metadata.message_type, MOST_NAME),
+            }  # fmt: skip
+            entries = list(_entries(reply))
+            whole = {"kind": REPLY, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
+            self._lines += [json.dumps({**about, **entry}) for entry in (whole, *entries)]
+        if self._path is not None:
+            self._write()
+
+    def _write(self) -> None:
+        if self._lines and self._path is not None:
+            atomic_io.append_line(self._path, "\n".join(self._lines))
+            self._lines = []
+
+
+def _entries(reply: Message) -> Iterator[dict[str, Any]]:
+    """Yield what the log says of each part of a reply; of an error, of its text."""
+    if reply.has_error():
+        yield out_log.text(out_log.REFUSAL, str(reply.error.reason))
+        return
+    for record_name, content in reply.content.items():
+        for name, value in content.items():
+            shown = plain(f"{record_name}/{name}", 2 * MOST_NAME)
+            try:
+                yield out_log.item(shown, value)
+            except (FedShiftError, ArithmeticError, TypeError, ValueError, struct.error):  # a node may send anything
+                yield {"kind": UNREADABLE, "name": shown, "bytes": 0}

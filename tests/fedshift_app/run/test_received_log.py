@@ -1,0 +1,138 @@
+"""What a server writes down of all that it receives (``federation.log_received``), and what secure sums leave of it."""
+
+import hashlib
+import json
+import re
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from support import ROOT, InlineRun, ListeningGrid, Run
+
+from fedshift_app.flower.internals import identify_process, pack_messages
+from fedshift_app.node import out_log
+from fedshift_app.run.received_log import RECEIVED_FILE, ReceivedLog
+from fedshift_core.wire.packing import packed
+from fedshift_core.wire.records import encode
+
+SHORT = (
+    "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32 federation.log_received=true"
+)
+
+
+def lines_of(run: Run) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.folder / RECEIVED_FILE).read_text().splitlines()]
+
+
+def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
+    return {line["name"] for line in lines if line["message"] == message and line["kind"] != "reply"}
+
+
+class Heard(ListeningGrid):
+    """Keeps what the log should say of each reply: bytes and hash by name."""
+
+    replies: ClassVar[list[list[tuple[str, int, str]]]] = []
+
+    def pass_on(self, message: Message, reply: Message) -> Message:
+        entries = out_log.items(reply.content)
+        self.replies.append([(entry["name"], entry["bytes"], entry["sha256"]) for entry in entries])
+        return reply
+
+
+def test_the_log_has_each_array_number_and_text_of_each_reply(run_inline: InlineRun) -> None:
+    Heard.replies.clear()
+    run = run_inline(method="fedproto", rounds=1, grid=Heard, set=SHORT)
+    replies: list[list[Any]] = []
+    for line in lines_of(run):
+        if line["kind"] == "reply":
+            replies.append([])
+            continue
+        replies[-1].append((line["name"], line["bytes"], line["sha256"]))
+    assert sorted(replies) == sorted(Heard.replies) and len(replies) == 3 * 4
+    trained = [line for line in lines_of(run) if line["message"] == "train"]
+    assert [line["node"] for line in trained if line["kind"] == "reply"] == [0, 1, 2, 3]
+    assert {line["round"] for line in trained} == {1}
+    assert {"knowledge/prototypes", "knowledge/counts", "metrics/loss"} <= names_of(trained, "train")
+    assert {line["node"] for line in lines_of(run) if line["message"] == "query"} == {None}
+    whole = [line for line in trained if line["kind"] == "reply"]
+    assert all(line["items"] == len(trained) / 4 - 1 and line["bytes"] > 0 for line in whole)
+
+
+def visible() -> list[str]:
+    """Return the names that the page on secure sums says are visible."""
+    page = (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
+    table = page.split("What the server receives of a single node", 1)[1].split("[Noise]", 1)[0]
+    rows = [line.split("|")[2] for line in table.splitlines() if line.startswith("|")][2:]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def test_with_secure_sums_the_log_has_what_the_page_says_is_visible_and_nothing_else(run_inline: InlineRun) -> None:
+    more = "federation.secure_sums=on model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.figures=true"
+    run = run_inline(method="fedproc", rounds=1, set=f"{SHORT} {more} allocation.validation_fraction=0.2 profile=true")
+    lines, allowed = lines_of(run), visible()
+    names = {line["name"] for line in lines if line["kind"] != "reply"}
+    assert len(allowed) > 20 and {name for name in names if not any(fnmatchcase(name, one) for one in allowed)} == set()
+    assert "knowledge/masked" in names_of(lines, "evaluate")
+    assert names_of(lines, "train") == {"arrays/masked", "metrics/num-examples"} | {
+        name for name in names if name.startswith(("metrics/seconds/", "metrics/process"))
+    }
+    masked = [line for line in lines if line.get("name") == "arrays/masked"]
+    assert len(masked) == 4 and len({line["sha256"] for line in masked}) == 4
+    for line in masked:  # uniform on 0 to 2^32 - 1
+        size = line["shape"][0]
+        assert line["dtype"] == "uint32" and line["norm"] == pytest.approx(2**32 * (size / 3) ** 0.5, rel=0.05)
+
+
+def test_without_the_key_nothing_is_written(finished_run: InlineRun) -> None:
+    assert not (finished_run(rounds=1, set="train.epochs=1 allocation.share=0.05").folder / RECEIVED_FILE).exists()
+
+
+class Queue:
+    """A grid as Flower's are: messages are pushed, replies pulled."""
+
+    def __init__(self, replies: list[Message]) -> None:
+        self.replies = replies
+
+    def push_messages(self, messages: Any) -> list[str]:
+        return [f"id-{message.metadata.dst_node_id}" for message in messages]
+
+    def pull_messages(self, message_ids: Any) -> list[Message]:
+        return [self.replies.pop() for _ in message_ids if self.replies]
+
+
+def asked(node_id: int, **config: Any) -> Message:
+    identify_process()
+    return Message(RecordDict({"config": ConfigRecord(config)}), node_id, "train")
+
+
+def test_packed_replies_of_a_queue_are_logged_as_they_left_and_whatever_they_hold(tmp_path: Path) -> None:
+    content = RecordDict({
+        "arrays": encode({"w": np.arange(6, dtype=np.float32).reshape(2, 3)}), "metrics": MetricRecord({"n": [3, 4]}),
+        "config": ConfigRecord({"domain": "a\nb", "keys": [b"xy", b"z"]}),
+    })  # fmt: skip
+    wild = RecordDict({
+        "arrays": ArrayRecord({"w": Array("float32", (2,), "numpy.ndarray", b"no array")}),
+        "metrics": MetricRecord({"huge": 2**64 - 1, "nan": float("nan")}),
+    })  # fmt: skip
+    requests = [asked(7, **{"server-round": 2, "node-index": 0}), asked(8, **{"server-round": 2, "node-index": 1}),
+                asked(9, **{"server-round": 2})]  # fmt: skip
+    error = Message(Error(code=2, reason="out of memory"), reply_to=requests[2])
+    grid: Any = Queue([error, Message(wild, reply_to=requests[1]), Message(packed(content), reply_to=requests[0])])
+    pack_messages(grid)
+    log = ReceivedLog(grid)
+    grid.pull_messages(grid.push_messages(requests))
+    assert not list(tmp_path.iterdir())
+    log.open(tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / RECEIVED_FILE).read_text().splitlines()]
+    assert sorted((line["node_id"], line["kind"]) for line in lines) == [
+        (7, "array"), (7, "number"), (7, "reply"), (7, "text"), (7, "text"),
+        (8, "number"), (8, "reply"), (8, "unreadable"), (8, "unreadable"), (9, "reply"), (9, "text"),
+    ]  # fmt: skip
+    assert {(line["node_id"], line["node"], line["round"]) for line in lines} == {(7, 0, 2), (8, 1, 2), (9, None, 2)}
+    hashes = {line["sha256"] for line in lines if line["node_id"] == 7 and line["kind"] != "reply"}
+    assert hashes == {entry["sha256"] for entry in out_log.items(content)}
+    assert {line["node_id"]: line["norm"] for line in lines if line["kind"] == "number"} == {7: 5.0, 8: None}
+    assert lines[-1]["sha256"] == hashlib.sha256(b"out of memory").hexdigest()
