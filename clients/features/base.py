@@ -16,6 +16,7 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
+from fedshift_core.secure.identity import Signer
 
 Metrics = dict[str, Any]
 
@@ -184,6 +185,8 @@ class Call:
         run: Names the run for as long as its server lives.
         state: What the feature keeps between messages: numbers, texts, bytes and lists of them; to be changed in place.
         num_examples: Training images of the node; 0 where it does not train.
+        signer: Returns the long-term key of a real node; None where it has none.
+        trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
     """
 
     config: RunSettings
@@ -193,6 +196,8 @@ class Call:
     run: str
     state: MutableMapping[str, Any]
     num_examples: int = 0
+    signer: Callable[[], Signer | None] = lambda: None
+    trusted: tuple[str, ...] = ()
 
 
 class NodeFeature:

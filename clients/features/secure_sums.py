@@ -14,7 +14,8 @@ from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Req
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import OURS
-from fedshift_core.secure import protocol
+from fedshift_core.secure import identity, protocol
+from fedshift_core.secure.identity import Signed
 from fedshift_core.secure.layout import (
     COUNTS,
     KNOWLEDGE,
@@ -34,7 +35,7 @@ log = logging.getLogger("fedshift")
 _LISTS: dict[str, type] = {
     wire.SECURE_NODES: int, wire.SECURE_KEYS: bytes, wire.SECURE_MASK_KEYS: bytes, wire.SECURE_FACTORS: float,
     wire.SECURE_ALIVE: int, wire.SECURE_LOST: int, wire.SECURE_TEXTS: bytes, wire.SECURE_DIGESTS: bytes,
-    wire.SECURE_SUMS: str, wire.SECURE_TERMS: str, wire.SECURE_MOST: int,
+    wire.SECURE_SIGNED: bytes, wire.SECURE_SUMS: str, wire.SECURE_TERMS: str, wire.SECURE_MOST: int,
 }  # fmt: skip
 _STAGES: Mapping[str, tuple[str, ...]] = {
     protocol.KEYS: (wire.SECURE_PURPOSE,),
@@ -81,9 +82,14 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
         member = Member(call.state, call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
-            return {wire.SECURE_KEYS: list(member.keys(call.run, call.server_round))}
+            return _signed_keys(call, member.keys(call.run, call.server_round))
         if stage == protocol.SHARES:
-            texts, digests, seed = member.deal(_group(call))
+            group = _group(call)
+            if call.trusted:
+                flat = call.options.get(wire.SECURE_SIGNED, ())
+                signed = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
+                identity.check(group, signed, call.run, call.index, call.trusted)
+            texts, digests, seed = member.deal(group)
             return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
         alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
         return {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost)}
@@ -156,6 +162,15 @@ def _receive(member: Member, call: Call) -> None:
     if bad:
         log.warning("round %d: shares of nodes %s are not what they committed to, and are not used",
                     call.server_round, ", ".join(map(str, bad)))  # fmt: skip
+
+
+def _signed_keys(call: Call, keys: tuple[bytes, bytes]) -> dict[str, Any]:
+    """Return a node's public keys of a sum, signed if the node has a long-term key."""
+    signer = call.signer()
+    if signer is None:
+        return {wire.SECURE_KEYS: list(keys)}
+    signed = signer.sign(call.run, call.index, (call.server_round, call.options[wire.SECURE_PURPOSE]), keys)
+    return {wire.SECURE_KEYS: list(keys), wire.SECURE_SIGNED: [signed.public, signed.signature]}
 
 
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:

@@ -125,6 +125,8 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         f"at most epsilon {budget.epsilon:g} at delta {budget.delta:g} over all runs" if budget else "no limit"
     )
     texts["secure_sums"] = f"required, over at least {sums.nodes} nodes" if sums else "not required"
+    if sums and sums.trusted:
+        texts["secure_sums"] += f", of {len(sums.trusted)} that are named by their keys"
     return [(key, texts[key]) for key in Policy.model_fields]
 
 

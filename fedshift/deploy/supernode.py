@@ -8,12 +8,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import click
 
 from fedshift.launch import processes
-from fedshift_core.env import COMMAND, KEEP_MODEL, TELEMETRY
+from fedshift_core.env import COMMAND, KEEP_MODEL, NODE_KEY, TELEMETRY
 from fedshift_core.errors import FedShiftError
 
 PORT = "--port"  # of `flower-supernode`
@@ -37,6 +38,8 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
     from fedshift.site import nodes
 
     nodes.note_start(node_config(options))
+    if key := private_key(options):
+        os.environ[NODE_KEY] = key
     if keep_model:
         os.environ[KEEP_MODEL] = "1"
     node_waits.run_supernode(with_port(options), warm=warm)
@@ -46,13 +49,27 @@ def node_config(options: Sequence[str]) -> dict[str, Any]:
     """Return what the options say of the node; empty where Flower will refuse them."""
     from flwr.common.config import parse_config_args
 
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--node-config")
+    given = _value(options, "--node-config")
     try:
-        given, _ = parser.parse_known_args(list(options))
-        return dict(parse_config_args([given.node_config] if given.node_config else None))
-    except (argparse.ArgumentError, click.ClickException, OSError, ValueError):
+        return dict(parse_config_args([given] if given else None))
+    except (click.ClickException, OSError, ValueError):
         return {}
+
+
+def private_key(options: Sequence[str]) -> str:
+    """Return the absolute path of the private key by which the SuperLink knows the node; empty where there is none."""
+    given = _value(options, "--auth-supernode-private-key")
+    return str(Path(given).expanduser().absolute()) if given else ""
+
+
+def _value(options: Sequence[str], name: str) -> str:
+    """Return the value of one of Flower's options; empty where there is none."""
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument(name, dest="value")
+    try:
+        return str(parser.parse_known_args(list(options))[0].value or "")
+    except (argparse.ArgumentError, ValueError):
+        return ""
 
 
 def with_port(options: Sequence[str]) -> list[str]:

@@ -3,7 +3,10 @@
 A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
 """
 
+import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
@@ -11,8 +14,13 @@ from flwr.app import ConfigRecord, Context, Message
 from clients.features.base import Call
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
+from fedshift_core.env import NODE_KEY
+from fedshift_core.errors import FedShiftError
+from fedshift_core.secure.identity import Signer
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
+
+log = logging.getLogger("fedshift")
 
 PREFIX = "feature-"
 Calls = Callable[[str], Call]
@@ -62,18 +70,41 @@ def calls(msg: Message, context: Context, request: WorkRequest, num_examples: in
     return _calls(msg, context, config, options, request.server_round, request.node_index, num_examples)
 
 
-def calls_of_query(msg: Message, context: Context, config: RunConfig) -> Calls:
-    """Return how features see a question."""
+def calls_of_query(msg: Message, context: Context, config: RunConfig, trusted: tuple[str, ...]) -> Calls:
+    """Return how features see a question.
+
+    Args:
+        msg: The message.
+        context: The node's.
+        config: The configuration of the run.
+        trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
+    """
     given: Mapping[str, Any] = msg.content.config_records[CONFIG]
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
-    return _calls(msg, context, config, given, server_round, index, 0)
+    return _calls(msg, context, config, given, server_round, index, 0, _signer, trusted)
+
+
+def _signer() -> Signer | None:
+    """Return the key of this SuperNode, where it was started with one.
+
+    Raises:
+        FedShiftError: If it cannot be read; the file is named in the node's log alone.
+    """
+    path = os.environ.get(NODE_KEY)
+    if not path:
+        return None
+    try:
+        return Signer(Path(path))
+    except FedShiftError as error:
+        log.warning("%s", error)
+        raise FedShiftError("refused: this node's key cannot be read") from None
 
 
 def _calls(
     msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
-    num_examples: int,
+    num_examples: int, signer: Callable[[], Signer | None] = lambda: None, trusted: tuple[str, ...] = (),
 ) -> Calls:  # fmt: skip
     run = str(msg.metadata.run_id)
     return lambda name: Call(
-        config, options, server_round, index, run, FeatureState(context, name), num_examples
+        config, options, server_round, index, run, FeatureState(context, name), num_examples, signer, trusted
     )  # fmt: skip

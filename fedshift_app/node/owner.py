@@ -85,6 +85,12 @@ class Owner:
         """Least number of images behind a number that may leave."""
         return 1 if self.policy is None else self.policy.least_images
 
+    @property
+    def trusted(self) -> tuple[str, ...]:
+        """Fingerprints of the nodes that may be in a secure sum with this one; empty: any."""
+        sums = None if self.policy is None else self.policy.secure_sums
+        return () if sums is None else sums.trusted
+
     # --- while the node works ------------------------------------------------------------------------
 
     def introduction(self, said: NodeIntroduction) -> NodeIntroduction:

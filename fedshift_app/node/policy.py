@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from clients.models.catalog import NETWORKS, family_of
 from fedshift_app.config import registry
@@ -20,6 +20,7 @@ from fedshift_app.config.error_messages import explained
 from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
+from fedshift_core.secure.identity import FINGERPRINT
 
 POLICY, POLICY_SHA256 = "policy", "policy-sha256"  # keys of ``--node-config``
 STRICT, OPEN = "strict", "open"  # the built-in policies
@@ -58,6 +59,19 @@ class SecureSums(_Section):
     """The secure sums that a run must have."""
 
     nodes: int = Field(ge=2, description="Least number of nodes behind a sum that the server sees.")
+    trusted: tuple[str, ...] = Field(
+        (),
+        description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "
+        "NAME.pub` prints them; `[]` for any that the server names.",
+    )
+
+    @field_validator("trusted")
+    @classmethod
+    def _check_fingerprints(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not FINGERPRINT.fullmatch(name):
+                raise ValueError(f"{as_found(name)} is no fingerprint; expected SHA256: and 43 letters of base64")
+        return value
 
 
 class Policy(_Section):

@@ -57,6 +57,7 @@ SECURE_PURPOSE = "secure-purpose"  # query: what is summed, "training" or "answe
 SECURE_NODES = "secure-nodes"  # list of int: the nodes of a secure sum
 SECURE_KEYS = "secure-keys"  # list of bytes: public keys for encryption; of a node: its own two
 SECURE_MASK_KEYS = "secure-mask-keys"  # list of bytes: public keys for masks
+SECURE_SIGNED = "secure-signed"  # list of bytes: by node its long-term public key and its signature; of a node: its own
 SECURE_FACTORS = "secure-factors"  # list of float: by what the numbers of each node are multiplied
 SECURE_ALIVE, SECURE_LOST = "secure-alive", "secure-lost"  # lists of int: whose vectors are in the sum, whose are not
 SECURE_TEXTS = "secure-texts"  # list of bytes: encrypted shares, one of or for each other node

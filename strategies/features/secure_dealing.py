@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Message
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.secure import crypto, protocol
+from fedshift_core.secure.identity import MOST_SIGNATURE
 from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.protocol import Group
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
@@ -22,6 +23,7 @@ from strategies.federation import checks
 from strategies.federation.nodes import Node
 from strategies.federation.updates import array_record, by_reason, decode
 
+MOST_SIGNED = (crypto.PUBLIC_BYTES, MOST_SIGNATURE)
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 Problem = tuple[Node, str]
 
@@ -60,6 +62,7 @@ class Dealing:
     def __init__(self, server_round: int, purpose: str, fewest: int, ask: Ask, leave_out: LeaveOut) -> None:
         self._round, self._purpose, self._fewest = server_round, purpose, fewest
         self._ask, self._leave_out = ask, leave_out
+        self._signed: dict[int, list[bytes]] = {}
         self.nodes: dict[int, Node] = {}
         self.bytes_up = self.bytes_down = 0
 
@@ -177,6 +180,7 @@ class Dealing:
             own = _bytes(said, wire.SECURE_KEYS)
             if [len(key) for key in own] == [crypto.PUBLIC_BYTES] * 2:
                 keys[node.index] = own[0], own[1]
+                self._signed[node.index] = _signed(said)
             else:
                 self._leave_out(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
         self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
@@ -198,7 +202,11 @@ class Dealing:
             wire.SECURE_NODES: list(group.nodes), wire.SECURE_KEYS: list(group.cipher_keys),
             wire.SECURE_MASK_KEYS: list(group.mask_keys), wire.SECURE_FACTORS: list(group.factors),
         }  # fmt: skip
-        self.bytes_down += 2 * crypto.PUBLIC_BYTES * len(nodes) ** 2
+        signed = [part for index in group.nodes for part in self._signed[index]]
+        if any(signed):
+            question[wire.SECURE_SIGNED] = signed
+        self.bytes_up += sum(map(len, signed))
+        self.bytes_down += (2 * crypto.PUBLIC_BYTES * len(nodes) + sum(map(len, signed))) * len(nodes)
         for node, said in self._asked(protocol.SHARES, dict.fromkeys(nodes, question)):
             texts, digests = _bytes(said, wire.SECURE_TEXTS), _bytes(said, wire.SECURE_DIGESTS)
             seed = said.get(wire.SECURE_SEED)
@@ -247,6 +255,13 @@ def _vector(reply: Message, name: str, layout: Layout) -> crypto.Residues:
             f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected ({layout.size},) and uint32"
         )
     return vector
+
+
+def _signed(said: Mapping[str, Any]) -> list[bytes]:
+    """Return a node's long-term public key and its signature; both empty where it sends none. Nodes check them."""
+    parts = _bytes(said, wire.SECURE_SIGNED)
+    fits = len(parts) == 2 and all(len(part) <= most for part, most in zip(parts, MOST_SIGNED, strict=True))
+    return parts if fits else [b"", b""]
 
 
 def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:

@@ -5,6 +5,7 @@ Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``;
 """
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fedshift.deploy import exporting, supernode
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
+from fedshift_core.env import NODE_KEY
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
@@ -57,6 +59,18 @@ def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("given", [["--port", "9094"], ["--port=9094"], ["--por", "9094"]])
 def test_a_port_that_is_named_stays(given: list[str]) -> None:
     assert supernode.with_port(["--insecure", *given]) == ["--insecure", *given]
+
+
+def test_the_nodes_processes_are_told_its_private_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from fedshift.deploy import node_waits
+
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: None)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(NODE_KEY, "")
+    supernode.serve(["--insecure"])
+    assert os.environ[NODE_KEY] == ""
+    supernode.serve(["--superlink", "localhost:8000", "--auth-supernode-private-key", "keys/north.key"])
+    assert os.environ[NODE_KEY] == str(tmp_path / "keys" / "north.key")
 
 
 def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,8 @@ from fedshift_app.node import policy
 from fedshift_app.node.policy import BUILT_IN, Policy
 from fedshift_core.errors import ConfigError
 
+KEY = f"SHA256:{'a+/' * 14}b"  # 43 letters
+
 
 def written(tmp_path: Path, text: str, mode: int = 0o600) -> str:
     file = tmp_path / "policy.yaml"
@@ -42,6 +44,7 @@ def loaded(tmp_path: Path, text: str) -> Policy:
         ("privacy: {epsilon: 2}", "privacy", policy.RequiredNoise(epsilon=2)),
         ("budget: {epsilon: 9.5, delta: 1.0e-6}", "budget", policy.Budget(epsilon=9.5, delta=1e-6)),
         ("secure_sums: {nodes: 3}", "secure_sums", policy.SecureSums(nodes=3)),
+        (f"secure_sums: {{nodes: 2, trusted: [{KEY}]}}", "secure_sums", policy.SecureSums(nodes=2, trusted=(KEY,))),
     ],
 )
 def test_a_key_is_read(text: str, key: str, value: Any, tmp_path: Path) -> None:
@@ -69,6 +72,7 @@ def test_a_key_is_read(text: str, key: str, value: Any, tmp_path: Path) -> None:
         ("budget: {epsilon: 1, delta: 1}", "budget.delta: "),
         ("budget: {epsilon: 1, rounds: 3}", "unknown key budget.rounds; there are epsilon, delta"),
         ("secure_sums: {nodes: 1}", "secure_sums.nodes: "),
+        ("secure_sums: {nodes: 2, trusted: [north]}", "'north' is no fingerprint; expected SHA256: and 43 letters"),
         ("[methods]", "expected a mapping of keys to values"),
         ("methods: [", "cannot be read as YAML: line 1"),
         ("least_images: 3\nleast_images: 5", "comes twice"),

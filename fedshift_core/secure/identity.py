@@ -1,0 +1,135 @@
+"""The long-term key of a node, and its signature under the keys of a secure sum.
+
+Nodes hear of each other's keys through the server alone. So that it can invent none, a node signs the keys of each sum
+with the key of its SuperNode (``fedshift credentials node``), and others go by the fingerprints that their owners trust
+(``secure_sums.trusted`` of a policy). This is what the papers' variant against an active server asks for.
+
+A fingerprint is that of ``ssh-keygen -lf NAME.pub``: SHA-256 of the public key as SSH writes it, in base64.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.secure import crypto
+from fedshift_core.secure.protocol import Group
+
+FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+MOST_SIGNATURE = 104  # bytes of ECDSA over P-384, in DER
+_CURVE = ec.SECP384R1()  # of ``fedshift credentials node``; the only one that is taken
+
+
+@dataclass(frozen=True)
+class Signed:
+    """What a node adds to the keys of a sum.
+
+    Attributes:
+        public: Its long-term public key, a compressed point.
+        signature: Under its keys, in DER.
+    """
+
+    public: bytes
+    signature: bytes
+
+
+class Signer:
+    """A node's long-term key.
+
+    Args:
+        path: Its file, as ``fedshift credentials node`` makes it.
+
+    Raises:
+        FedShiftError: If it cannot be read, or is no key on the curve P-384.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise FedShiftError(f"node key {shown(str(path), WHOLE_PATH)}: cannot be read: {error}") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != _CURVE.name:
+            raise FedShiftError(f"node key {shown(str(path), WHOLE_PATH)}: it is no key on the curve P-384")
+        self._key = key
+
+    def sign(self, run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> Signed:
+        """Return the public key and a signature.
+
+        Args:
+            run: Names the run.
+            index: The node's.
+            group: The round, and what is summed.
+            keys: The node's public keys of this sum.
+        """
+        public = self._key.public_key().public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+        )
+        return Signed(public, self._key.sign(_signed(run, index, group, keys), ec.ECDSA(hashes.SHA384())))
+
+
+def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted: Sequence[str]) -> None:
+    """Refuse a group in which another node's keys are not signed by a key that this node's owner trusts.
+
+    Args:
+        group: The nodes and their keys.
+        signed: What each of them added, in their order; with empty bytes where it added nothing.
+        run: Names the run.
+        index: This node's.
+        trusted: Fingerprints.
+
+    Raises:
+        FedShiftError: With the node.
+    """
+    if len(signed) != len(group.nodes):
+        raise FedShiftError(f"refused: {len(signed)} signatures under the keys of {len(group.nodes)} nodes")
+    seen: set[bytes] = set()
+    for node, own, *keys in zip(group.nodes, signed, group.cipher_keys, group.mask_keys, strict=True):
+        if node == index:
+            continue
+        why = _why_not(own, _signed(run, node, (group.server_round, group.purpose), keys), trusted)
+        if why or own.public in seen:
+            raise FedShiftError(
+                f"refused: node {node} of the secure sum {why or 'signs with the key of another node'}: this node's "
+                "owner trusts certain nodes alone (secure_sums.trusted of its policy)"
+            )
+        seen.add(own.public)
+
+
+def fingerprint(public: ec.EllipticCurvePublicKey) -> str:
+    """Return the fingerprint of a public key as ``ssh-keygen -l`` prints it."""
+    written = public.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    digest = hashlib.sha256(base64.b64decode(written.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def _why_not(own: Signed, data: bytes, trusted: Sequence[str]) -> str:
+    """Return why a signature does not count; empty where it does."""
+    if not own.signature:
+        return "has not signed its keys"
+    try:
+        public = _public(own.public)
+        name = fingerprint(public)
+        public.verify(own.signature, data, ec.ECDSA(hashes.SHA384()))
+    except (FedShiftError, InvalidSignature):
+        return "has a signature that is not right"
+    return "" if name in trusted else f"has the key {name}, which is not among those"
+
+
+def _public(public: bytes) -> ec.EllipticCurvePublicKey:
+    try:
+        return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, public)
+    except ValueError:
+        raise FedShiftError("secure sums: a node's public key is no point of the curve") from None
+
+
+def _signed(run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> bytes:
+    """Return what is signed."""
+    return crypto.digest("fedshift secure sums", run, index, *group, *keys)
