@@ -34,6 +34,7 @@ SUMS: tuple[Sum, ...] = get_args(Sum)
 COUNTS = "counts"
 #: Range of the change of an array of integers, such as BatchNorm's number of batches.
 WHOLE_RANGE = float(2**20)
+LEAST_RANGE = 64.0  # of numbers of about 1
 WEIGHTS, KNOWLEDGE, LOSSES, REPORTS = "arrays/", "knowledge/", "loss/", "reports/"  # how names of segments begin
 
 
@@ -150,15 +151,21 @@ def layout_of(
     return Layout(tuple(segments), nodes)
 
 
+def range_of_answers(most: float) -> float:
+    """Return R of numbers of about 1, in a run whose weights have this range: a small one would leave them no room."""
+    return max(most, LEAST_RANGE)
+
+
 def of_powers(sizes: Mapping[str, int], powers: Mapping[str, int], most: float, nodes: int) -> Layout:
-    """Return the layout of means of powers of numbers.
+    """Return the layout of means of powers of numbers of about 1.
 
     Args:
         sizes: C by name.
         powers: Which power each is a mean of, by name.
-        most: R of the numbers themselves.
+        most: R of the run's weights.
         nodes: How many nodes send a vector.
     """
+    most = range_of_answers(most)
     return Layout(tuple(Segment(name, (size,), most ** powers[name]) for name, size in sizes.items()), nodes)
 
 

@@ -235,7 +235,7 @@ class Member:
         Raises:
             FedShiftError: If the shares of this round have not been received, or the vector was masked before.
         """
-        if self._state.get(_STAGE) != TRAIN:
+        if (self._state.get(_STAGE), self._state.get(_PURPOSE)) != (TRAIN, self._purpose):
             raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
         keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
         context = bytes(self._state[_GROUP]) + sent

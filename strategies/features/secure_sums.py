@@ -38,6 +38,7 @@ from fedshift_core.secure.layout import (
     Sum,
     layout_of,
     of_powers,
+    range_of_answers,
     written,
 )
 from fedshift_core.wire import names as wire
@@ -102,6 +103,10 @@ class SecureSums(ServerFeature):
     @property
     def _fewest(self) -> int:
         return self.run.config.federation.secure_sums_nodes
+
+    @property
+    def _range(self) -> float:
+        return self.run.config.federation.secure_sums_range
 
     def description(self) -> str:
         """Return what the server learns in one line; empty where it sees each reply."""
@@ -168,7 +173,7 @@ class SecureSums(ServerFeature):
             raise FederationError(
                 f"round {exchange.result.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
-        exchange.result.shown[self.key] = self._shown(dealing, added, layout)
+        exchange.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
         self._round = None
         return Sifted([update], added.problems, 0, len(replies))
 
@@ -194,9 +199,7 @@ class SecureSums(ServerFeature):
             raise FederationError(f"round {number}: {error}") from None
         asked = {node: question.work[node] for node in dealing.nodes.values()}
         replies = session.ask(asked, question.options, {node: dealing.options(node) for node in asked})
-        layout = of_powers(
-            question.sizes, question.powers, self.run.config.federation.secure_sums_range, dealing.number
-        )
+        layout = of_powers(question.sizes, question.powers, self._range, dealing.number)
 
         def read(node: Node, reply: Message) -> Mapping[str, Any]:
             metrics = checks.metrics_of(checks.opened(reply, (wire.KNOWLEDGE, wire.METRICS)))
@@ -213,7 +216,7 @@ class SecureSums(ServerFeature):
             session.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
         total = dealing.unmasked(added, protocol.digest_of(decode(session.weights)))
         weight = dealing.weight(added.nodes)
-        self._answers = self._shown(dealing, added, layout)
+        self._answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
         sums = layout.values(total, len(added.nodes))
         return Means({name: value / weight for name, value in sums.items()}, tuple(added.nodes))
 
@@ -267,7 +270,7 @@ class SecureSums(ServerFeature):
 
     def _layout(self, weights: Mapping[str, Any], exchange: Exchange) -> Layout:
         assert self._round is not None
-        sizes, federation = exchange.sizes, self.run.config.federation
+        sizes = exchange.sizes
         for name, shape in exchange.declared.items():
             if any(isinstance(part, str) and part not in sizes for part in shape):
                 raise FederationError(f"secure sums: how large {name} is, each node decides; a sum needs the same size")
@@ -275,11 +278,10 @@ class SecureSums(ServerFeature):
             name: tuple(sizes[part] if isinstance(part, str) else part for part in shape)
             for name, shape in exchange.declared.items()
         }
-        return layout_of(weights, shapes, self._round.terms, federation.secure_sums_range, self._round.dealing.number)
+        return layout_of(weights, shapes, self._round.terms, self._range, self._round.dealing.number)
 
-    def _shown(self, dealing: Dealing, added: Added, layout: Layout) -> dict[str, Any]:
-        """Return what the round's line says of a sum; ``error``: the most by which rounding moves a mean of range R."""
-        error = layout.error(self.run.config.federation.secure_sums_range)
+    def _shown(self, dealing: Dealing, added: Added, error: float) -> dict[str, Any]:
+        """Return what the round's line says of a sum, by the error of one node's number."""
         return {
             "nodes": len(added.nodes), "threshold": dealing.threshold,
             "error": len(added.nodes) * error / dealing.weight(added.nodes),

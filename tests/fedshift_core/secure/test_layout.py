@@ -11,7 +11,7 @@ from support import refusal_of
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import BLOCK
 from fedshift_core.secure import layout as secure
-from fedshift_core.secure.layout import Layout, Segment, layout_of, row_weights
+from fedshift_core.secure.layout import Layout, Segment, layout_of, of_powers, row_weights
 
 reals = st.floats(-1, 1, allow_nan=False)
 
@@ -93,3 +93,13 @@ def test_kinds_of_sums_travel_as_words() -> None:
     assert secure.read(secure.written(sums)) == sums
     for entry in ("prototypes", "prototypes=all", "=each"):
         assert "NAME=KIND" in refusal_of(FedShiftError, secure.read, [entry])
+
+
+@pytest.mark.parametrize(("most", "used"), [(1e-6, 64.0), (64.0, 64.0), (100.0, 100.0)])
+def test_a_small_range_of_weights_leaves_means_their_room(most: float, used: float) -> None:
+    layout = of_powers({"sum/a": 2, "squares/a": 2}, {"sum/a": 1, "squares/a": 2}, most, 5)
+    assert [segment.most for segment in layout.segments] == [used, used**2] and layout.size == 4
+    values = {"sum/a": np.array([-3.0, used]), "squares/a": np.array([9.5, used**2])}
+    back = layout.values(layout.vector(values), 1)
+    for segment in layout.segments:
+        assert np.abs(back[segment.name] - values[segment.name]).max() <= layout.error(segment.most)
