@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from datasets import catalog
 from datasets.base import Names
 from fedshift.evaluate.keys import KEYS, SECTIONS, allowed
@@ -22,6 +20,7 @@ from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
+from fedshift_core.yaml_files import as_yaml
 
 #: Settings of images that belong to the model, where its data set is exchanged.
 OF_IMAGES = ("resize", "window", "exif")
@@ -132,7 +131,7 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
 
 
 def _write(file: Path, sections: Mapping[str, Any]) -> None:
-    text = yaml.safe_dump({"resolved": dict(sections)}, sort_keys=False, allow_unicode=True)
+    text = as_yaml({"resolved": dict(sections)})
     atomic_io.write_atomically(file, text)
 
 

@@ -3,8 +3,6 @@
 import json
 from typing import Any
 
-import yaml
-
 from fedshift.html import drawing
 from fedshift.report import curves, maps
 from fedshift.report.reading import Record
@@ -18,6 +16,7 @@ from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
+from fedshift_core.yaml_files import as_yaml
 from strategies.features.bn_statistics import scored_with
 from strategies.features.privacy import Privacy
 
@@ -201,7 +200,7 @@ def _settings(record: Record) -> dict[str, Any]:
         ("versions", ", ".join(f"{name} {number}" for name, number in recorded.get("versions", {}).items())),
         ("folder", record.folder.name),
     ]
-    return {"settings": rows, "config": yaml.safe_dump(recorded, sort_keys=False, allow_unicode=True)}
+    return {"settings": rows, "config": as_yaml(recorded)}
 
 
 def _method(method: Method | None, name: str) -> list[tuple[str, str]]:

@@ -30,6 +30,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
+from fedshift_core.yaml_files import as_yaml
 from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
@@ -363,7 +364,7 @@ class RunFolder:
 
 
 def _write_config(path: Path, content: Mapping[str, Any]) -> None:
-    write_atomically(path / CONFIG_FILE, yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True))
+    write_atomically(path / CONFIG_FILE, as_yaml(content))
 
 
 def as_text(content: Mapping[str, Any]) -> str:
