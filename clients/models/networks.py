@@ -160,7 +160,8 @@ def initialised(seed: int, purpose: str, make: Callable[[], M]) -> M:
 
 def _drawn_from(seed: int, make: Callable[[], M]) -> M:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed gives the same numbers, seeds every device for good, and keeps the stack of each call.
+        torch.default_generator.manual_seed(seed)
         return make()
 
 
