@@ -80,11 +80,17 @@ def node_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def usual_settings() -> Iterator[None]:
-    """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one."""
+    """Let inline runs of tests stay in their process, and measure nothing: what is fastest varies on a busy one.
+
+    And let the log lines of ``fedshift`` go where a process's first run sends them, away from the root logger: while
+    that test runs, pytest's ``caplog`` listens there, so it missed them unless another test had run before.
+    """
     from fedshift.launch import worker_count
     from fedshift_app import server_app  # noqa: F401 (must know the real InlineGrid before a test puts its own there)
     from fedshift_app.node import precision
+    from fedshift_app.run import console
 
+    console.set_up()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(worker_count.WORKERS, "1")
         patch.setenv(precision.ASKED, "hardware")
@@ -142,6 +148,15 @@ def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> In
         return kept.copy(tmp_path / "runs", nodes, flat_keys(experiment, flat))
 
     return copy
+
+
+@pytest.fixture
+def undrawn_figures() -> Iterator[None]:
+    """Leave figures empty, where another test draws the same ones."""
+    from support import undrawn
+
+    with undrawn():
+        yield
 
 
 @pytest.fixture

@@ -4,10 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from fedshift.sweep import grid, sweeping
 from fedshift_app.run.versions import versions
+from fedshift_core.yaml_files import as_yaml
 
 #: Does as a run does: makes its folder, then its results. What happens to it is said in a file named after its seed.
 SCRIPT = """
@@ -68,7 +67,7 @@ class Played:
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(point.config),
             }  # fmt: skip
-            (self.home / f"config-{point.config.seed}.yaml").write_text(yaml.safe_dump(fields))
+            (self.home / f"config-{point.config.seed}.yaml").write_text(as_yaml(fields))
 
     def sweep(self, *arguments: str, paper: str = "") -> None:
         one = [] if any(argument.startswith("jobs=") for argument in arguments) else ["jobs=1"]

@@ -126,16 +126,17 @@ def test_names_are_the_papers_in_its_order() -> None:
     assert CORRUPTIONS[11:] == ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 
 
+@pytest.mark.parametrize("sizes", [SIZES[::2], pytest.param(SIZES[1::2], marks=pytest.mark.long)])  # both ends first
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_distance_grows_with_severity(name: str) -> None:
-    for size in SIZES:
+def test_distance_grows_with_severity(name: str, sizes: tuple[int, ...]) -> None:
+    for size in sizes:
         check_growth(mixture(size), name)
 
 
+@pytest.mark.parametrize("size", [32, pytest.param(128, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_distance_grows_with_severity_on_photographs(name: str) -> None:
-    for size in (32, 128):
-        check_growth(resized(photos(), size), name)
+def test_distance_grows_with_severity_on_photographs(name: str, size: int) -> None:
+    check_growth(resized(photos(), size), name)
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
@@ -150,10 +151,11 @@ def test_every_image_is_changed_and_the_argument_is_not(name: str) -> None:
         assert all(not np.array_equal(a, b) for a, b in zip(x, y, strict=True))
 
 
+@pytest.mark.parametrize("severities", [(1, 5), pytest.param((4,), marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_an_image_does_not_depend_on_its_batch(name: str) -> None:
+def test_an_image_does_not_depend_on_its_batch(name: str, severities: tuple[int, ...]) -> None:
     # More images than are worked on at a time, so that the pieces are other ones in another order.
-    for (size, count), severity in itertools.product([(28, 130), (40, 70), (128, 9)], (1, 4, 5)):
+    for (size, count), severity in itertools.product([(28, 130), (40, 70), (128, 9)], severities):
         x = textures(count, size)
         keys = 3 * keys_of(x) + 5
         y = corrupt(x, name, severity, keys)

@@ -84,6 +84,7 @@ def test_log_and_results_of_a_run(runs: dict[str, Run]) -> None:
     assert NOTICE in server_app.describe(resolve({"method": NAME}), "inline", [])
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_every_form_of_a_comparison(runs: dict[str, Run]) -> None:
     table = compare([run.folder for run in runs.values()])
     assert [row.label for row in table.numbers.rows] == ["fedavg", LABEL]

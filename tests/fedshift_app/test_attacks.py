@@ -153,13 +153,12 @@ SOONER = "train.epochs=4 allocation.share=0.1 train.lr=0.05 dataset.domains=[sca
 )
 def test_a_run_outlasts_a_node_that_announces_ten_million_images(
     images: int, times: float, settings: str, counts: int, run_inline: InlineRun,
-    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     """It is within all bounds, and the honest nodes are those that come to numbers which are not."""
     run = run_inline(nodes=5, rounds=8, set=settings, grid=announcing(images, times))
-    said = caplog.text + "".join(capsys.readouterr())  # where it is depends on what ran in this process before
-    assert "announces" in said
-    assert f"it weighs as if it had {counts} (federation.max_images)" in said
+    assert "announces" in caplog.text
+    assert f"it weighs as if it had {counts} (federation.max_images)" in caplog.text
     left_out = [line for one in run.rounds for line in one["left_out"] if "moved the average by" in line]
     assert len(left_out) == 1
     assert left_out[0].startswith("node 1 (scan): the model has gone bad, and this node moved the average by 9")

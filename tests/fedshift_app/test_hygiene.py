@@ -18,7 +18,6 @@ from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_app.run import console
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.records import encode
 
@@ -141,7 +140,6 @@ def test_logs_hold_no_images_and_no_weights(
     run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     everything = _Everything()
-    console.set_up()  # once per process: the levels that are put back are those of then
     quiet = {name: logging.getLogger(name) for name in ("", "flwr", "fedshift")}
     before = {name: logger.level for name, logger in quiet.items()}
     for logger in quiet.values():

@@ -79,6 +79,7 @@ def test_a_run_of_a_file_of_ones_own_is_compared_without_it(elsewhere: Path, tmp
         assert "mine" in compare([elsewhere], score=score).html(page)
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 @pytest.mark.parametrize(
     "sections",
     [

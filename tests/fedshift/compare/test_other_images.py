@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from fedshift.compare import claims, compare, keep
 from fedshift.compare.table import Numbers
@@ -16,6 +15,7 @@ from fedshift.results import contents
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import as_yaml
 
 Make = Callable[..., Path]
 Images = Mapping[str, Mapping[str, str]]
@@ -39,9 +39,7 @@ def make(tmp_path: Path) -> Make:
         path = tmp_path / place / f"{method}-{seed}-{len(list(tmp_path.glob(f'{place}/*')))}"
         path.mkdir(parents=True)
         fields = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}}
-        (path / "config.yaml").write_text(
-            yaml.safe_dump(fields | ({} if known is None else {"images": known}), sort_keys=False)
-        )
+        (path / "config.yaml").write_text(as_yaml(fields | ({} if known is None else {"images": known})))
         domains = {"scan": avg + 5, "street": avg - 5}
         summary = {
             "method": method, "dataset": "handwritten", "seed": seed, "evaluated": "global model",
@@ -58,6 +56,7 @@ def row(numbers: Numbers, label: str) -> Any:
     return next(one for one in numbers.rows if one.label == label)
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_a_method_on_replaced_images_has_a_reason_in_place_of_the_difference(make: Make) -> None:
     runs = [make("fedavg", 0, 50, images("a")), make("fedprox", 0, 60, images("b")), make("i2pfl", 0, 55, images("a"))]
     table = compare(runs)
@@ -209,6 +208,7 @@ def test_rounds_that_were_scored_on_a_part_do_not_count() -> None:
     assert contradictions(results, rounds) == ""
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_a_contradiction_stands_in_each_form_and_in_the_kept_file(make: Make, tmp_path: Path) -> None:
     run = make("fedavg", 0, 50)
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines(1.0, 2.0)))

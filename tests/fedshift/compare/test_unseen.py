@@ -201,6 +201,7 @@ def test_a_held_out_domain_that_a_paper_lacks_has_no_printed_row() -> None:
     assert row.paper.values["mnist"] is not None and row.paper.values["AVG"] is None  # a mean over other domains
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_the_command_and_its_page(keep: Keep, tmp_path: Path) -> None:
     in_turn(keep, "fedavg", {0: 0, 1: 1})
     in_turn(keep, "ga", {0: 2, 1: 5})

@@ -21,6 +21,7 @@ from fedshift.results.settings import paper_settings
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import read_yaml
 
 Keep = Callable[..., Path]
 TABLES = printed.all_tables()
@@ -110,6 +111,7 @@ def test_what_a_paper_leaves_open_is_not_called_its_own(
     assert notes == ([f"{OPEN}: {row.label}: {', '.join(left_open)}"] if left_open else [])
 
 
+@pytest.mark.usefixtures("undrawn_figures")
 def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
     outcome = compare([keep("f2dc-pacs", "f2dc", "method.eval_modules=none method.sigma=5")], paper="f2dc.table1b")
     result = "where the paper is silent or unclear (our reading in brackets): f2dc: eval_modules=none (client_mean)"
@@ -210,7 +212,7 @@ def _has_rows_of(table: Table, key: str) -> list[dict[str, Any]]:
 DECLARED = [
     (name, id_, section, key)
     for name in names("papers")
-    for file in [yaml.safe_load((CONF / "papers" / f"{name}.yaml").read_text())]
+    for file in [read_yaml(CONF / "papers" / f"{name}.yaml")]
     for id_, part in [("", file), *((table["id"], table) for table in file["tables"])]
     for section in ("readings", "prints")
     for key in part.get(section, {})

@@ -5,17 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from support import ROOT, InlineRun, Run, undrawn
+from support import ROOT, InlineRun, Run
 from support import node as node_of
 
 from datasets import catalog
@@ -34,6 +32,7 @@ from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import last_rounds
+from fedshift_core.yaml_files import as_yaml, read_yaml
 
 QUICK = "train.epochs=1 allocation.share=0.1"
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -173,16 +172,9 @@ def copied(finished: Run, tmp_path: Path) -> Run:
     return Run(shutil.copytree(finished.folder, tmp_path / "copy"))
 
 
-@pytest.fixture
-def undrawn_figures() -> Iterator[None]:
-    """Leave figures empty, of a run whose figures another test draws."""
-    with undrawn():
-        yield
-
-
 def change_config(run: Run, **changes: Any) -> None:
     path = run.folder / "config.yaml"
-    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | changes))
+    path.write_text(as_yaml(read_yaml(path) | changes))
 
 
 def change_rounds(run: Run, change: Any) -> None:
@@ -295,9 +287,10 @@ def test_a_personal_method_and_its_clusters_of_styles(run_inline: InlineRun) -> 
 )
 def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) -> None:
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
+    two = "dataset.domains=[scan,sketch]"
     needs = dict.fromkeys(("fedbn", "tent", "eata"), "model.name=cnn_bn")
     needs |= {"fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
-    run = run_inline(method=method, rounds=2, nodes=4, set=f"{QUICK} {needs.get(method, '')}".strip())
+    run = run_inline(method=method, rounds=2, nodes=2, set=f"{QUICK} {two} {needs.get(method, '')}".strip())
     sight = predictions.look(reading.read(run.folder), None, None)
     assert {domain: view.accuracy for domain, view in sight.views.items()} == run.results["final"]
     assert sight.personal == (run.results["evaluated"] == "personal models")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import refusal_of
 
+from clients.models import weights
 from datasets import catalog
 from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
@@ -65,6 +66,7 @@ def refusal(flat: dict[str, Any]) -> str:
 def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatch: pytest.MonkeyPatch) -> None:
     once = functools.cache(read_yaml)  # 38 times the same file
     monkeypatch.setattr(resolving, "read_yaml", lambda path: copy.deepcopy(once(path)))
+    monkeypatch.setattr(weights, "digest", functools.cache(weights.digest))  # of 18 MB
     for method in registry.METHODS:
         if experiment.endswith("-heterogeneous") and not registry.get(method).client_class().heterogeneous:
             assert "nodes may differ with" in refusal({"experiment": experiment, "method": method})

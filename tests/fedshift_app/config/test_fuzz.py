@@ -147,7 +147,7 @@ def case(rng: random.Random, folder: Path, keys: list[str]) -> Case:
     text = (files.CONF / "experiments" / f"{name}.yaml").read_text()
     if rng.random() < 0.6:
         if rng.random() < 0.5:
-            content = mutated(rng, yaml.safe_load(text))
+            content = mutated(rng, parse(text))
             data = yaml.safe_dump(content if rng.random() < 0.8 else {"resolved": content}).encode()
         else:
             data = spoilt(rng, text)
