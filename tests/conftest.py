@@ -34,6 +34,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True, optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
+    """Return one worker more than cores where tests that wait for Flower's processes would leave a core idle."""
+    cores = yield
+    return cores + ("not slow" not in config.getoption("markexpr", ""))
+
+
 @pytest.hookimpl(trylast=True)  # when marks have chosen the tests
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the tests that start Flower's processes first, in two lanes: half of their files for each of two workers.
