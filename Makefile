@@ -8,8 +8,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# A worker per core, and one more where tests wait for Flower's processes, with which two begin (tests/conftest.py). Bytecode is kept,
-# whatever the environment says: without it each process rewrites the assertions of 290 files, half of its collection.
+# A worker per core, and one more where tests wait for Flower's processes, with which two begin (tests/conftest.py).
+# Bytecode is kept, whatever the environment says: without it each process rewrites the assertions of 290 files, half of
+# its collection.
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest -n logical --maxprocesses 8 --dist worksteal
 # One mark per checkout: an environment that is kept elsewhere may have served another one.
 MARK := $(VENV)/.fedshift-$(shell printf '%s' '$(CURDIR)' | cksum | cut -d' ' -f1)
