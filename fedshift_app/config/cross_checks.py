@@ -156,7 +156,7 @@ def _check_domains_within(config: RunConfig) -> None:
     """
     mixing, labels = config.allocation.mixing, config.allocation.domain_labels
     for entry in config.modules:
-        if MODULES[str(entry["name"])].needs_domains and not (mixing and labels == "known"):
+        if MODULES.named(str(entry["name"]), "modules").needs_domains and not (mixing and labels == "known"):
             raise ConfigError(
                 f"modules {entry['name']} needs nodes that hold several domains and know them: allocation.mixing above "
                 f"0 and allocation.domain_labels=known; found {mixing:g} and {labels}"
