@@ -1,4 +1,11 @@
-"""What is installed under the name FedShift: where the Flower app lies, and the command that runs it.
+"""FedShift: federated learning under domain shift, as one Flower app, from Python and from the command line.
+
+    import fedshift as fs
+    run = fs.run("handwritten", method="i2pfl", rounds=10, engine="inline")
+    fs.compare("runs/*").frame()
+
+``fedshift.api`` has the functions, docs/reference/python.md lists them. The names below are imported when they are
+first used, so that the command starts at once. Importing the package puts the Flower app's packages on the path.
 
 A wheel holds this package alone, with the whole app in its folder ``app``: the app's packages would not be alone under
 their names in an environment (``datasets`` is also Hugging Face's library). In a checkout the app is the checkout.
@@ -6,7 +13,106 @@ their names in an environment (``datasets`` is also Hugging Face's library). In 
 
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import Field as Field
+
+    from clients import losses as losses
+    from clients.base import DomainClient
+    from clients.base import Scores as Scores
+    from clients.training.batches import Batch as Batch
+    from clients.training.phases import Phase as Phase
+    from fedshift import testing as testing
+    from fedshift.api import Tuned as Tuned
+    from fedshift.api import compare as compare
+    from fedshift.api import evaluate as evaluate
+    from fedshift.api import load as load
+    from fedshift.api import load_model as load_model
+    from fedshift.api import method as method
+    from fedshift.api import methods as methods
+    from fedshift.api import predict as predict
+    from fedshift.api import register as register
+    from fedshift.api import run as run
+    from fedshift.api import sweep as sweep
+    from fedshift.api import tune as tune
+    from fedshift.compare import Comparison as Comparison
+    from fedshift.evaluate.table import Evaluation as Evaluation
+    from fedshift.python.methods import MethodInfo as MethodInfo
+    from fedshift.python.model import Model as Model
+    from fedshift.python.runs import Results as Results
+    from fedshift.python.runs import Run as Run
+    from fedshift_core import __version__ as __version__
+    from fedshift_core.arrays import Arrays as Arrays
+    from fedshift_core.errors import ConfigError as ConfigError
+    from fedshift_core.errors import DataError as DataError
+    from fedshift_core.errors import FederationError as FederationError
+    from fedshift_core.errors import FedShiftError as FedShiftError
+    from fedshift_core.params import Params as Params
+    from fedshift_core.registry import Method as Method
+    from strategies.base import DomainStrategy
+    from strategies.federation.nodes import Node as Node
+    from strategies.federation.updates import Update as Update
+
+    Client = DomainClient
+    Strategy = DomainStrategy
+
+#: Where each name is; ``MODULE`` for one of the same name in it, else ``MODULE:NAME``; ``MODULE:`` is the module.
+_FROM = {
+    **dict.fromkeys(("run", "load", "load_model", "compare", "sweep", "tune", "evaluate", "predict"), "fedshift.api"),
+    **dict.fromkeys(("methods", "method", "register", "Tuned"), "fedshift.api"),
+    "Comparison": "fedshift.compare",
+    "Evaluation": "fedshift.evaluate.table",
+    "MethodInfo": "fedshift.python.methods",
+    "Model": "fedshift.python.model",
+    **dict.fromkeys(("Results", "Run"), "fedshift.python.runs"),
+    **dict.fromkeys(("ConfigError", "DataError", "FederationError", "FedShiftError"), "fedshift_core.errors"),
+    "Client": "clients.base:DomainClient",
+    "Strategy": "strategies.base:DomainStrategy",
+    "Arrays": "fedshift_core.arrays",
+    "Params": "fedshift_core.params",
+    "Field": "pydantic",
+    "Method": "fedshift_core.registry",
+    "Batch": "clients.training.batches",
+    "Phase": "clients.training.phases",
+    "Scores": "clients.base",
+    "Node": "strategies.federation.nodes",
+    "Update": "strategies.federation.updates",
+    "losses": "clients.losses:",
+    "testing": "fedshift.testing:",
+    "__version__": "fedshift_core",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the interface when it is first used."""
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    where, sep, other = _FROM[name].partition(":")
+    module = import_module(where)
+    value = module if sep and not other else getattr(module, other or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the names of the interface."""
+    return sorted({*_FROM, "app_dir", "main", "put_on_path"})
+
+
+class _Package(ModuleType):
+    """The package, whose functions keep their names when a room of the same name is imported (``fedshift.compare``)."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and _FROM.get(name) == "fedshift.api"):
+            super().__setattr__(name, value)
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        """Let what refers to the package be carried to another process, which imports it there."""
+        return import_module, (self.__name__,)
 
 
 def app_dir() -> Path:
@@ -32,3 +138,8 @@ def main() -> None:
     from fedshift import cli
 
     cli.main()
+
+
+put_on_path()
+if __name__ in sys.modules:  # else a loader runs this file by itself
+    sys.modules[__name__].__class__ = _Package

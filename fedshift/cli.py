@@ -6,7 +6,6 @@ import shlex
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -25,13 +24,12 @@ from fedshift.export import commands as export_commands
 from fedshift.site import commands as site_commands
 from fedshift_app.run import exit_codes
 from fedshift_core import __version__
-from fedshift_core.env import COMMAND, COMMIT, SWEEP_PROCESS
+from fedshift_core.env import COMMAND, SWEEP_PROCESS
 from fedshift_core.errors import REFUSALS, ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
 if TYPE_CHECKING:
     from fedshift.launch.json_line import Outcome
-    from fedshift.launch.local_superlink import Begun
 
 #: Signals that end the command in order, and its exit code then.
 STOPPING = {
@@ -90,7 +88,7 @@ def run(
 ) -> None:
     """Run an experiment through `flwr run` and print accuracies per domain.
 
-    Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, profile, set;
+    Keys: method, dataset, rounds, seed, evaluate-every, evaluate-fraction, data-dir, output-dir, name, profile, set;
     tracking=tensorboard; resume=FOLDER, alone or with the keys of the run that is continued; round=N, with resume,
     to go back to an earlier round that is kept;
     dotted ones such as method.tau=0.07 or train.lr=0.005; and how to launch: engine=simulation|inline, nodes=N,
@@ -109,65 +107,15 @@ def run(
     from fedshift.launch import json_line
 
     with json_line.printed(on=as_json) as outcome:
-        _launch(*parse_arguments(arguments or []), outcome)
+        _run(*parse_arguments(arguments or []), outcome)
 
 
-def _launch(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:
-    """Start what the run needs, and run it."""
-    from fedshift.launch import worker_count
-    from fedshift_app.config.files import APP
-    from fedshift_app.run.versions import commit
+def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:
+    """Run an experiment, write its report and say what it has come to."""
+    from fedshift.launch import running
+    from fedshift_app.run import status
 
-    inline = launch.get("engine", "simulation") == "inline"
-    worker_count.check(launch)
-    workers = worker_count.requested(launch)
-    if inline and (workers or worker_count.cores()) > 1:
-        from fedshift.engine import forking
-
-        forking.begin()  # it imports torch while this process does
-    os.environ[COMMIT] = commit(APP)
-    with ExitStack() as stack:
-        new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
-        _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, outcome)
-
-
-def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
-    """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
-    from fedshift.launch import local_superlink
-
-    return stack.enter_context(local_superlink.for_simulation(launch.get("cpus-per-client", 1)))
-
-
-def _run(
-    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None,
-    outcome: "Outcome",
-) -> None:  # fmt: skip
-    """Check a run against its data, run it, and write its report; without a SuperLink in this process."""
-    from fedshift.data.checking import check_data
-    from fedshift.launch import advice, progress_table, runner, worker_count
-    from fedshift_app.run import resuming, status
-
-    config, past = resuming.resolve(flat, hold=False)
-    if past is not None:
-        resuming.check_engine(past, launch.get("engine", "simulation"))
-    nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
-    if past is not None:
-        resuming.check_number(past, nodes)
-        resuming.check_images(past, config)
-
-    def settled() -> runner.Resources:
-        images = check_data(config, nodes)
-        if past is None and (hint := advice.faster_inline(config, nodes, images)):
-            typer.echo(hint, err=True)
-        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
-        return runner.resources(config, nodes, *limits)
-
-    with progress_table.screen() as screen:
-        if launch.get("engine", "simulation") == "inline":
-            check_data(config, nodes)
-            folder = runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), screen, outcome.begun)
-        else:
-            folder = runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, screen, outcome.begun)
+    folder = running.run(flat, launch, note=outcome.begun)
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")

@@ -40,6 +40,7 @@ from fedshift_app.run import (
     initial_model,
     logs,
     model_selection,
+    naming,
     precomputing,
     resuming,
 )
@@ -121,6 +122,12 @@ def _run(grid: Grid, run_config: Any, status: dict[str, Any]) -> str:
             past.lock.release()
 
 
+def _place(run_config: Any) -> tuple[Path, str]:
+    """Return the folder of run folders, and the name that the user chose for this run; empty for none."""
+    output_dir = Path(str(run_config.get("output-dir") or "runs")).expanduser().resolve()
+    return output_dir, str(run_config.get("name") or "")
+
+
 def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> str:
     engine = _engine(grid)
     if past is not None:
@@ -129,6 +136,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
         before = None if past is None else past.num_nodes
         console.log.info("%s", flwr_run.look(config, run_config, grid, before), extra={"event": "nodes"})
+    naming.check_free(*_place(run_config), None if past is None else past.path)
     keep_out_malformed_replies()
     quicken_grid(grid)
     if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
@@ -155,7 +163,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     if checkpoint is not None:
         initial = run_build.restored(strategy, initial, checkpoint)
         strategy.last_nodes = tuple(past.history[-1].nodes) if past is not None and past.history else ()
-    output_dir = Path(str(run_config.get("output-dir") or "runs")).expanduser().resolve()
+    output_dir, name = _place(run_config)
     simulated = engine != setup.DEPLOYMENT
     _look_for_room(output_dir, past, disk_space.needed(config, initial, strategy, nodes, simulated=simulated))
     images = node_data.fingerprints(config) if past is None and simulated else {}
@@ -171,7 +179,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     folder = RunFolder(
         output_dir, config, engine=engine, personal=federation.model.personal, command=_command(run_config),
         num_nodes=len(nodes), images=images, past=past, arithmetic=settled.train.arithmetic,
-        requested=requested_by_method(run_config, config) if past is None else None,
+        requested=requested_by_method(run_config, config) if past is None else None, name=name,
     )  # fmt: skip
     try:
         status["run_folder"] = str(folder.path)

@@ -12,7 +12,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from fedshift_core import __version__
+from fedshift_core import __version__, carried
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
@@ -135,7 +135,9 @@ class Registry(Mapping[str, T], Generic[T]):
             ConfigError: If another thing has its name.
         """
         name = thing.name
-        if name in self._ours or name in self._claims() or self._files.get(name, (None, file))[1] != file:
+        before = self._files.get(name, (None, file))[1]
+        again = before.suffix == file.suffix == carried.SUFFIX  # registered again, as a notebook's cell is run again
+        if name in self._ours or name in self._claims() or (before != file and not again):
             raise ConfigError(f"plugins: {file} claims the {self.kind} {name!r}, which {self.origin(name)} has")
         self._files[name] = thing, file
 
@@ -214,6 +216,7 @@ def forget() -> None:
     """Clear the caches of packages and files, for tests."""
     _offers.cache_clear()
     _module.cache_clear()
+    _of_this_process.clear()
     for registry in _REGISTRIES:
         registry._found.clear()
         registry._files.clear()
@@ -239,9 +242,9 @@ def load_file(file: Path) -> None:
     Raises:
         ConfigError: If it cannot be read or run, defines no such object, or claims a name in use.
     """
-    module = _module(file)
+    things = _carried(file) if file.suffix == carried.SUFFIX else list(vars(_module(file)).values())
     count = 0
-    for thing in vars(module).values():
+    for thing in things:
         for registry in _REGISTRIES:
             if registry.takes(thing):
                 registry.add(thing, file)
@@ -249,6 +252,27 @@ def load_file(file: Path) -> None:
     if not count:
         kinds = ", ".join(registry._of().__name__ for registry in _REGISTRIES)
         raise ConfigError(f"plugins: {file} defines nothing that FedShift knows; it looks for objects of {kinds}")
+
+
+def take(things: Sequence[Any], file: Path) -> None:
+    """Register objects of this process, whose copies for other processes are in a file.
+
+    Raises:
+        ConfigError: If one claims a name in use.
+    """
+    _of_this_process[file] = list(things)
+    load_file(file)
+
+
+#: By file, what this process itself has written into it.
+_of_this_process: dict[Path, list[Any]] = {}
+
+
+def _carried(file: Path) -> list[Any]:
+    """Return the objects of a file of carried ones; a file is read once."""
+    if file not in _of_this_process:
+        _of_this_process[file] = carried.read(file)
+    return _of_this_process[file]
 
 
 def file_digest(file: Path) -> str:

@@ -6,9 +6,12 @@ The code that reads runs imports torch. It is imported only when a comparison ru
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
+    import os
+
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from fedshift.compare.sites import SiteTable
@@ -121,6 +124,30 @@ class Comparison:
         from fedshift.compare import page  # imports matplotlib: only when a page is written
 
         return page.page(self.numbers, where)
+
+    def to_html(self, path: "str | os.PathLike[str]") -> Path:
+        """Write the page of :meth:`html` to a file, with links to the runs' reports, and return the file.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        from fedshift.python import frames
+
+        return frames.written(path, self.html)
+
+    def frame(self, by: 'Literal["method", "seed"]' = "method") -> "pd.DataFrame":
+        """Return the numbers as a data frame.
+
+        Args:
+            by: ``method``: a row for each row of the table, with mean (by the column's name), ``std`` and ``n`` over
+                seeds, and the difference to the baseline. ``seed``: a row for each run and column, with its value.
+
+        Raises:
+            ConfigError: If pandas is not installed, or ``by`` is another word.
+        """
+        from fedshift.python import frames
+
+        return frames.comparison(self.numbers, by)
 
     def json(self) -> str:
         """Return all numbers, with those of each seed."""

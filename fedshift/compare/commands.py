@@ -71,7 +71,9 @@ def compare(
     ] = None,
 ) -> None:
     """Compare finished runs: methods x domains, mean and spread over seeds, difference to FedAvg."""
-    from fedshift import compare as compare_module
+    from fedshift import api
+    from fedshift.compare import by_site as compare_sites
+    from fedshift.compare import keep as keep_runs
 
     form = options.table_form(markdown=markdown, as_json=as_json)
     _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
@@ -90,12 +92,12 @@ def compare(
                 "--figures": figures,
             }
         )
-        by_site = compare_module.by_site(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
+        by_site = compare_sites(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
         unreadable = by_site.unreadable
         typer.echo(form(by_site))
         _write({csv: lambda: by_site.csv()}, aside)
     else:
-        result = compare_module.compare(
+        result = api.compare(
             runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=unseen
         )
         unreadable = result.numbers.unreadable
@@ -106,7 +108,7 @@ def compare(
         if figures is not None:
             _wrote(result.figures(figures), figures, aside)
     if keep is not None:
-        _wrote(compare_module.keep(runs, keep), keep, aside)
+        _wrote(keep_runs(runs, keep), keep, aside)
     _end(unreadable)
 
 

@@ -42,21 +42,35 @@ def evaluate(arguments: Sequence[str], site: str, *, as_json: bool) -> int:
     Raises:
         FedShiftError: If a model, a key or the images are wrong, before anything is scored; if a scoring fails.
     """
+    folder, scored = evaluated(arguments, site, aside=as_json)
+    typer.echo(table.as_json(scored) if as_json else table.table(scored))
+    typer.echo(f"evaluation: {shown(folder, WHOLE_PATH)}", err=as_json)
+    return _degraded(scored)
+
+
+def evaluated(arguments: Sequence[str], site: str, *, aside: bool) -> tuple[Path, list[Scored]]:
+    """Score models on all nodes; return the folder of the evaluation and the scores.
+
+    Args:
+        arguments: As of :func:`evaluate`.
+        site: Likewise.
+        aside: What goes on is printed to standard error.
+
+    Raises:
+        FedShiftError: As :func:`evaluate`.
+    """
     paths = list(dict.fromkeys(typed_path(word).resolve() for word in arguments if _is_model(word)))
     if not 1 <= len(paths) <= MOST:
         raise ConfigError(f"evaluate: name 1 to {MOST} models: folders that `fedshift save` wrote, or run folders")
     request = composing.read([word for word in arguments if not _is_model(word)])
     running.check_launch(request.launch, site)
     os.environ[COMMIT] = commit(files.APP)
-    console.set_up(aside=as_json)
+    console.set_up(aside=aside)
     with _folder(user_path(request.flat["output-dir"], "output-dir")) as folder:
         composed = _composed(paths, request, folder)
         nodes = [running.check(each, request.launch, site) for each in composed]
-        with contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext():
-            scored = _scored(composed, nodes, request, folder, site)
-    typer.echo(table.as_json(scored) if as_json else table.table(scored))
-    typer.echo(f"evaluation: {shown(folder, WHOLE_PATH)}", err=as_json)
-    return _degraded(scored)
+        with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():
+            return folder, _scored(composed, nodes, request, folder, site)
 
 
 def _is_model(word: str) -> bool:

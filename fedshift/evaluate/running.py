@@ -7,7 +7,7 @@ from typing import Any
 
 from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
-from fedshift.launch import local_superlink, progress_table, runner, site_status, worker_count
+from fedshift.launch import local_superlink, progress_line, progress_table, runner, site_status, worker_count
 from fedshift.results.loading import held
 from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import build as run_build
@@ -55,7 +55,7 @@ def run(composed: Composed, nodes: int, launch: Mapping[str, Any], output: Path,
         FedShiftError: If the nodes cannot be asked.
     """
     flat = {"experiment": str(composed.file), "output-dir": str(output)}
-    with progress_table.screen() as screen:
+    with progress_line.usual() as screen:
         if site:
             return _on_site(site, flat, output, screen)
         if launch.get("engine", "simulation") == "inline":

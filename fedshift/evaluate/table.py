@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedshift.evaluate.models import Model
 from fedshift.report import reading
@@ -15,7 +15,38 @@ from fedshift_core.cells import csv_text
 from fedshift_core.limits import few, plain
 from strategies.features.figures import test_images
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 HEAD = ("model", "method", "domain", "trained_on", "accuracy", "images")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Evaluated models side by side.
+
+    Attributes:
+        folder: The folder with ``evaluate.json``, ``evaluate.csv`` and a run folder for each model.
+        scored: The models with their scores.
+    """
+
+    folder: Path
+    scored: "tuple[Scored, ...]"
+
+    def text(self) -> str:
+        """Return the table that `fedshift evaluate` prints."""
+        return table(self.scored).strip("\n")
+
+    def frame(self) -> "pd.DataFrame":
+        """Return a data frame with a row for each model and domain.
+
+        Raises:
+            ConfigError: If pandas is not installed.
+        """
+        from fedshift.python import frames
+
+        head, *rows = rows_of(self.scored)
+        return frames.frame(dict(zip(head, row, strict=True)) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -115,14 +146,19 @@ def _as_object(each: Scored) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_csv(scored: Sequence[Scored]) -> str:
-    """Return a line for each model and domain."""
+def rows_of(scored: Sequence[Scored]) -> list[tuple[Any, ...]]:
+    """Return a row for each model and domain, below a head."""
     rows: list[tuple[Any, ...]] = [HEAD]
     for content in as_object(scored)["models"]:
         for name, domain in content["domains"].items():
-            trained = str(domain["trained_on"]).lower()
-            rows.append((content["model"], content["method"], name, trained, domain["accuracy"], domain["images"]))
-    return csv_text(rows)
+            own = domain["trained_on"], domain["accuracy"], domain["images"]
+            rows.append((content["model"], content["method"], name, *own))
+    return rows
+
+
+def as_csv(scored: Sequence[Scored]) -> str:
+    """Return a line for each model and domain."""
+    return csv_text([str(cell).lower() if isinstance(cell, bool) else cell for cell in row] for row in rows_of(scored))
 
 
 def as_json(scored: Sequence[Scored]) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from fedshift.export.saved import SavedModel
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TEST_FOLDERS = ("test", "testing")  # of a site: by default a run does not train on these
 BATCH = 64  # the default batch size
@@ -84,6 +87,23 @@ class Predicted:
         """The likeliest class of each image, (N,)."""
         return np.asarray(self.probabilities.argmax(axis=1))
 
+    def frame(self) -> "pd.DataFrame":
+        """Return a row for each image: file, label, class, its probability, and that of each class.
+
+        Raises:
+            ConfigError: If pandas is not installed.
+        """
+        from fedshift.python import frames
+
+        classes = self.model.classes
+        rows: list[dict[str, Any]] = []
+        for (picture, k, p), shares in zip(_rows(self), self.probabilities, strict=True):
+            label = None if picture.label is None else classes[picture.label]
+            of_class = {f"p({name})": float(share) for name, share in zip(classes, shares, strict=True)}
+            own: dict[str, Any] = {"file": str(picture.path), "label": label, "class": classes[k], "probability": p}
+            rows.append(own | of_class)
+        return frames.frame(rows)
+
     def metrics(self) -> Metrics | None:
         """Return the metrics of the labelled images; None if there are none."""
         pairs = [(p.label, k) for p, k in zip(self.pictures, self.chosen, strict=True) if p.label is not None]
@@ -131,16 +151,50 @@ def predict(
         run = adapting.program(model, file, adapt, number, held)
     else:
         run = opening.program_of(model, file)
-    parts: list[Floats] = []
-    for group in images.batches(taken, model.size, model.images(), number, adapting.least(adapt), prediction.broken):
-        parts.append(probabilities(_tensor(group), run, len(model.classes)))
-        prediction.pictures += group.pictures
+    _fill(prediction, taken, run, number, adapting.least(adapt))
     if not split and (note := trained_on(model, given, prediction)):
         notes.append(note)
+    return prediction
+
+
+def predict_with(
+    model: SavedModel, run: Callable[[Tensor], Tensor], given: Sequence[Path], *, batch: int | None = None
+) -> Predicted:
+    """Predict images with a model in memory.
+
+    Args:
+        model: What it is.
+        run: Returns the scores (B, C) of images (B, 3, H, W), 0 to 1.
+        given: Image files, and folders of them.
+        batch: Images at a time; None for 64.
+
+    Raises:
+        FedShiftError: If a path does not exist, or no image can be read.
+    """
+    taken, notes = images.find(given, model.classes)
+    prediction = Predicted(model, notes=notes)
+    _fill(prediction, taken, run, batch or BATCH, 1)
+    if note := trained_on(model, given, prediction):
+        notes.append(note)
+    return prediction
+
+
+def _fill(
+    prediction: Predicted, taken: Sequence[Picture], run: Callable[[Tensor], Tensor], number: int, least: int
+) -> None:
+    """Predict images, ``number`` at a time.
+
+    Raises:
+        DataError: If none of them can be read.
+    """
+    model = prediction.model
+    parts: list[Floats] = []
+    for group in images.batches(taken, model.size, model.images(), number, least, prediction.broken):
+        parts.append(probabilities(_tensor(group), run, len(model.classes)))
+        prediction.pictures += group.pictures
     if not parts:
         raise DataError(f"none of {len(taken)} images can be read; the first: {prediction.broken[0]}")
     prediction.probabilities = np.concatenate(parts)
-    return prediction
 
 
 def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) -> str:

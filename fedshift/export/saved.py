@@ -181,8 +181,7 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[
     """
     check_free(folder)
     file = FILES[fields["form"]]
-    with in_a_line(shown(folder)):
-        model = SavedModel(**fields, file=file, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    model = described(fields, data, shown(folder))
     with atomic_io.writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", suffix=atomic_io.PART, dir=folder.parent) as own:
@@ -194,6 +193,22 @@ def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[
             atomic_io.write_atomically(part / CARD, card(model))
             part.rename(folder)
     return model
+
+
+def described(fields: Mapping[str, Any], data: bytes, where: str) -> SavedModel:
+    """Return the content of ``model.json``.
+
+    Args:
+        fields: As of :func:`write`.
+        data: The weights, or the program.
+        where: The place, for messages.
+
+    Raises:
+        ConfigError: With the first field that is wrong.
+    """
+    with in_a_line(where):
+        file, digest = FILES[fields["form"]], hashlib.sha256(data).hexdigest()
+        return SavedModel(**fields, file=file, bytes=len(data), sha256=digest)
 
 
 def check_free(folder: Path) -> None:

@@ -119,7 +119,12 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
     else:
         model = scorer.rebuilt(config, arrays, "the saved")  # the arrays are tried before they are written
         data = atomic_io.pack(arrays) if form == "safetensors" else programs.made(model, form)
-    return saved.write(output, fields | {
+    return saved.write(output, fields | described(config, arrays, form), data, card)
+
+
+def described(config: RunConfig, arrays: Arrays, form: Form) -> dict[str, Any]:
+    """Return the fields of ``model.json`` that the configuration and the arrays say."""
+    return {
         "form": form,
         "classes": scorer.classes_of(config),
         "size": image_size(config),
@@ -135,7 +140,7 @@ def write(output: Path, config: RunConfig, arrays: Arrays, form: Form, fields: d
         "parameters": sum(math.prod(array.shape) for array in arrays.values()),
         "knowledge": [name.removeprefix(scorer.KNOWLEDGE) for name in arrays if name.startswith(scorer.KNOWLEDGE)],
         "configuration": saved.portable(config) if form == "safetensors" else {},
-    }, data, card)  # fmt: skip
+    }
 
 
 def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:

@@ -111,8 +111,9 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 
 def run_inline(
-    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None
-) -> Path:
+    run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None,
+    *, grid: inline.LocalGrid | None = None,
+) -> Path:  # fmt: skip
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
     Args:
@@ -121,6 +122,7 @@ def run_inline(
         number: The number of worker processes.
         screen: The display of the run; None for lines.
         note: Is handed the run folder at the end, also where the run fails.
+        grid: The nodes, where they are other ones.
 
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
@@ -134,10 +136,9 @@ def run_inline(
             screen.watch(status_file)
         try:
             with contextlib.ExitStack() as stack:
-                if number > 1:
-                    grid: inline.LocalGrid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
-                else:
-                    grid = inline.InlineGrid(client_app.app, nodes)
+                if grid is None and number > 1:
+                    grid = stack.enter_context(contextlib.closing(WorkersGrid(nodes, number)))
+                grid = grid or inline.InlineGrid(client_app.app, nodes)
                 server_app.app(grid, make_context(0, {}, run_config))
         except (KeyboardInterrupt, SystemExit):
             _print_interrupted(status_file)

@@ -13,6 +13,7 @@ from fedshift_core.limits import some
 TUNED = "tuned"
 #: Number of runs named for a value; the rest is counted.
 _NAMED = 2
+UNKNOWN = "not recorded"  # the value of what a run does not have, such as another method's package
 #: Up to this number, every row of a method names all differing parameters; beyond it, only those that the experiment
 #: has otherwise.
 _IN_EVERY_ROW = 2
@@ -162,12 +163,17 @@ def harmless(runs: Sequence[Run], repetitions: Sequence[Run] = ()) -> list[str]:
 def _other_surroundings(runs: Sequence[Run], repetitions: Sequence[Run]) -> dict[str, list[str]]:
     """Return the value of each run and repetition by key, for surroundings that differ between runs."""
     keys = sorted({key for run in runs for key in run.surroundings})
-    by_key = {key: [run.surroundings.get(key, "not recorded") for run in runs] for key in keys}
+    by_key = {key: [run.surroundings.get(key, UNKNOWN) for run in runs] for key in keys}
     return {
-        key: [*values, *(run.surroundings.get(key, "not recorded") for run in repetitions)]
+        key: [*values, *(run.surroundings.get(key, UNKNOWN) for run in repetitions)]
         for key, values in by_key.items()
-        if len(_distinct(values)) > 1
+        if len(_distinct(_of_users(key, values))) > 1
     }
+
+
+def _of_users(key: str, values: list[str]) -> list[str]:
+    """Return the values of runs that use a plugin's file: others have nothing to do with it."""
+    return [value for value in values if value != UNKNOWN] if key.startswith("plugin ") else values
 
 
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:

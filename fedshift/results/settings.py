@@ -17,6 +17,7 @@ ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "eval
 #: the precision that nodes choose with precision=auto should change none (``surroundings``).
 ASIDE = (
     *FREE, "seed", "experiment", "model.bn_keep", "keep", "train.arithmetic",
+    "plugins",  # a method's own; its version is that of the file's content (surroundings)
     "federation.max_update", "federation.max_images",  # they do not change results of honest nodes
 )  # fmt: skip
 #: Prefix of the values that a search replaced.

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.engine.inline import NAME as INLINE
 from fedshift.launch import runner, worker_count
-from fedshift_app.config import registry
+from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.sections import RunConfig
@@ -118,6 +118,8 @@ def read(arguments: Sequence[str]) -> GridRequest:
             values[key] = (value,) if key in UNSPLIT_KEYS else split(key, value)
     if "experiment" in values:
         raise ConfigError("experiment: the experiment of a sweep is its first argument, and only one")
+    if run_name.KEY in values:
+        raise ConfigError(f"{run_name.KEY}: the runs of a grid are named by FedShift; leave the key out")
     if "resume" in values:
         raise ConfigError("resume: the same command continues an interrupted sweep")
     try:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -33,6 +33,9 @@ from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+
+if TYPE_CHECKING:
+    from fedshift.compare import Comparison
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,8 @@ class Job:
 
 def sweep(
     arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
-) -> None:
-    """Do all runs of a grid, then compare them.
+) -> "Comparison | None":
+    """Do all runs of a grid, then compare them; return the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [key=value,value ...]``.
@@ -78,7 +81,7 @@ def sweep(
         typer.echo(note)
     held = lock(folder)
     try:
-        Sweep(folder, request, points).run(paper)
+        return Sweep(folder, request, points).run(paper)
     finally:
         held.release()
 
@@ -116,8 +119,8 @@ class Sweep:
         """The mark in the environment of all its processes."""
         return str(self.folder)
 
-    def run(self, paper: str) -> None:
-        """Do the unfinished runs, then compare all.
+    def run(self, paper: str) -> "Comparison | None":
+        """Do the unfinished runs, then compare all; return the comparison.
 
         Raises:
             FederationError: If a run failed.
@@ -131,12 +134,12 @@ class Sweep:
         failed = [record for record in self.records if record.state == "failed"]
         for record in failed:
             typer.echo(f"failed: {record.point.label}: {record.error} (log: {self._log(record)})", err=True)
-        if self._finished():
-            self._compare(paper)
+        comparison = self._compare(paper) if self._finished() else None
         typer.echo(f"sweep folder: {self.folder}")
         if failed:
             labels = ", ".join(record.point.label for record in failed)
             raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {labels}")
+        return comparison
 
     def _work(self, bar: Bar) -> None:
         queue = deque(record for record in self.records if record.state != "finished")
@@ -294,20 +297,20 @@ class Sweep:
         }
         write_atomically(self.folder / SWEEP_FILE, json.dumps(content, indent=2) + "\n")
 
-    def _compare(self, paper: str) -> None:
-        from fedshift import compare
+    def _compare(self, paper: str) -> "Comparison | None":
+        from fedshift.compare import compare  # torch: only when runs are compared
 
         runs = [record.folder for record in self._finished() if record.folder is not None]
         # The user requested the other differences that the grid varies; any further difference is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.request.varied)
         notes = self._notes
         try:
-            comparison = compare.compare(runs, paper=paper, allow_different=more)
+            comparison = compare(runs, paper=paper, allow_different=more)
         except ConfigError as error:
             if more:
                 raise
             # After hours of runs the user gets a table anyway.
-            comparison = compare.compare(runs, paper=paper, allow_different=True)
+            comparison = compare(runs, paper=paper, allow_different=True)
             notes = (*notes, str(error))
         if notes:
             comparison = replace(
@@ -322,6 +325,7 @@ class Sweep:
             write_atomically(self.folder / f"compare.{ending}", text())
         typer.echo(comparison.text())
         typer.echo(f"comparison: {page}")
+        return comparison
 
 
 def usual_jobs(points: Sequence[Point]) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -34,11 +34,16 @@ from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened
 
+if TYPE_CHECKING:
+    from fedshift.compare import Comparison
+
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 
 
-def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked) -> None:
-    """Search each method's values, then compare the methods.
+def tune(
+    arguments: Sequence[str], paper: str, check_data: CheckData, check_model: CheckModel = grid.unchecked
+) -> "tuple[Path, Comparison | None]":
+    """Search each method's values, then compare the methods; return the folder of the search and the comparison.
 
     Args:
         arguments: ``[EXPERIMENT] [method=A,B] budget=N [KEY=VALUE ...]``.
@@ -68,9 +73,15 @@ def tune(arguments: Sequence[str], paper: str, check_data: CheckData, check_mode
         typer.echo(note)
     held = sweeping.lock(folder)
     try:
-        Tuning(folder, request).run(paper)
+        return folder, Tuning(folder, request).run(paper)
     finally:
         held.release()
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of a search: its methods, each with its space, its own values and its best trial."""
+    content: dict[str, Any] = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+    return content
 
 
 @dataclass
@@ -107,8 +118,8 @@ class Tuning:
         ]  # fmt: skip
         self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
 
-    def run(self, paper: str) -> None:
-        """Do the remaining trials, then the runs to compare.
+    def run(self, paper: str) -> "Comparison | None":
+        """Do the remaining trials, then the runs to compare; return the comparison.
 
         Raises:
             FederationError: If a method was given up, or a run failed.
@@ -124,14 +135,17 @@ class Tuning:
         chosen, notes = self._chosen()
         for note in notes:
             typer.echo(note)
+        comparison = None
         given_up = [method for method in self.methods if method.problem]
         if len(given_up) < len(self.methods):
             lost = {method.plan.method for method in given_up}
             points = [p for p in self.request.finals(chosen) if p.config.method["name"] not in lost]
-            sweeping.Sweep(self.folder, self.request.grid_request, points, notes=tuple(notes)).run(paper)
+            sweep = sweeping.Sweep(self.folder, self.request.grid_request, points, notes=tuple(notes))
+            comparison = sweep.run(paper)
         if given_up:
             reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
             raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {reasons}")
+        return comparison
 
     def _search(self) -> None:
         self._save()

@@ -1,4 +1,4 @@
-"""Runs a user's own Python files: ``plugins: [my_method.py]`` in an experiment file.
+"""Runs a user's own Python files: ``plugins: [my_method.py]`` in an experiment file, and classes of a notebook.
 
 They run only in simulation and with engine=inline, and only if the process's own environment names them
 (``FEDSHIFT_PLUGINS``), which the command that starts a run sets. A server's message never makes a node run a file.
@@ -44,6 +44,28 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
     for file in files:
         extensions.load_file(Path(file))
     section["plugins"] = files
+
+
+def take_set(experiment: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Add the files of an override ``plugins`` to those of an experiment, if this process's environment allows them.
+
+    Args:
+        experiment: The content of the experiment, which gets the files.
+        overrides: The dotted overrides, which lose the key.
+
+    Raises:
+        ConfigError: As :func:`allow`.
+    """
+    if (given := overrides.pop("plugins", None)) is None:
+        return
+    allow(given)
+    section = experiment["resolved"] if isinstance(experiment.get("resolved"), dict) else experiment
+    section["plugins"] = list(dict.fromkeys([*(section.get("plugins") or ()), *given]))
+
+
+def permit(file: Path) -> None:
+    """Let this process, and what it starts, run a file."""
+    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), str(file)]))
 
 
 def allow(given: Any) -> None:

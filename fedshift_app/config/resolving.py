@@ -23,6 +23,7 @@ from fedshift_app.config import (
     plugins,
     recipes,
     registry,
+    run_name,
     special_methods,
 )
 from fedshift_app.config.dataset_checks import check_dataset
@@ -59,6 +60,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "evaluate-fraction": 0.0,
     "data-dir": "",
     "output-dir": "runs",
+    "name": "",
     "resume": "",
     "round": 0,
     "profile": False,
@@ -122,6 +124,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
     if keys["round"]:
         raise ConfigError("round: this key needs resume=FOLDER; the number of a run's rounds is rounds=N")
+    run_name.check(keys["name"])
     overrides = parse_set(str(keys["set"]))
     path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
     typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
@@ -147,6 +150,7 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> 
     """Return the checked configuration of an experiment's file and the keys of the command."""
     experiment = read_yaml(path)
     plugins.take_files(experiment, path)
+    plugins.take_set(experiment, overrides)
     by_method = section_of(experiment, "methods")
     repeats = "resolved" in experiment  # the config.yaml of a run folder
     if repeats:

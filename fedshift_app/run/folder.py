@@ -18,7 +18,7 @@ from flwr.app import ArrayRecord
 
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, model_selection, one_class, sections, tracking
+from fedshift_app.run import checkpoints, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_text, summary
 from fedshift_app.run.versions import versions
@@ -26,8 +26,6 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
 from fedshift_core.env import COMMIT
-from fedshift_core.errors import ConfigError
-from fedshift_core.paths import user_path
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
@@ -101,6 +99,7 @@ class RunFolder:
         arithmetic: str = "",
         scored_again: Mapping[str, Any] | None = None,
         requested: Mapping[str, tuple[Any, Any]] | None = None,
+        name: str = "",
     ) -> None:
         """Make the folder and write ``config.yaml``, or continue in the folder of ``past`` and take over its lock.
 
@@ -116,6 +115,7 @@ class RunFolder:
             arithmetic: How the nodes compute (``train.arithmetic``); a continued run has it in its folder.
             scored_again: The run whose models are scored, where none are trained (``fedshift.rescore``).
             requested: Settings that the method requests of other sections (``config.requested.requested_by_method``).
+            name: The name that the user chose; empty for one of experiment, method, seed and time.
 
         Raises:
             ConfigError: If the folder cannot be made.
@@ -139,8 +139,7 @@ class RunFolder:
         method = (
             f"{config.method['name']}{'-approximation' if self._approximation() else ''}"  # trackers show this name
         )
-        stem = f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-        self.path = _make_folder(output_dir, stem)
+        self.path = naming.make_folder(output_dir, name, config, method)
         content = {
             "resolved": config.model_dump(mode="json"),
             "engine": engine,
@@ -380,19 +379,3 @@ def weights_hash(arrays: Arrays) -> str:
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
-
-
-def _make_folder(output_dir: Path, stem: str) -> Path:
-    base = user_path(output_dir, "output-dir")
-    for attempt in range(1000):
-        path = base / (stem if attempt == 0 else f"{stem}-{attempt}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            if not base.is_dir():
-                raise ConfigError(f"output-dir: {base} is not a folder") from None
-            continue
-        except OSError as error:
-            raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
-        return path
-    raise ConfigError(f"output-dir: {base} holds too many runs of the same second")

@@ -55,8 +55,10 @@ def packages(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def installed(packages: Path) -> ModuleType:
-    """Return the package of the wheel, not the one of this checkout."""
+def installed(packages: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Return the package of the wheel, not the one of this checkout; it puts its app on the path."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     spec = importlib.util.spec_from_file_location("installed_fedshift", packages / "fedshift" / "__init__.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -83,7 +85,7 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
     command = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fedshift").rglob("*")
-        if path.suffix in (".py", ".j2", ".css")  # code, and the templates of pages
+        if path.suffix in (".py", ".j2", ".css", ".typed")  # code, and the templates of pages
     }
     assert "fedshift/html/templates/base.html.j2" in command
     assert names == {f"fedshift/app/{name}" for name in app} | command

@@ -26,7 +26,8 @@ SHORT = "train.epochs=1 allocation.share=0.1"
 
 #: cifar.py alone reads pickled files: those of the data set's authors, by an unpickler that refuses all but arrays.
 #: parcels.py is what a run and the worker processes that it started say to each other, over pipes of their own.
-MAY_PICKLE = {"datasets/sets/cifar.py", "fedshift/engine/transport.py"}
+#: carried.py holds a person's own classes for the processes of that person, under the rule of a user's own .py files.
+MAY_PICKLE = {"datasets/sets/cifar.py", "fedshift/engine/transport.py", "fedshift_core/carried.py"}
 #: A program that a person names to `fedshift predict` is run by it: that is what it is for (docs/deploy/security.md).
 MAY_RUN = {"fedshift/export/programs.py": {"torch.jit.load", "torch.export.load"}}
 #: Calls that run code, start a program or end the process, or can be made to by what they read, and what makes each

@@ -13,7 +13,7 @@ from support import InlineRun, ListeningGrid, Run
 from clients.training import autotune
 from clients.training.autotune import Found
 from datasets.io import cache
-from fedshift import compare
+from fedshift.compare import compare
 from fedshift.costs import measuring
 from fedshift.launch import runner
 from fedshift_app.config.resolving import resolve
@@ -98,7 +98,7 @@ def test_a_run_is_measured_resumed_and_repeated_with_its_choice(
 
     other = run_inline(nodes=2, rounds=2, seed=1, set=SHORT)
     assert config_of(other.folder)["arithmetic"] == BF16
-    outcome = compare.compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
+    outcome = compare([run.folder, again.folder, other.folder]).text()  # one table, and a line below
     assert "not the same arithmetic: arithmetic is float32/nchw" in " ".join(outcome.split())
 
 

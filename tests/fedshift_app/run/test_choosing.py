@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from killing import NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
-from fedshift import compare
+from fedshift.compare import compare
 from fedshift.engine import inline
 from fedshift.report import reading
 from fedshift.report import summary as report_summary
@@ -330,7 +330,7 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
     assert result.row_settings["server.optimizer"] == "none"  # another one is another row
     assert "keep" not in result.group_settings
     why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
-    assert f"fedavg, seed 0 {why}" in compare.compare([run.folder]).json()
+    assert f"fedavg, seed 0 {why}" in compare([run.folder]).json()
     assert why in report_summary.content(reading.read(run.folder))["state"]
     assert f"{why}\n" in capsys.readouterr().out
 

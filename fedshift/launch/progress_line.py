@@ -1,0 +1,127 @@
+"""Other displays of a run than a terminal's table: a line of a notebook that is updated in its place, and none."""
+
+import io
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedshift.launch import log_filter, progress_table
+from fedshift.launch.progress_table import LOOK_SECONDS, Screen, Watched
+from fedshift_app.run.console import duration
+from fedshift_core.accuracies import mean, percent
+from fedshift_core.env import LIVE
+from fedshift_core.limits import MOST_NAME, plain
+
+CELLS = 20  # of the bar
+
+
+def in_notebook() -> bool:
+    """Tell whether what is printed appears below a cell of a notebook."""
+    return "ipykernel" in sys.modules and type(sys.stdout).__module__.startswith("ipykernel.")
+
+
+def usual() -> AbstractContextManager[Screen]:
+    """Return the display for where this process prints: a notebook's line, a terminal's table, or lines."""
+    return notebook() if in_notebook() else progress_table.screen()
+
+
+def line_of(run_status: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Return how a run stands in a line: a bar, the round, the average and the worst domain, the time left.
+
+    Args:
+        run_status: ``status.json``; empty before the run has begun.
+        rounds: The lines of ``metrics.jsonl``, one per full round.
+    """
+    if not run_status:
+        return "the run is being prepared"
+    done, total = len(rounds), max(int(run_status.get("rounds") or 0), 1)
+    bar = ("#" * (CELLS * min(done, total) // total)).ljust(CELLS, ".")
+    parts = [f"{run_status.get('method')} on {run_status.get('experiment')}", f"[{bar}] {done}/{total}"]
+    scored = [line["accuracy"] for line in rounds if line["accuracy"]]
+    if scored:
+        parts.append(f"avg {percent(mean(scored[-1].values()))}")
+        known = {name: value for name, value in scored[-1].items() if value is not None}
+        if known:
+            least = min(known, key=lambda name: known[name])
+            parts.append(f"worst {plain(least, MOST_NAME)} {percent(known[least])}")
+    left = run_status.get("seconds_left")
+    if left:
+        parts.append(f"left {duration(left)}")
+    return "  ".join([*parts, str(run_status.get("state"))])
+
+
+class Line(Screen):
+    """Updates a line below the cell while the run goes on."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._last = ""
+
+    def watch(self, status_file: Path) -> None:
+        """Show the run whose folder ``status_file`` names."""
+        watched = Watched(status_file)
+        self._thread = threading.Thread(target=self._follow, args=(watched,), daemon=True)
+        self._show(line_of({}, ()))
+        self._thread.start()
+
+    def close(self) -> None:
+        """Show the run as it has ended."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _follow(self, watched: Watched) -> None:
+        while not self._over.wait(LOOK_SECONDS):
+            self._look(watched)
+        self._look(watched)
+
+    def _look(self, watched: Watched) -> None:
+        watched.look()
+        features = watched.features
+        if features:
+            self._show(f"features of images, computed once: {features['done']:,} of {features['of']:,}")
+        else:
+            self._show(line_of(watched.status, watched.rounds))
+
+    def _show(self, text: str) -> None:
+        from IPython.display import display  # there is one wherever there is a notebook
+
+        if text == self._last:
+            return
+        first, self._last = not self._last, text
+        display({"text/plain": text}, raw=True, display_id=f"fedshift-{id(self)}", update=not first)
+
+
+class Silent(Screen):
+    """Shows nothing of a run, and drops what its processes print."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
+        """Run a program to its end; arguments and result as ``log_filter.call``."""
+        return log_filter.call(command, folder, env, io.StringIO(), io.StringIO(), early=early)
+
+
+@contextmanager
+def notebook() -> Iterator[Screen]:
+    """Yield a screen for one run in a notebook; its line replaces the lines of the rounds."""
+    line = Line()
+    os.environ[LIVE] = "1"
+    try:
+        yield line
+    finally:
+        del os.environ[LIVE]
+        line.close()
+
+
+@contextmanager
+def silent() -> Iterator[Screen]:
+    """Yield a screen that shows nothing."""
+    yield Silent()

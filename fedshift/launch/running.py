@@ -1,0 +1,88 @@
+"""A run from its keys to its folder: what `fedshift run` and `fedshift.run` do alike."""
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from fedshift_core.env import COMMIT
+
+if TYPE_CHECKING:
+    from fedshift.launch.local_superlink import Begun
+    from fedshift.launch.progress_table import Screen
+
+
+def run(
+    flat: dict[str, Any],
+    launch: dict[str, Any],
+    screen: "Callable[[], AbstractContextManager[Screen]] | None" = None,
+    note: Callable[[Path], None] | None = None,
+) -> Path:
+    """Run an experiment, or go on with a run, and return the run folder.
+
+    Args:
+        flat: The run-config keys (``config.arguments.parse_arguments``).
+        launch: The keys that decide the launch.
+        screen: Yields what shows the run; None for the table in a terminal and lines elsewhere.
+        note: Is handed the run folder at the end, also where the run fails.
+
+    Raises:
+        FedShiftError: If anything is wrong, before anything starts; if the run fails.
+    """
+    from fedshift.launch import worker_count
+    from fedshift_app.config.files import APP
+    from fedshift_app.run.versions import commit
+
+    inline = launch.get("engine", "simulation") == "inline"
+    worker_count.check(launch)
+    workers = worker_count.requested(launch)
+    if inline and (workers or worker_count.cores()) > 1:
+        from fedshift.engine import forking
+
+        forking.begin()  # it imports torch while this process does
+    os.environ[COMMIT] = commit(APP)
+    with ExitStack() as stack:
+        new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
+        return _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, screen, note)
+
+
+def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
+    """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
+    from fedshift.launch import local_superlink
+
+    return stack.enter_context(local_superlink.for_simulation(launch.get("cpus-per-client", 1)))
+
+
+def _run(
+    flat: dict[str, Any], launch: dict[str, Any], begun: "Begun | None", stack: ExitStack, workers: int | None,
+    screen: "Callable[[], AbstractContextManager[Screen]] | None", note: Callable[[Path], None] | None,
+) -> Path:  # fmt: skip
+    """Check a run against its data and run it; without a SuperLink in this process."""
+    from fedshift.data.checking import check_data
+    from fedshift.launch import advice, progress_line, runner, worker_count
+    from fedshift_app.run import naming, resuming
+
+    config, past = resuming.resolve(flat, hold=False)
+    naming.check_free(Path(flat["output-dir"]), flat.get("name", ""), None if past is None else past.path)
+    if past is not None:
+        resuming.check_engine(past, launch.get("engine", "simulation"))
+    nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
+    if past is not None:
+        resuming.check_number(past, nodes)
+        resuming.check_images(past, config)
+
+    def settled() -> runner.Resources:
+        images = check_data(config, nodes)
+        if past is None and (hint := advice.faster_inline(config, nodes, images)):
+            typer.echo(hint, err=True)
+        limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
+        return runner.resources(config, nodes, *limits)
+
+    with (screen or progress_line.usual)() as shown:
+        if launch.get("engine", "simulation") == "inline":
+            check_data(config, nodes)
+            return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown, note)
+        return runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, shown, note)

@@ -1,0 +1,96 @@
+"""Python values as the words of a command: what is typed and what is called are read and refused by the same code."""
+
+import json
+import math
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from fedshift_app.config.arguments import LAUNCH_KEYS
+from fedshift_app.config.layers import NAMED
+from fedshift_app.config.resolving import FLAT_KEYS
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
+
+#: Keys whose text is taken as it is; that of all others is YAML.
+_PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS)
+_RANGE = "search."  # prefix of a key of `fedshift tune`, whose value may be the word off
+
+
+def words(
+    experiment: str | os.PathLike[str], keys: Mapping[str, Any], *, several: bool = False, plain: Collection[str] = ()
+) -> list[str]:
+    """Return ``[EXPERIMENT] [KEY=VALUE ...]`` as a command has it.
+
+    Args:
+        experiment: A name or a file; empty for the default one.
+        keys: Values by key. ``evaluate_every`` stands for ``evaluate-every``, a mapping for the keys of a section
+            (``train={"lr": 0.01}``). A key with the value None is left out.
+        several: A list, tuple or range gives a key several values, as in a sweep; one value that is a list is then
+            a list in a list.
+        plain: Further keys whose text is taken as it is.
+
+    Raises:
+        ConfigError: If a value cannot be written as text.
+    """
+    first = os.fspath(experiment)
+    return [*([first] if first else []), *(f"{key}={text}" for key, text in _written(keys, several, {*_PLAIN, *plain}))]
+
+
+def command(name: str, arguments: Sequence[str]) -> str:
+    """Return the command line that does the same."""
+    return shlex.join(["fedshift", name, *arguments])
+
+
+def _written(keys: Mapping[str, Any], several: bool, plain: Collection[str]) -> Iterator[tuple[str, str]]:
+    for given, value in keys.items():
+        key = hyphened if (hyphened := given.replace("_", "-")) in plain else given
+        if value is None and key in plain:
+            continue
+        if isinstance(value, Mapping) and key not in NAMED and "." not in key:
+            pairs = [(f"{key}.{inner}", inner_value) for inner, inner_value in value.items()]
+        else:
+            pairs = [(key, value)]
+        for dotted, one in pairs:
+            if several and isinstance(one, list | tuple | range):
+                yield dotted, ",".join(text_of(dotted, item, dotted in plain) for item in one)
+            else:
+                yield dotted, text_of(dotted, one, dotted in plain or dotted.startswith(_RANGE))
+
+
+def text_of(key: str, value: Any, plain: bool) -> str:
+    """Return a value as the text that a command reads it from.
+
+    Args:
+        key: The key, for messages.
+        value: A string, a path, a number, a truth value, None, or lists and mappings of these.
+        plain: A string is taken as it is; else as YAML.
+
+    Raises:
+        ConfigError: If it is of another type.
+    """
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    return value if plain and isinstance(value, str) else _yaml(key, value)
+
+
+def _yaml(key: str, value: Any) -> str:
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    elif hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "shape", None) == ():
+        value = value.item()  # a number of NumPy or torch
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_yaml(key, str(name))}: {_yaml(key, item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list | tuple | range):
+        return "[" + ", ".join(_yaml(key, item) for item in value) + "]"
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ConfigError(f"{key}: expected a finite number, found {as_found(value)}")
+        text = json.dumps(value)
+        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-05 as a word
+    if isinstance(value, str | bool | int) or value is None:
+        return json.dumps(value, ensure_ascii=False)
+    raise ConfigError(
+        f"{key}: expected text, a path, a number, true, false, or lists and mappings of these, found {as_found(value)}"
+    )

@@ -1,0 +1,97 @@
+"""Methods of a notebook or a script: known here at once, and carried to the processes that a run starts."""
+
+import inspect
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pydantic import ValidationError
+
+from clients.base import DomainClient
+from datasets.io.cache import cache_dir
+from fedshift.sweep import grid
+from fedshift_app.config import plugins, registry
+from fedshift_app.config.files import APP
+from fedshift_core import carried, extensions
+from fedshift_core.errors import ConfigError
+from fedshift_core.frozen import FrozenDict
+from fedshift_core.limits import as_found
+from fedshift_core.registry import Method
+from strategies.base import DomainStrategy
+
+FOLDER = "registered"  # next to the cache of images
+MOST_NAME = 100  # characters
+#: The packages of FedShift itself.
+PACKAGES = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_core")
+#: Parts of the paths of what every process can import by its name.
+_INSTALLED = ("site-packages", "dist-packages")
+
+#: By name, the file of each method that this process has registered.
+_registered: dict[str, Path] = {}
+
+
+def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) -> Method:
+    """Register a method, see ``fedshift.register``.
+
+    Raises:
+        ConfigError: If something is wrong, or cannot be carried to other processes.
+    """
+    if not name.replace("-", "_").isidentifier() or len(name) > MOST_NAME:
+        raise ConfigError(f"register: {as_found(name)} is no name of a method: expected letters, digits, '-' and '_'")
+    for key, kind, base in (("client", client, DomainClient), ("strategy", strategy, DomainStrategy)):
+        if kind is not None and not (isinstance(kind, type) and issubclass(kind, base)):
+            of = "Client" if base is DomainClient else "Strategy"
+            raise ConfigError(f"register: {key} is {as_found(kind)}; expected a class of fedshift.{of}")
+    given = {"title": name, **about, "client": client or "", "strategy": strategy or ""}
+    given["defaults"] = FrozenDict(given.get("defaults") or {})
+    try:
+        method = Method(name=name, **given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        known = ", ".join(sorted({*Method.model_fields} - {"name"}))
+        why = f"unknown key; there are {known}" if first["type"] == "extra_forbidden" else first["msg"]
+        raise ConfigError(f"register: {'.'.join(map(str, first['loc']))}: {why}") from None
+    if name in registry.METHODS and Path(registry.METHODS.origin(name)).suffix != carried.SUFFIX:
+        raise ConfigError(f"register: {name!r} is the name of a method of {registry.METHODS.origin(name)}")
+    file = carried.write(name, [method], _own_modules(client, strategy), cache_dir().parent / FOLDER)
+    plugins.permit(file)
+    extensions.take([method], file)
+    _registered[name] = file
+    return registry.get(name)
+
+
+def with_files(words: Sequence[str]) -> list[str]:
+    """Return the words of a command with the files of the registered methods that they name."""
+    named = [word.partition("=")[2] for word in words if word.partition("=")[0] in grid.METHOD_KEYS]
+    methods = [method.strip("\"'") for text in named for method in text.split(",")]
+    files = [str(_registered[method]) for method in dict.fromkeys(methods) if method in _registered]
+    if not files:
+        return list(words)
+    plugins.allow(files)  # a run that was resumed may have brought an earlier version
+    override = shlex.quote(f"plugins={json.dumps(files)}")
+    others = [word for word in words if not word.startswith("set=")]
+    given = [word.removeprefix("set=") for word in words if word.startswith("set=")]
+    return [*others, f"set={' '.join([*given, override])}"]
+
+
+def _own_modules(*kinds: Any) -> list[ModuleType]:
+    """Return the modules of classes that other processes could not import by their names."""
+    modules = {kind.__module__ for each in kinds if each is not None for kind in each.__mro__[:-1]}
+    return [module for name in modules if (module := sys.modules.get(name)) is not None and _is_own(module)]
+
+
+def _is_own(module: ModuleType) -> bool:
+    file = getattr(module, "__file__", None)
+    if module.__name__ == "__main__" or file is None:
+        return False  # written by value in any case, or built in
+    path = Path(inspect.getabsfile(module))
+    inside = path.is_relative_to(APP) and path.relative_to(APP).parts[0] in PACKAGES
+    return not inside and not any(part in path.parts for part in _INSTALLED) and not _is_of_python(path)
+
+
+def _is_of_python(path: Path) -> bool:
+    return path.is_relative_to(Path(inspect.__file__).parent)

@@ -1,0 +1,69 @@
+"""Names and makes the folder of a run."""
+
+import time
+from pathlib import Path
+
+from fedshift_app.config import run_name
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found, shown
+from fedshift_core.paths import user_path
+
+MOST_OF_A_SECOND = 1000  # runs with the same experiment, method and seed
+
+
+def check_free(output_dir: Path, name: str, resumed: Path | None = None) -> None:
+    """Refuse a name that a run has already, before any work.
+
+    Args:
+        output_dir: The folder of run folders.
+        name: The name; empty for none.
+        resumed: The folder of the run that is continued, which keeps its name; None for a new run.
+
+    Raises:
+        ConfigError: With the folder.
+    """
+    if not name:
+        return
+    if resumed is not None:
+        if name != resumed.name:
+            raise ConfigError(
+                f"{run_name.KEY}: the run that is resumed is called {as_found(resumed.name)}, requested is "
+                f"{as_found(name)}; leave the key out"
+            )
+        return
+    path = user_path(output_dir, "output-dir") / name
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"{run_name.KEY}: {shown(path)} exists already; choose another name, or remove it")
+
+
+def make_folder(output_dir: Path, name: str, config: RunConfig, method: str) -> Path:
+    """Make the folder of a new run: of its name, or else of experiment, method, seed and time.
+
+    Args:
+        output_dir: The folder of run folders.
+        name: The name that the user chose; empty for none.
+        config: The run's.
+        method: The method as trackers show it.
+
+    Raises:
+        ConfigError: If it cannot be made.
+    """
+    base = user_path(output_dir, "output-dir")
+    if name:
+        check_free(base, name)
+    stem = name or f"{config.experiment}-{method}-seed{config.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for attempt in range(1 if name else MOST_OF_A_SECOND):
+        path = base / (stem if attempt == 0 else f"{stem}-{attempt}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            if not base.is_dir():
+                raise ConfigError(f"output-dir: {base} is not a folder") from None
+            continue
+        except OSError as error:
+            raise ConfigError(f"output-dir: cannot write to {base}: {error.strerror}") from None
+        return path
+    if name:  # another run has taken it in this moment
+        raise ConfigError(f"{run_name.KEY}: {shown(base / name)} exists already; choose another name")
+    raise ConfigError(f"output-dir: {base} holds too many runs of the same second")

@@ -1,0 +1,43 @@
+"""Runs and comparisons as data frames, where pandas is installed, and a line where it is not."""
+
+import sys
+
+import pytest
+from support import InlineRun, refusal_of
+
+import fedshift as fs
+
+SHORT = "train.epochs=1 allocation.share=0.06"
+
+
+def test_without_pandas_there_is_a_line(finished_run: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
+    for call in (lambda: run.metrics, fs.compare([run]).frame):
+        text = refusal_of(fs.ConfigError, call)
+        assert text.startswith('data frames need pandas, which is not installed: pip install "fedshift[frame]"')
+
+
+def test_rounds_are_rows_by_domain(finished_run: InlineRun) -> None:
+    pytest.importorskip("pandas", reason="the extra frame is not installed")
+    run = fs.load(finished_run(rounds=2, set=SHORT).folder)
+    frame = run.metrics
+    assert list(frame.columns[:4]) == ["round", "domain", "accuracy", "test_loss"]
+    assert len(frame) == 2 * 4
+    last = frame[frame["round"] == 2].set_index("domain")["accuracy"]
+    assert last.to_dict() == dict(run.results.final)
+    assert frame["loss"].tolist() == [line["losses"]["loss"] for line in run.rounds for _ in range(4)]
+
+
+def test_a_comparison_is_rows_by_method_or_by_seed(finished_run: InlineRun) -> None:
+    pytest.importorskip("pandas", reason="the extra frame is not installed")
+    runs = [fs.load(finished_run(rounds=2, method=name, set=SHORT).folder) for name in ("fedavg", "fedprox")]
+    table = fs.compare(runs)
+    frame = table.frame().set_index("method")
+    assert frame.loc["fedprox", "AVG"] == pytest.approx(runs[1].results.avg)
+    assert frame.loc["fedprox", "difference"] == pytest.approx(runs[1].results.avg - runs[0].results.avg)
+    seeds = table.frame("seed")
+    assert len(seeds) == 2 * len(table.numbers.columns)
+    values = seeds[seeds["method"] == "fedavg"].set_index("column")["value"]
+    assert values["scan"] == runs[0].results.domains["scan"]
+    assert refusal_of(fs.ConfigError, table.frame, "domain") == "frame: by is 'domain'; allowed are method, seed"

@@ -1,0 +1,87 @@
+"""``fedshift.testing.check_method`` lets a sound method pass and names what is wrong with others."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import fedshift as fs
+from fedshift import testing
+from fedshift_core import extensions
+
+#: Smaller runs still.
+FEW: dict[str, Any] = {"learns": False, "progress": False, "dataset": {"domains": ["scan", "sketch"]}}
+
+
+@pytest.fixture(autouse=True)
+def _others_know_nothing_of_it() -> Any:
+    yield
+    extensions.forget()
+
+
+class LengthParams(fs.Params):
+    mu: float = fs.Field(0.5, ge=0)
+
+
+class Length(fs.Client[LengthParams]):
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        features, logits = self.forward(batch.x)
+        terms = {"ce": fs.losses.cross_entropy(logits, batch.y)}
+        if self.params.mu > 0:
+            terms["length"] = self.params.mu * features.square().mean()
+        return terms
+
+
+class Noisy(fs.Client[fs.Params]):
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        _, logits = self.forward(batch.x)
+        return {"ce": fs.losses.cross_entropy(logits + 0.01 * torch.randn_like(logits), batch.y)}
+
+
+class Forgetful(fs.Strategy[fs.Params]):
+    """Momentum that is kept in the object, where no checkpoint has it."""
+
+    seen = 0
+
+    def weights(self, updates: list[fs.Update]) -> list[float]:
+        self.seen += 1
+        first = 1 / (1 + self.seen)
+        return [first, *[(1 - first) / (len(updates) - 1)] * (len(updates) - 1)]
+
+
+class Secret(fs.Client[fs.Params]):
+    def finish_round(self, server_round: int) -> fs.Arrays:
+        return {"secret": np.zeros(3, np.float32)}
+
+
+def test_a_sound_method_passes() -> None:
+    fs.register("short-features", client=Length, terms=["length"], off="method.mu=0")
+    held = testing.check_method(Length, **FEW)
+    assert len(held) == 4 and "with method.mu=0 it is FedAvg bit for bit" in held
+
+
+@pytest.mark.parametrize(
+    ("kind", "about", "why"),
+    [
+        (Length, {}, r"unknown metric 'loss/length': no loss term that the run declares"),
+        (Length, {"terms": ["length", "width"]}, "terms has 'width', which no node reported"),
+        (Noisy, {}, r"it repeats: a node drew from the global generator of torch"),
+        (Forgetful, {}, "resumed after round 1 it ended with other weights"),
+        (Secret, {}, "secret"),
+    ],
+)
+def test_what_is_wrong_is_named(kind: Any, about: dict[str, Any], why: str) -> None:
+    side = {"client": kind} if issubclass(kind, fs.Client) else {"strategy": kind}
+    fs.register("wrong", **side, **about)
+    with pytest.raises(testing.ContractError, match=why) as caught:
+        testing.check_method("wrong", **FEW)
+    assert not re.search(r"\n", str(caught.value))
+
+
+def test_a_class_is_registered_under_its_name() -> None:
+    assert testing._known(Noisy).name == "noisy"
+    with pytest.raises(fs.ConfigError, match="expected a name or a class of a method"):
+        testing.check_method(3)  # type: ignore[arg-type]
