@@ -1,6 +1,6 @@
-"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes and what travels.
+"""Write the pages of docs/reference from the code: keys, methods, commands, exit codes, what travels, Python.
 
-    python benchmarks/reference_pages.py              # all five
+    python benchmarks/reference_pages.py              # all six
     python benchmarks/reference_pages.py methods wire # these alone
 
 A test compares the pages with what this script makes of the code.
@@ -248,8 +248,20 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     return registry.table(head, escaped).splitlines()
 
 
+def python() -> str:
+    """Return the page of what `import fedshift` gives."""
+    sys.path.insert(0, str(Path(__file__).parent))  # a test loads this file by itself
+    try:
+        import python_page
+    finally:
+        sys.path.pop(0)
+    page: str = python_page.page(MADE.format("python"))
+    return page
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "keys": keys.markdown, "methods": methods, "commands": commands, "exit-codes": codes, "wire": wire,
+    "python": python,
 }  # fmt: skip
 
 

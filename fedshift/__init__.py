@@ -53,9 +53,12 @@ if TYPE_CHECKING:
     from fedshift_core.errors import FedShiftError as FedShiftError
     from fedshift_core.params import Params as Params
     from fedshift_core.registry import Method as Method
+    from fedshift_core.wire.records import encode as encode
     from strategies.base import DomainStrategy
     from strategies.federation.nodes import Node as Node
     from strategies.federation.updates import Update as Update
+    from strategies.federation.updates import average as average
+    from strategies.federation.updates import decode as decode
 
     Client = DomainClient
     Strategy = DomainStrategy
@@ -80,7 +83,8 @@ _FROM = {
     "Phase": "clients.training.phases",
     "Scores": "clients.base",
     "Node": "strategies.federation.nodes",
-    "Update": "strategies.federation.updates",
+    **dict.fromkeys(("Update", "average", "decode"), "strategies.federation.updates"),
+    "encode": "fedshift_core.wire.records",
     "losses": "clients.losses:",
     "testing": "fedshift.testing:",
     "__version__": "fedshift_core",

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Message, MessageType
-from safetensors.numpy import load_file
 
 from clients.base import DomainClient
 from fedshift.engine import inline
@@ -29,6 +28,7 @@ from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import checkpoints
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import as_found
 from fedshift_core.registry import Method
@@ -144,7 +144,7 @@ def check_finite(folder: Path) -> None:
                 raise ContractError(f"numbers are finite: {name} is {value} in round {line['round']}")
     last = rounds(folder)[-1]["round"]
     for file in sorted((folder / checkpoints.FOLDER).glob(f"*-{last:05d}.safetensors")):
-        for name, array in load_file(file).items():
+        for name, array in atomic_io.unpack(file.read_bytes()).items():
             if not np.isfinite(array).all():
                 raise ContractError(f"numbers are finite: {name} of {file.stem} holds others")
 
