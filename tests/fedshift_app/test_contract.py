@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from clients.base import DomainClient, Phase, RoundInputs
 from clients.training.batches import Batch
 from datasets import catalog
+from fedshift import testing
 from fedshift.engine import inline
 from fedshift.launch import runner
 from fedshift_app.config import files, privacy, registry, resolving, validating
@@ -157,21 +158,14 @@ def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: Inlin
     phases = "method.classifier_rounds=3" if method == "fedicon" else ""
     run = run_inline(nodes=NODES, rounds=8, **settings(method, phases, brief=False))
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
-    chance = 100 / len(catalog.get(config.dataset.name).classes)
     assert set(run.results["final"]) == set(config.dataset.domains)
-    assert min(run.results["final"].values()) > 2.5 * chance, run.results["final"]
-    values = [line["losses"]["loss/ce"] for line in run.rounds if "loss/ce" in line["losses"]]
-    assert values[-1] < values[0]
-    weights = load_file(run.folder / "checkpoint" / "weights-00008.safetensors")
-    assert all(np.isfinite(array).all() for array in weights.values())
+    testing.check_beats_chance(run.folder)
 
 
 @of_methods(some(METHODS))
 def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun, record: Record) -> None:
     first, second = record(method).run, run_inline(nodes=NODES, **short(method))
-    assert first.results["weights_sha256"] == second.results["weights_sha256"]
-    timeless = [[{k: v for k, v in line.items() if k != "seconds"} for line in run.rounds] for run in (first, second)]
-    assert timeless[0] == timeless[1]
+    testing.check_repeats(first.folder, second.folder)
     other = run_inline(nodes=NODES, seed=1, **short(method))
     assert other.rounds[-1]["losses"] != first.rounds[-1]["losses"]
     changed = other.results["weights_sha256"] != first.results["weights_sha256"]
@@ -292,10 +286,7 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
     result = record(method)
     assert not any(line["left_out"] for line in result.run.rounds)
     declared = METHODS[method].strategy_class().contributes
-    for reply in result.replies:
-        sent = reply.content.array_records["knowledge"]
-        assert set(sent) <= set(declared)
-        assert all(len(array.shape) == len(declared[name]) for name, array in sent.items())
+    testing.check_declared(METHODS[method], result.replies, result.run.folder)
     assert bool(declared) == ("up: " in registry.travels(METHODS[method]))
     assert all(described({name: shape}) in registry.travels(METHODS[method]) for name, shape in declared.items())
 
