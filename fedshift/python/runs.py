@@ -100,7 +100,8 @@ class Run:
             about = f"{self.state}, average {percent(self.results.avg)} %" if self.finished else self.state
         except ConfigError as error:
             about = str(error)
-        return f"Run({str(self.folder)!r}: {about})"
+        place = self.folder.relative_to(Path.cwd()) if self.folder.is_relative_to(Path.cwd()) else self.folder
+        return f"Run({str(place)!r}: {about})"
 
     @property
     def name(self) -> str:
