@@ -2,12 +2,13 @@
 
 import io
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from fedshift.launch import log_filter, progress_table
 from fedshift.launch.progress_table import LOOK_SECONDS, Screen, Watched
@@ -17,6 +18,7 @@ from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, plain
 
 CELLS = 20  # of the bar
+_ROUND = re.compile(r"round +\d+/\d+  ")  # the line of a round (``console.round_line``)
 
 
 def in_notebook() -> bool:
@@ -70,6 +72,11 @@ class Line(Screen):
         self._show(line_of({}, ()))
         self._thread.start()
 
+    def call(self, command: Sequence[str], folder: Path, env: Mapping[str, str], *, early: bool = False) -> int:
+        """Run a program to its end and print its lines but those of rounds; as ``log_filter.call``."""
+        out = cast(TextIO, _WithoutRounds(sys.stdout))
+        return log_filter.call(command, folder, env, out, sys.stderr, early=early)
+
     def close(self) -> None:
         """Show the run as it has ended."""
         self._over.set()
@@ -96,6 +103,20 @@ class Line(Screen):
             return
         first, self._last = not self._last, text
         display({"text/plain": text}, raw=True, display_id=f"fedshift-{id(self)}", update=not first)
+
+
+class _WithoutRounds:
+    """A stream that drops the lines of rounds, which a line that is updated shows."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a line, unless it is of a round."""
+        return len(text) if _ROUND.match(text) else self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Silent(Screen):

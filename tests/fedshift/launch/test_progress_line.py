@@ -60,3 +60,11 @@ def test_elsewhere_the_screen_is_the_commands() -> None:
     assert not progress_line.in_notebook()
     with progress_line.usual() as screen:
         assert type(screen) is progress_table.Screen
+
+
+def test_the_lines_of_rounds_of_other_processes_are_dropped(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = "print('before'); print('round  1/10  scan 1.0'); print('round trip'); print('after')"
+    assert progress_line.Line().call([sys.executable, "-c", code], tmp_path, {}) == 0
+    assert capfd.readouterr().out == "before\nround trip\nafter\n"
+    assert progress_line.Silent().call([sys.executable, "-c", code], tmp_path, {}) == 0
+    assert capfd.readouterr() == ("", "")
