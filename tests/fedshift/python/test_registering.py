@@ -77,6 +77,7 @@ class Longer(fs.Client[fs.Params]):
         return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": 0.1 * features.square().mean()}
 
 
+@pytest.mark.slow
 def test_a_scripts_classes_run_in_worker_processes(tmp_path: Path) -> None:
     assert len({*hashes(tmp_path, "1", "2")}) == 1
 
