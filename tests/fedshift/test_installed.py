@@ -139,6 +139,13 @@ subprocess.run([sys.executable, "-P", "-c", {ask!r}, "child"], check=True)
     assert theirs.stdout.split()[-1] == str(packages / "datasets" / "__init__.py"), theirs.stderr
 
 
+def test_imported_it_puts_its_app_on_the_path(packages: Path, tmp_path: Path) -> None:
+    code = "import fedshift as fs, datasets; print(fs.method('fpl').name, datasets.__file__, fs.run.__module__)"
+    result = python(code, packages, tmp_path)
+    app = packages / "fedshift" / "app"
+    assert result.stdout.split() == ["fpl", str(app / "datasets" / "__init__.py"), "fedshift.api"], result.stderr
+
+
 def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
     result = python("import datasets, fedshift; fedshift.main()", packages, tmp_path)
     theirs = packages / "datasets" / "__init__.py"
