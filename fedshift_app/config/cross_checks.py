@@ -156,9 +156,10 @@ def _check_domains_within(config: RunConfig) -> None:
     """
     mixing, labels = config.allocation.mixing, config.allocation.domain_labels
     for entry in config.modules:
-        if MODULES.named(str(entry["name"]), "modules").needs_domains and not (mixing and labels == "known"):
+        name = str(entry["name"])  # an unknown one is refused with its place, later
+        if name in MODULES and MODULES[name].needs_domains and not (mixing and labels == "known"):
             raise ConfigError(
-                f"modules {entry['name']} needs nodes that hold several domains and know them: allocation.mixing above "
+                f"modules {name} needs nodes that hold several domains and know them: allocation.mixing above "
                 f"0 and allocation.domain_labels=known; found {mixing:g} and {labels}"
             )
 

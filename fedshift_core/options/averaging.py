@@ -99,7 +99,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         if noise != "none":
             return (
                 f"privacy.name={noise} does not go with aggregation.weights={self.weights}: nodes report how models do "
-                "on their images, without noise"
+                "on their own images before the noise"
             )
         return ""
 

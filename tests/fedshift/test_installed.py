@@ -79,13 +79,13 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
         (scripts,) = [name for name in content.namelist() if name.endswith("entry_points.txt")]
         commands = ConfigParser()
         commands.read_string(content.read(scripts).decode())
-    here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml")]
+    here = [path for part in PARTS for path in (ROOT / part).rglob("*") if path.suffix in (".py", ".yaml", ".bib")]
     app = {"pyproject.toml", "README.md", "LICENSE", *(str(path.relative_to(ROOT)) for path in here)}
     assert "conf/experiments/handwritten.yaml" in app and "datasets/__init__.py" in app
     command = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fedshift").rglob("*")
-        if path.suffix in (".py", ".j2", ".css", ".typed")  # code, and the templates of pages
+        if path.suffix in (".py", ".j2", ".css", ".typed", ".txt")  # code, and the templates of pages and packages
     }
     assert "fedshift/html/templates/base.html.j2" in command
     assert names == {f"fedshift/app/{name}" for name in app} | command

@@ -36,3 +36,8 @@ def test_what_is_written_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(_parse(text, scalar_keys=False)) == ["b", "a"] and _parse(text, scalar_keys=False) == content
     monkeypatch.setattr(yaml, "__with_libyaml__", False)
     assert as_yaml(content) == text
+
+
+def test_a_name_that_is_no_utf8_is_written_and_read_again() -> None:
+    content = {"data_dir": "images\udcff", "set": "é"}
+    assert _parse(as_yaml(content), False) == content

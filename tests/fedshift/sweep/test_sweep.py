@@ -164,7 +164,8 @@ def test_the_name_of_a_grid_knows_no_order_and_nothing_that_decides_no_number() 
 @pytest.mark.parametrize("key", [key for key in FREE if key != "model.weights"])  # its SHA-256 is, not its place
 def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None:
     value = {
-        "dataset.data_dir": "/x", "dataset.download": "true", "profile": "true", "tracking": "tensorboard",
+        "dataset.data_dir": "/x", "dataset.download": "true", "profile": "true",
+        "federation.log_received": "true", "tracking": "tensorboard",
         "evaluate.figures": "false", "evaluate.site_figures": "false", "keep_rounds": "[2]",
         "dataset.classes_stated": "false",
     }  # fmt: skip
