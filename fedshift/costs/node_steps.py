@@ -29,6 +29,7 @@ from strategies.federation.updates import num_bytes
 BATCHES = 2  # of the node in each epoch
 EPOCHS = 2  # the first step includes preparations and does not count
 _KB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
+_LEAST = 1e-6  # seconds
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,9 @@ def measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]
     client.train_set = test.select(np.arange(half))
     sooner, fewer = _score(client, parameters, test, server_round)
     client.train_set = test
-    before = max(0.0, seconds - sooner) / (len(test) - half) if steps > fewer else 0.0  # it trains on its own first
+    before = 0.0
+    if steps > fewer:  # it trains on its own first; a busy machine may have taken longer for the smaller half
+        before = max(_LEAST, seconds - sooner) / (len(test) - half)
     scored = max(0.0, seconds / len(test) - before)
     taken = 0.0
     if {OWN, RETAKEN} & set(bn_statistics):

@@ -97,12 +97,13 @@ class Line(Screen):
             self._show(line_of(watched.status, watched.rounds))
 
     def _show(self, text: str) -> None:
-        from IPython.display import display  # there is one wherever there is a notebook
+        import IPython.display  # there is one wherever there is a notebook
 
         if text == self._last:
             return
         first, self._last = not self._last, text
-        display({"text/plain": text}, raw=True, display_id=f"fedshift-{id(self)}", update=not first)
+        show: Any = IPython.display.display  # without types
+        show({"text/plain": text}, raw=True, display_id=f"fedshift-{id(self)}", update=not first)
 
 
 class _WithoutRounds:

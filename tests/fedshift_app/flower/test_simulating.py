@@ -19,7 +19,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from ray.exceptions import RayActorError
 from support import InlineRun, ListeningGrid, Run, federation, new_strategy, node
 
-from fedshift import cli, compare
+from fedshift import cli
+from fedshift.compare import compare
 from fedshift.launch import runner
 from fedshift_app.flower import simulating, simulation_queue
 from fedshift_app.flower.internals import make_context
@@ -218,7 +219,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     content = status.read(run.folder)
     assert (content["state"], content["error"], content["resume"]) == ("degraded", result, None)
     assert status.exit_code(content) == exit_codes.DEGRADED == 4
-    table = compare.compare([run.folder]).text()
+    table = compare([run.folder]).text()
     assert f"seed 0 is degraded: {result}" in " ".join(table.split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedshift import compare
+from fedshift.compare import compare
 from fedshift.launch import watching
 from fedshift.report import reading
 from fedshift.sweep import records
@@ -82,14 +82,14 @@ def test_kept_results_may_be_anybodys(changes: dict[str, Any], tmp_path: Path) -
     }  # fmt: skip
     (tmp_path / "one.json").write_text(json.dumps(results))
     with pytest.raises(ConfigError):
-        compare.compare([tmp_path / "one.json"])
+        compare([tmp_path / "one.json"])
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "{}", "\x00"])
 def test_json_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text(text)
     with pytest.raises(ConfigError):
-        compare.compare([tmp_path / "one.json"])
+        compare([tmp_path / "one.json"])
     (tmp_path / status.FILE).write_text(text)
     with pytest.raises(ConfigError):
         status.read(tmp_path)
