@@ -347,7 +347,8 @@ class Progress:
 def _command(run_config: Any) -> str:
     """Return what was typed; of a plain ``flwr run`` only the run-config is known."""
     typed = flwr_run.run_config_text(run_config)
-    return os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", typed])
+    command = os.environ.get(COMMAND) or shlex.join(["flwr", "run", ".", "--run-config", typed])
+    return command.encode("utf-8", "backslashreplace").decode()  # a file's name may be no UTF-8, which no key accepts
 
 
 def _engine(grid: Grid) -> str:

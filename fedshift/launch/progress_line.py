@@ -1,5 +1,6 @@
 """Other displays of a run than a terminal's table: a line of a notebook that is updated in its place, and none."""
 
+import importlib
 import io
 import os
 import re
@@ -97,12 +98,12 @@ class Line(Screen):
             self._show(line_of(watched.status, watched.rounds))
 
     def _show(self, text: str) -> None:
-        import IPython.display  # there is one wherever there is a notebook
+        # There is one wherever there is a notebook; its functions have no types.
+        show: Any = importlib.import_module("IPython.display").display
 
         if text == self._last:
             return
         first, self._last = not self._last, text
-        show: Any = IPython.display.display  # without types
         show({"text/plain": text}, raw=True, display_id=f"fedshift-{id(self)}", update=not first)
 
 

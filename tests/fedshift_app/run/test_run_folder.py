@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import node
 
+from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
@@ -25,9 +26,10 @@ from fedshift_app.run.versions import commit
 from fedshift_core.accuracies import mean
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import write_atomically
-from fedshift_core.env import COMMIT
+from fedshift_core.env import COMMAND, COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.yaml_files import as_yaml, read_yaml
 from strategies.federation.context import RoundResult
 
 CONFIG = resolve({"seed": 3, "rounds": 4})
@@ -232,6 +234,14 @@ def test_config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "git" not in content
     monkeypatch.setenv(COMMIT, "0123456789ab-dirty")
     assert yaml.safe_load((opened(tmp_path).path / CONFIG_FILE).read_text())["git"] == "0123456789ab-dirty"
+
+
+def test_a_command_with_a_name_that_is_no_utf8_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(COMMAND, "fedshift run a\x1b\udcff.yaml")
+    (tmp_path / "config.yaml").write_text(as_yaml({"command": server_app._command({})}), encoding="utf-8")
+    assert read_yaml(tmp_path / "config.yaml") == {"command": "fedshift run a\x1b\\udcff.yaml"}
 
 
 def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
