@@ -7,6 +7,7 @@ large, too deep or endless is refused in one line before it is built.
 import contextlib
 import copy
 import functools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -210,6 +211,16 @@ def _parse(text: str, scalar_keys: bool) -> Any:
 
 #: A process reads the same few files for each configuration, and parsing is slow. Errors are not kept.
 _kept = functools.lru_cache(maxsize=256)(_parse)
+
+
+def written(value: Any) -> str:
+    """Return a value as the YAML of a command line reads it back."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
+    text = json.dumps(value)
+    if isinstance(value, float) and "e" in text and "." not in text:  # YAML 1.1 reads 1e-05 as a word
+        return text.replace("e", ".0e")
+    return text
 
 
 def as_yaml(content: Mapping[str, Any]) -> str:

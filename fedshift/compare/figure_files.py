@@ -35,7 +35,7 @@ _COSTS = {tradeoff.BYTES: "bytes", tradeoff.SECONDS: "seconds", tradeoff.FLOPS: 
 
 
 def plots(numbers: Numbers) -> dict[str, Plot]:
-    """Return the figures of a comparison by name, in placeholder colours, rows by_name as papers print them.
+    """Return the figures of a comparison by name, in placeholder colours, rows named as papers print them.
 
     They are those of the page, and one of all domains side by side.
     """

@@ -22,6 +22,7 @@ from fedshift_app.node.policy import STRICT
 from fedshift_core import private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
+from fedshift_core.yaml_files import as_yaml
 
 FILE, EXPERIMENT = "compose.own.yaml", "experiment.yaml"
 HOME = "/var/fedshift"  # in a container
@@ -70,7 +71,7 @@ def write(config: RunConfig, nodes: Sequence[NodeFolder], output: Path) -> Path:
     for folder in (RUNS, DATABASE, *(f"{STATE}/{name}" for name in names)):
         private_files.make_folder(output / folder)
     content = {"resolved": _of_all_machines(config)}
-    (output / EXPERIMENT).write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    (output / EXPERIMENT).write_text(as_yaml(content), encoding="utf-8")
     file = output / FILE
     text = yaml.safe_dump(composed(nodes), sort_keys=False, allow_unicode=True, width=200)
     file.write_text(f"{HEAD.format(file=FILE)}\n{text}", encoding="utf-8")

@@ -12,6 +12,7 @@ from fedshift_app.config.layers import NAMED
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.yaml_files import written
 
 #: Keys whose text is taken as it is; that of all others is YAML.
 _PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS)
@@ -87,8 +88,7 @@ def _yaml(key: str, value: Any) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             raise ConfigError(f"{key}: expected a finite number, found {as_found(value)}")
-        text = json.dumps(value)
-        return text.replace("e", ".0e") if "e" in text and "." not in text else text  # YAML 1.1 reads 1e-05 as a word
+        return written(value)
     if isinstance(value, str | bool | int) or value is None:
         return json.dumps(value, ensure_ascii=False)
     raise ConfigError(

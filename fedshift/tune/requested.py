@@ -17,7 +17,7 @@ from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened
 from fedshift_core.ranges import Range
-from fedshift_core.yaml_files import parse
+from fedshift_core.yaml_files import parse, written
 
 MOST_TRIALS = 10_000  # of a method
 SHARED = "fedavg"  # whose file says where every method is searched
@@ -109,16 +109,6 @@ class Request:
                     given["tuned"] = written({key: plan.default[key] for key in values})
                     points.append(grid.point(f"{plan.label} tuned{suffix}", self.grid_request.experiment, given))
         return points
-
-
-def written(value: Any) -> str:
-    """Return a value as the YAML of a command line reads it back."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
-    text = json.dumps(value)
-    if isinstance(value, float) and "e" in text and "." not in text:  # YAML 1.1 reads 1e-05 as a word
-        return text.replace("e", ".0e")
-    return text
 
 
 def read(arguments: Sequence[str], check_data: CheckData) -> Request:

@@ -35,7 +35,7 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
     if why := strategy.needs_single(params):
         return f"{method.name!r} does not fit: {why}; {SEE}"
     if method.numbers or aggregation.weights in OF_IMAGES:
-        rule = aggregation.weights if aggregation.weights in OF_IMAGES else "ga"
+        rule = aggregation.weights if aggregation.weights in OF_IMAGES else method.name  # a recipe is named as its rule
         return f"aggregation.weights={rule} weighs nodes by what each says of its own images; allowed are other rules"
     if aggregation.robust != "none":
         return f"aggregation.robust={aggregation.robust} compares the weights of single nodes; allowed is none"

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.limits import MOST_LOSS, Refused
+from fedshift_core.limits import MOST_LOSS
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 from strategies.features.base import ServerFeature, Training
@@ -111,11 +111,6 @@ class WorstDomainWeights(ServerFeature):
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return the range of the loss."""
         return {RECEIVED_LOSS: Range(0, MOST_LOSS, whole=False)} if self._on else {}
-
-    def read_train(self, metrics: Mapping[str, Any]) -> None:
-        """Refuse a loss that was not asked for."""
-        if not self._on and RECEIVED_LOSS in metrics:
-            raise Refused(f"{RECEIVED_LOSS} was not asked for")
 
     def weights(self, updates: list[Update], training: Training) -> list[float] | None:
         """Return the weights of the round; None by another rule."""
