@@ -102,7 +102,7 @@ class SecureSumsOnNode(NodeFeature):
         """
         if not call.config.federation.secure_sums:
             return
-        _check(call.options, (*_SHARES, *protocol.TOLD), "a message to train")
+        _check(call.options, (*_SHARES, *protocol.COMMON), "a message to train")
         _receive(Member(call.state, call.index), call)
 
     def seal(self, call: Call, sent: Arrays, reply: Reply) -> Reply:
@@ -129,8 +129,8 @@ class SecureSumsOnNode(NodeFeature):
         values |= _contributions(reply.knowledge, options)
         values |= _losses(reply.metrics, terms, call.num_examples / options[wire.SECURE_IMAGES],
                           call.config.federation.secure_sums_range)  # fmt: skip
-        told = [str(options[key]) for key in protocol.TOLD]
-        masked = member.mask(layout.vector(values), protocol.digest_of(sent, *told))
+        common = [str(options[key]) for key in protocol.COMMON]
+        masked = member.mask(layout.vector(values), protocol.digest_of(sent, *common))
         return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
 
     def seal_answer(self, call: Call, sent: Arrays, answer: Answer) -> Answer:

@@ -135,7 +135,7 @@ def _beginning(model: SplitModel, depth: str) -> tuple[Callable[[Tensor], Tensor
     number = int(depth.partition(":")[2])
     blocks = [block for block in (stages.maps if stages is not None else ())[:number] if isinstance(block, nn.Module)]
     if len(blocks) < number:
-        raise ConfigError(f"model.precompute=on: the network has no stages that can be told apart before {depth}")
+        raise ConfigError(f"model.precompute=on: the network has no stages that can be separated before {depth}")
     owned = set(encoder.modules())
 
     def begin(images: Tensor) -> Tensor:

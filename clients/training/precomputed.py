@@ -113,7 +113,7 @@ class FrozenFeatures:
         Args:
             images: The images.
             view: 0: as they are; from 1: which augmented view.
-            done: Is told how far the work is; by default the log is.
+            done: Called with the progress of the work; by default it is logged.
 
         Raises:
             ConfigError: If the method has changed what is frozen.

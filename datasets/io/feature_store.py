@@ -38,7 +38,7 @@ KEPT_FREE = 1 << 28  # bytes of the disk that are left free
 FLUSHED = 256  # rows that are written at a time; a killed process loses as many at most
 
 Compute = Callable[[NDArray[np.int64]], NDArray[Any]]  # from places of images (n,) to their rows (n, ...)
-Done = Callable[[int, int], None]  # is told how many rows are done, and of how many
+Done = Callable[[int, int], None]  # called with the rows that are done and all rows
 log = logging.getLogger("fedshift")
 
 
@@ -108,7 +108,7 @@ class FeatureStore:
         Args:
             marks: Of the images, (N, MARK).
             compute: Returns the rows of images, given their places in ``marks``.
-            done: Is told how far the work is.
+            done: Called with the progress of the work.
 
         Raises:
             DataError: If the store cannot be written or would become too large.

@@ -43,8 +43,8 @@ KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
 #: What is summed: what local training left; answers of features about the averaged weights. In their order in a round.
 TRAINING, ANSWERS = "training", "answers"
 PURPOSES = (TRAINING, ANSWERS)
-#: How vectors are made, by key of a message to train: what all nodes must be told alike.
-TOLD = (wire.SECURE_SUMS, wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES)
+#: How vectors are made, by key of a message to train: which all nodes must get alike.
+COMMON = (wire.SECURE_SUMS, wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES)
 
 # A node's state between the messages of a round; all values are numbers, texts, bytes and lists of them.
 _STAGE, _ROUND, _RUN, _PURPOSE, _FACTOR = "stage", "round", "run", "purpose", "factor"
@@ -292,7 +292,7 @@ class Member:
 
     @property
     def factor(self) -> float:
-        """By what the node's numbers are multiplied, as all nodes of the round were told."""
+        """By what the node's numbers are multiplied, the same for all nodes of the round."""
         return float(self._state.get(_FACTOR, 0.0))
 
     def _expect(self, stage: str, server_round: int) -> None:

@@ -77,8 +77,8 @@ class _Round:
         return np.asarray(np.maximum(counts.max(axis=0), 1))
 
     @cached_property
-    def told(self) -> dict[str, Any]:
-        """How vectors are made, as all nodes are told alike."""
+    def common(self) -> dict[str, Any]:
+        """How vectors are made, alike for all nodes."""
         return {
             wire.SECURE_SUMS: written(self.sums), wire.SECURE_TERMS: list(self.terms),
             wire.SECURE_MOST: self.most.tolist(),
@@ -149,7 +149,7 @@ class SecureSums(ServerFeature):
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Return the shares for a node, and how its vector is made."""
         around = self._round
-        return {} if around is None else {**around.dealing.options(node), **around.told}
+        return {} if around is None else {**around.dealing.options(node), **around.common}
 
     def gather(
         self, asked: Mapping[int, Node], replies: list[Message], exchange: Exchange, sent: SentWeights
@@ -165,8 +165,8 @@ class SecureSums(ServerFeature):
         dealing, layout = around.dealing, self._layout(sent.arrays, exchange)
         added = dealing.added(asked, replies, layout, wire.ARRAYS, _trained, exchange.observe)
         exchange.result.bytes_up += added.total.nbytes * len(added.nodes)
-        told = [str(around.told[key]) for key in protocol.TOLD]
-        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *told))
+        common = [str(around.common[key]) for key in protocol.COMMON]
+        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common))
         try:
             update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, exchange)
         except Refused as refused:

@@ -191,13 +191,13 @@ def test_an_interval_holds_its_value_between_0_and_1(n: int, classes: int, seed:
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=8), st.integers(1, 12))
 def test_figures_leave_of_the_classes_whose_numbers_may_be_told(of_class: list[int], least: int) -> None:
-    """Who knows the total and what is told cannot work out a class of few images (``fedshift_core.suppression``)."""
-    told = visible_classes(np.array(of_class), least)
-    assert all(images >= least for images, tell in zip(of_class, told, strict=True) if tell)
+    """Who knows the total and what is shown cannot work out a class of few images (``fedshift_core.suppression``)."""
+    shown = visible_classes(np.array(of_class), least)
+    assert all(images >= least for images, tell in zip(of_class, shown, strict=True) if tell)
     hidden = [number < 0 for number in hide(of_class, least)]
-    assert not (told & hidden).any() and (told | hidden | (np.array(of_class) == 0)).all()
+    assert not (shown & hidden).any() and (shown | hidden | (np.array(of_class) == 0)).all()
     if min(of_class) >= least:
-        assert told.all()
+        assert shown.all()
 
 
 def test_figures_of_fewer_images_are_marks_and_means_are_over_the_others() -> None:
@@ -213,7 +213,7 @@ def test_figures_of_fewer_images_are_marks_and_means_are_over_the_others() -> No
     for name in ("balanced_accuracy", "auroc", "auprc"):
         assert of(made, name)[0] == pytest.approx(wanted[name]) and made.macro_classes(name) == 2
     assert of(made, "brier")[0] == pytest.approx(slow_brier(given))  # of all images
-    # Of one class with 3 images the total would tell: the next smallest one is not told, either.
+    # Of one class with 3 images the total would tell: the next smallest one is not shown, either.
     alone = figures(Scored(p[:35], p[:35].argmax(axis=1), y[:35], None), np.random.default_rng(0), 5)
     assert alone.of_class.tolist() == [20, UNKNOWN, UNKNOWN, UNKNOWN]
     none = figures(given, np.random.default_rng(0), 39)

@@ -100,11 +100,11 @@ def test_the_log_has_each_array_number_and_text_of_a_reply(kind: str, as_packed:
 
 def test_a_refusal_is_logged_too_also_of_a_message_that_says_nothing(folder: NodeFolder) -> None:
     node = AppOfNode(folder)
-    told = [str(node.ask("train", 99).error.reason), str(node.send("train", RecordDict()).error.reason)]
-    assert "server-round=99" in told[0]
-    assert "lacks the record 'config'" in told[1]
+    errors = [str(node.ask("train", 99).error.reason), str(node.send("train", RecordDict()).error.reason)]
+    assert "server-round=99" in errors[0]
+    assert "lacks the record 'config'" in errors[1]
     texts = [line for line in lines() if line["kind"] == "text"]
-    assert [(line["name"], line["sha256"]) for line in texts] == [("error", hashed(text)[1]) for text in told]
+    assert [(line["name"], line["sha256"]) for line in texts] == [("error", hashed(text)[1]) for text in errors]
     assert [(line["run"], line["round"]) for line in texts] == [(RUN_ID, 99), ("", 0)]
 
 

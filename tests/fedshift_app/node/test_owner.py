@@ -210,15 +210,15 @@ def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
 
 
 def test_the_introduction_hides_a_class_of_few_images(node: OwnedNode) -> None:
-    told = node.answers(MessageType.QUERY)["metrics"]
-    counts = told["class-counts"]
+    reply = node.answers(MessageType.QUERY)["metrics"]
+    counts = reply["class-counts"]
     assert counts[FEW_CLASS] == FEW and counts.count(HIDDEN) == 1  # else the total would give it away
-    assert told["least-images"] == 5
+    assert reply["least-images"] == 5
     node.allow(least_images=1)
     all_of_it = node.answers(MessageType.QUERY)["metrics"]
     assert all_of_it["class-counts"][FEW_CLASS] == FEW_IMAGES
     assert not {"num-train", "least-images"} & set(all_of_it)
-    assert told["num-train"] == sum(all_of_it["class-counts"])  # totals stay right
+    assert reply["num-train"] == sum(all_of_it["class-counts"])  # totals stay right
 
 
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
@@ -263,8 +263,8 @@ def test_what_features_tell_of_few_images_stays(node: OwnedNode, folders: list[N
     assert "validation-count" in scores
     assert "local-received" in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
     node.allow(least_images=5)
-    told = node.answers(MessageType.QUERY, few)["metrics"]
-    assert (told["num-validation"], told["num-test"]) == (FEW, 90)
+    reply = node.answers(MessageType.QUERY, few)["metrics"]
+    assert (reply["num-validation"], reply["num-test"]) == (FEW, 90)
     assert "validation-count" not in node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
     assert "local-received" not in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
 
@@ -392,15 +392,15 @@ def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int,
     owner = Owner(Policy(least_images=least), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
     said = NodeIntroduction("scan", counts, tests, False, -1, -1, numbers={"num-validation": validation})
     try:
-        told = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())["metrics"]
+        reply = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())["metrics"]
     except PolicyError:
         assert sum(counts) < least
         return
-    cells = [*told["class-counts"], told["num-test"], told["num-validation"]]
+    cells = [*reply["class-counts"], reply["num-test"], reply["num-validation"]]
     assert not any(0 < cell < least for cell in cells)
-    visible = [cell for cell in told["class-counts"] if cell > 0]
-    assert told.get("num-train", sum(visible)) == sum(counts)
-    assert ("least-images" in told) == any(cell < 0 for cell in cells)
+    visible = [cell for cell in reply["class-counts"] if cell > 0]
+    assert reply.get("num-train", sum(visible)) == sum(counts)
+    assert ("least-images" in reply) == any(cell < 0 for cell in cells)
 
 
 @given(

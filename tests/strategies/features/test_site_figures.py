@@ -216,9 +216,9 @@ def test_sites_are_called_by_their_domain_or_by_their_node_too() -> None:
 
 def of_classes(*images: int) -> SiteNumbers:
     empty: Any = np.zeros(0)
-    total = sum(abs(number) for number in images)  # a negative number is not told
-    told = np.array([number if number > 0 else UNKNOWN for number in images])
-    return SiteNumbers(total, UNKNOWN, 0, told, empty, empty, empty, empty)
+    total = sum(abs(number) for number in images)  # a negative number is not shown
+    shown = np.array([number if number > 0 else UNKNOWN for number in images])
+    return SiteNumbers(total, UNKNOWN, 0, shown, empty, empty, empty, empty)
 
 
 def mix_of(*sites: SiteNumbers) -> site_section.Mix:
@@ -235,9 +235,9 @@ def test_the_distance_of_class_mixes_is_the_largest_total_variation(rows: list[l
             if not (any(p) and any(q)):
                 continue
             n, m = sum(map(abs, p)), sum(map(abs, q))
-            told = [(a / n, b / m) for a, b in zip(p, q, strict=True) if a > 0 and b > 0]
-            rest = abs((1 - sum(a for a, _ in told)) - (1 - sum(b for _, b in told)))
-            slow = max(slow, (sum(abs(a - b) for a, b in told) + rest) / 2)
+            shown = [(a / n, b / m) for a, b in zip(p, q, strict=True) if a > 0 and b > 0]
+            rest = abs((1 - sum(a for a, _ in shown)) - (1 - sum(b for _, b in shown)))
+            slow = max(slow, (sum(abs(a - b) for a, b in shown) + rest) / 2)
     made = mix_of(*(of_classes(*row) for row in rows))
     assert made.distance == pytest.approx(slow, abs=1e-12)
 
