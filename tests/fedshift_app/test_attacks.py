@@ -175,7 +175,7 @@ PROTOTYPES = (
     "i2pfl", "fpl", "fedcode", "fedplvm",
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("fedproc", "fedproto", "fedseproto", "fedtgp", "fedsa", "fedgh")
+        for name in ("feddap", "fedproc", "fedproto", "fedseproto", "fedtgp", "fedsa", "fedgh")
     ),
 )  # fmt: skip
 

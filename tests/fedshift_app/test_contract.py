@@ -183,7 +183,7 @@ def test_switched_off_it_is_fedavg_bit_for_bit(method: str, run_inline: InlineRu
 
 
 #: Those that go on sending prototypes when nothing is made of them on the node.
-STILL_SENT = ("fedmlp", "fedproc", "fedproto", "fedsa", "fedtgp", "fpl", "i2pfl")
+STILL_SENT = ("feddap", "fedmlp", "fedproc", "fedproto", "fedsa", "fedtgp", "fpl", "i2pfl")
 #: Further settings with which a method, or its form, is FedAvg on a node.
 ALSO_OFF = {
     "fedcode": tuple(f"method.alpha=0 method.{fdr} method.share_head=true" for fdr in ("beta=0", "use_fdr=false")),
@@ -191,6 +191,7 @@ ALSO_OFF = {
         f"method.lie=false images.views=1 images.resized_crop=null images.jitter=[0,0,0,0] images.grayscale=0 {more}"
         for more in ("method.classifier_training=local", "method.supervised=false", "method.tau=1")
     ),
+    "feddap": (f"{METHODS['feddap'].off} method.proto_source=last_epoch",),
     "fedproto": ("method.lambda_proto=0 method.proto_source=last_epoch",),
     "fedsa": (f"{METHODS['fedsa'].off} method.proto_source=last_epoch",),
     "fpl": (f"{METHODS['fpl'].off} method.proto_source=last_epoch",),
@@ -217,8 +218,8 @@ def test_switched_off_a_node_does_as_fedavg_whatever_it_is_sent(method: str, rec
 
 #: Methods that have nothing to add to cross-entropy before the server has sent something, and what they need for it.
 FIRST_AS_FEDAVG = {
-    "fedala": "", "fedmlp": "", "fedplvm": "", "fedproc": "", "fedproto": "", "fedtgp": "", "fpl": "",
-    "i2pfl": "method.use_apa=false", "moon": "", "scaffold": "",
+    "fedala": "", "feddap": "", "fediir": "", "fedmlp": "", "fedplvm": "", "fedproc": "", "fedproto": "",
+    "fedtgp": "", "fpl": "", "i2pfl": "method.use_apa=false", "moon": "", "scaffold": "",
 }  # fmt: skip
 
 
@@ -235,6 +236,7 @@ def test_a_nodes_first_round_is_fedavgs_and_no_later_one(method: str, record: Re
 
 #: Settings with which other code of a method runs, which repeats as the rest does.
 FORMS = {
+    "feddap": ("method.proto_source=last_epoch",),
     "fedproto": ("method.proto_source=last_epoch",),
     "fedseproto": ("method.mi_form=batch_moment", "method.schedule=joint"),
     "fpl": ("method.proto_source=last_epoch",),

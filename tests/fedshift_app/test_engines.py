@@ -90,6 +90,7 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedpac", "rounds=2"], id="a-head-for-each-node"),
         pytest.param(["method=fedala", "rounds=3"], id="its-own-past-model"),
         pytest.param(["method=copa", "rounds=2"], id="a-head-for-each-domain"),
+        pytest.param(["method=feddap", "rounds=2"], id="prototypes-by-domain"),
         pytest.param(["method=fdse", "rounds=2"], id="arrays-for-each-node"),
         pytest.param(["method=fedheal", "rounds=2"], id="server-state"),
         pytest.param(["method=fedsr", "rounds=2"], id="drawn-features"),
@@ -97,6 +98,7 @@ def left_behind(mark: str) -> set[int]:
             ["method=fedpall", "rounds=3", "method.mix_from=1", "method.kept=1"], id="networks-of-the-server"
         ),
         pytest.param(["method=fedomg", "rounds=2"], id="gradients-matched"),
+        pytest.param(["method=fediir", "rounds=3"], id="gradients-of-the-head"),
         pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
         pytest.param(["method=tent", "rounds=1"], id="entropy"),
         pytest.param(["method=t3a", "rounds=1"], id="adjusted-classifier"),

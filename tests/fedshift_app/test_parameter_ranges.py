@@ -21,11 +21,13 @@ ON_NODES: dict[str, Refused] = {
         {"tau": 0.0}, {"alpha": -1.0}, {"beta": -0.1}, {"fdr_form": "x"}, {"proto_source": "x"}, {"global_model": "x"},
         {"unknown": 1},
     ],
+    "feddap": [{"tau": 0.0}, {"lambda1": -1.0}, {"lambda2": -1.0}, {"dp": "shrink_add"}, {"dp_q": 2}, {"merge_tau": 1}],
     "feddyn": [{"alpha": -1}, {"alpha": NAN}, {"mu": 1}],
     "fedicon": [
         {"tau": 0.0}, {"personal_epochs": 0}, {"classifier_epochs": 0}, {"projection": "linear"},
         {"classifier_training": "x"}, {"projection": "mlp", "lie": False}, {"unknown": 1},
     ],
+    "fediir": [{"lambda_iir": -1e-9}, {"lambda_iir": NAN}, {"ema": 0.5}],
     "fedmlp": [{"tau": 0.0}, {"lambda_proto": -1.0}, {"lambda_semantic": -1.0}, {"tasks": 1}],
     "fedpall": [{"mix_from": 0.9, "mix_to": 0.8}, {"kept": 0}, {"most_features": 10_001}, {"tau": 0}],
     "fedplvm": [{"alpha": 0.0}, {"alpha": 1.5}, {"tau": 0.0}, {"lambda_proto": -1.0}, {"most_images": 2}, {"beta": 1}],
@@ -48,8 +50,10 @@ ON_NODES: dict[str, Refused] = {
 ON_THE_SERVER: dict[str, Refused] = {
     "fdse": [{"tau": 0}],
     "fedcode": [{"finch_partition": "x"}, {"alpha": -1.0}, {"global_model": "x"}, {"beta": 1.0}],
+    "feddap": [{"merge_tau": 0.0}, {"merge_by": "median"}, {"tau": 1}],
     "fedheal": [{"tau": 1}, {"tau": -0.1}, {"beta": 1.1}, {"threshold": 0.3}],
     "fedicon": [{"classifier_rounds": 0}, {"classifier_rounds": 1.5}, {"classifier_training": "x"}, {"tau": 1}],
+    "fediir": [{"ema": 1.0}, {"ema": -0.1}, {"lambda_iir": -1}],
     "fedproto": [{"prototype_mean": "median"}, {"lambda_proto": 1.0}],
     "i2pfl": [{"ema": 1.1}, {"ema": -0.1}, {"dist": "cosine"}, {"inter_proto": "x"}, {"tau": 1}],
 }

@@ -17,6 +17,7 @@ BESIDE = {
     "fedala": ([], []),
     "copa": ([], [NODES * 4 * C * D, NODES * 4 * C]),
     "fedthe": ([4 * D], [4 * D]),
+    "fediir": ([HEAD], [HEAD]),
 }
 
 

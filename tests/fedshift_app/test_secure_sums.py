@@ -97,6 +97,7 @@ def ending(run_inline: InlineRun, **flat: Any) -> str:
         pytest.param("scaffold", "", id="totals"),
         pytest.param("feddyn", "method.alpha=0.1", id="state of the server"),
         pytest.param("fedthe", "", id="mean features", marks=pytest.mark.long),
+        pytest.param("fediir", "", id="gradients of the head", marks=pytest.mark.long),
         pytest.param("f2dc", "", id="domain-aware weights", marks=pytest.mark.long),
         pytest.param("fedbn", "", id="private parts", marks=pytest.mark.long),
     ],

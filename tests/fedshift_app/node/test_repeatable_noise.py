@@ -13,7 +13,7 @@ from fedshift_core.params import NoiseParams
 
 SWITCH = "method.repeatable_noise=true"
 #: Methods that draw noise or masks to protect what a node sends.
-PROTECTING = ("fedpall", "i2pfl")
+PROTECTING = ("feddap", "fedpall", "i2pfl")
 SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
 
 

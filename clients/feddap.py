@@ -1,0 +1,103 @@
+"""FedDAP client [Le et al., 2026].
+
+Paper: "FedDAP: Domain-Aware Prototype Learning for Federated Learning under Domain Shift", Huy Q. Le, Loc X. Nguyen, Yu
+Qiao, Seong Tae Kim, Eui-Nam Huh, Choong Seon Hong; CVPR 2026, https://arxiv.org/abs/2604.06795. Reference code:
+quanghuy6997/FedDAP at commit 988211e (``models/feddap.py``), which does not run as it is.
+
+Symbols: z features, d the node's domain, P_d^k prototype of class k and domain d, tau temperature.
+
+    L = CE + lambda1 mean_i (1 - cos(z_i, P_d^y)) + lambda2 mean_i -log(sum_{e != d} exp(cos(z_i, P_e^y) / tau)
+        / sum_{e != d, k} exp(cos(z_i, P_e^k) / tau))
+
+Both means are over all images of the batch; an image whose class has no such prototype counts 0 in them, as in the
+code.
+
+Deviations: (1) prototypes are taken after training in evaluation mode (``proto_source``; the code gathers them in the
+last local epoch); (2) they are sent without noise (``dp``; the code adds some, by a function that is defined nowhere);
+(3) a node that holds several domains counts as of its home domain (the code has one domain a node).
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from clients.losses.common import contrast_of_each
+from clients.losses.feddap import turned_of_each
+from clients.training.batches import Batch
+from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams, by_class
+from fedshift_core.arrays import Arrays
+from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
+
+
+class FedDAPParams(PrototypeParams, NoiseParams):
+    """The node's side of FedDAP; values are those of its code."""
+
+    lambda1: float = Field(1.0, ge=0, description="Weight of the alignment with the own domain (DPA); 0: off.")
+    lambda2: float = Field(1.0, ge=0, description="Weight of the contrast with other domains (CPCL); 0: off.")
+    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+    dp: Annotated[Literal["off", "add"], OFF_IS_A_WORD] = Field(
+        "off", description="Noise on the sum of a class's features before its mean leaves the node: off, or add."
+    )
+    dp_scale: float = Field(0.05, ge=0, description="Standard deviation of that noise (dps).")
+    dp_q: float = Field(0.1, ge=0, le=1, description="Factor of that noise (dpp).")
+    proto_source: ProtoSource = "after_training"
+
+
+class FedDAPClient(PrototypeClient[FedDAPParams]):
+    """Cross-entropy + lambda1 DPA + lambda2 CPCL; contributes class prototypes."""
+
+    weighs_classes = True
+    per_image_loss: ClassVar[bool] = True
+
+    def start_round(self, server_round: int) -> None:
+        """Part the prototypes into those of the node's domain and those of the others."""
+        self._own: tuple[Tensor, Tensor] | None = None  # C x D, C
+        self._others: tuple[Tensor, Tensor] | None = None  # P x D, P
+        prototypes, labels, domains = (self.tensor(name) for name in ("prototypes", "labels", "domains"))
+        if prototypes is None or labels is None or domains is None:
+            return
+        here = domains == int(self.scalars["domain"])
+        self._own = by_class(prototypes[here], labels[here], self.model.num_classes)
+        if len(labels[~here]):
+            self._others = prototypes[~here], labels[~here]
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms, weighted; without prototypes (round 1) cross-entropy alone."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        self.gather(features, batch.y)
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        return terms | {name: term.mean() for name, term in self._own_terms(features, batch.y).items()}
+
+    def image_losses(self, batch: Batch) -> dict[str, Tensor]:
+        """Return the three terms of each image (B,)."""
+        features, logits = self.forward(batch.x)  # B x D, B x C
+        return {"ce": self.cross_entropy_of_each(logits, batch.y)} | self._own_terms(features, batch.y)
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute class prototypes, with noise if there is to be some."""
+        sent = super().finish_round(server_round)
+        return sent | {"prototypes": self._with_noise(sent, server_round)} if self.params.dp == "add" else sent
+
+    def _own_terms(self, features: Tensor, y: Tensor) -> dict[str, Tensor]:
+        """Return DPA and CPCL of each image, weighted, (B,)."""
+        p = self.params
+        terms = {}
+        if p.lambda1 > 0 and self._own is not None:
+            terms["dpa"] = p.lambda1 * turned_of_each(features, y, *self._own)
+        if p.lambda2 > 0 and self._others is not None:
+            terms["cpcl"] = p.lambda2 * contrast_of_each(features, y, *self._others, p.tau)
+        return terms
+
+    def _with_noise(self, sent: Arrays, server_round: int) -> NDArray[np.float32]:
+        """Return p + q N(0, s^2) / n of each class, n its images: the noise is on their sum, as in the code.
+
+        It is drawn from the system's entropy (``repeatable_noise``). Nothing bounds a single image's share in p, so
+        that no differential-privacy guarantee can be accounted for.
+        """
+        mean, counts = sent["prototypes"], sent["counts"][:, None]  # C x D, C x 1
+        noise = self.protecting_rng("feddap-dp", server_round).normal(0.0, self.params.dp_scale, mean.shape)
+        noisy = mean + self.params.dp_q * noise / np.maximum(counts, 1)
+        return np.where(counts > 0, noisy, 0.0).astype(np.float32)

@@ -1,0 +1,76 @@
+"""FedIIR client [Guo et al., 2023].
+
+Paper: "Out-of-Distribution Generalization of Federated Learning via Implicit Invariant Relationships", Yaming Guo, Kai
+Guo, Xiaofeng Cao, Tieru Wu, Yi Chang; ICML 2023, https://proceedings.mlr.press/v202/guo23b.html. Reference code:
+YamingGuo98/FedIIR at commit 3e7a785 (``domainbed/algorithms.py``).
+
+Symbols: w the head's weights, g = dCE/dw of a batch, G the mean head gradient of the federation.
+
+    L = CE + lambda ||g - G||^2, whose gradient is taken through g
+
+Deviation: the gradient that a node contributes is of all its images, not augmented, in evaluation mode, at the weights
+that it received (the code: the mean over the batches of a pass in training mode).
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from clients.base import DomainClient
+from clients.losses import fediir as terms_of_fediir
+from clients.training.batches import Batch
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.params import Params
+from fedshift_core.wire.names import CE
+
+GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends it, (P,)
+
+
+class FedIIRParams(Params):
+    """The node's side of FedIIR; the value is its code's for PACS."""
+
+    lambda_iir: float = Field(
+        1e-3, ge=0, description="Weight of the distance to the mean head gradient (lambda); 0: FedAvg."
+    )
+
+
+class FedIIRClient(DomainClient[FedIIRParams]):
+    """Cross-entropy + lambda ||g - G||^2; contributes the head's gradient."""
+
+    weighs_classes = True
+
+    def start_round(self, server_round: int) -> None:
+        """Read G and take the head's gradient at the received weights.
+
+        Raises:
+            FedShiftError: If G is not of this head.
+        """
+        self._head = list(self.model.classifier.parameters())
+        self._mean = self.tensor(GRADIENT)  # P, or None in the first round
+        number = sum(weight.numel() for weight in self._head)
+        if self._mean is not None and self._mean.shape != (number,):
+            raise FedShiftError(f"{GRADIENT} of shape {tuple(self._mean.shape)}, this node's head has {number} weights")
+        if self.params.lambda_iir > 0:
+            self._gradient = self._of_all_images()
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return both terms, weighted; without G (round 1) cross-entropy alone."""
+        terms = super().loss(batch)
+        if self.params.lambda_iir > 0 and self._mean is not None:
+            g = terms_of_fediir.gradient_of(terms[CE], self._head, twice=True)
+            terms["iir"] = self.params.lambda_iir * terms_of_fediir.disagreement(g, self._mean)
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Contribute the head's gradient at the weights that were received."""
+        return {GRADIENT: self._gradient.cpu().numpy()} if self.params.lambda_iir > 0 else {}
+
+    def _of_all_images(self) -> Tensor:
+        """Return the gradient of the mean cross-entropy over all images of the node, (P,)."""
+        self.model.eval()
+        total = torch.zeros(sum(weight.numel() for weight in self._head), device=self.setup.device)
+        for x, y in self.plain_batches(self.train_set):
+            loss = self.cross_entropy_of_each(self.forward(x)[1], y).sum() / len(self.train_set)
+            total += terms_of_fediir.gradient_of(loss, self._head, twice=False)
+        return total

@@ -1,0 +1,134 @@
+"""FedIIR on a node: the term against NumPy, its gradient against differences, what it contributes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import (
+    ROUND,
+    C,
+    D,
+    Float,
+    N,
+    batch,
+    begun,
+    fit,
+    flat_gradients,
+    image_set,
+    new_client,
+    normalised,
+    refusal_of,
+)
+from torch import Tensor, nn
+
+from clients.fediir import GRADIENT, FedIIRClient
+from clients.losses import fediir as terms
+from fedshift_core.errors import FedShiftError
+
+P = C * D + C
+
+
+def mean_gradient() -> dict[str, NDArray[np.float32]]:
+    return {GRADIENT: 0.1 * np.random.default_rng(3).normal(size=P).astype(np.float32)}
+
+
+def client(params: dict[str, Any] | None = None, **options: Any) -> FedIIRClient:
+    return new_client(FedIIRClient, params, options.pop("known", mean_gradient()), **{"epochs": 1} | options)
+
+
+def slow_gradient(z: Float, logits: Float, y: list[int]) -> Float:
+    """Return the gradient of the mean cross-entropy by a linear head: (p - onehot) z^T, and p - onehot."""
+    weight, bias = np.zeros((C, D)), np.zeros(C)
+    for row, scores, label in zip(z, logits, y, strict=True):
+        p = np.exp(scores - scores.max())
+        p /= p.sum()
+        p[label] -= 1
+        weight += np.outer(p, row) / len(y)
+        bias += p / len(y)
+    return np.concatenate([weight.reshape(-1), bias])
+
+
+def outcome(made: FedIIRClient, x: Tensor) -> tuple[Float, Float]:
+    with torch.no_grad():
+        z, logits = made.model(x)
+    return z.numpy().astype(np.float64), logits.numpy().astype(np.float64)
+
+
+def test_the_term_against_numpy() -> None:
+    made, given = begun(client({"lambda_iir": 0.5})), batch()
+    g = slow_gradient(*outcome(made, given.x), given.y.tolist())
+    expected = 0.5 * ((g - mean_gradient()[GRADIENT]) ** 2).sum()
+    found = made.loss(given)
+    assert list(found) == ["ce", "iir"]
+    assert float(found["iir"].detach()) == pytest.approx(expected, rel=1e-4)
+    assert float(found["ce"].detach()) == float(begun(client({"lambda_iir": 0.0})).loss(given)["ce"].detach())
+
+
+def test_its_gradient_goes_through_the_gradient_of_the_head() -> None:
+    """In float64 against differences, of the head's weights and of the features."""
+    torch.manual_seed(0)
+    head = nn.Linear(3, 4).double()
+    z, y = torch.randn(5, 3, dtype=torch.float64, requires_grad=True), torch.tensor([0, 1, 2, 3, 1])
+    mean = torch.randn(16, dtype=torch.float64)
+
+    def value() -> Tensor:
+        loss = nn.functional.cross_entropy(head(z), y)
+        return terms.disagreement(terms.gradient_of(loss, list(head.parameters()), twice=True), mean)
+
+    grads = torch.autograd.grad(value(), [z, head.weight])
+    for tensor, grad in zip((z, head.weight), grads, strict=True):
+        for place in range(0, tensor.numel(), 5):
+            with torch.no_grad():
+                flat = tensor.view(-1)
+                flat[place] += 1e-6
+            above = float(value().detach())
+            with torch.no_grad():
+                flat[place] -= 2e-6
+            below = float(value().detach())
+            with torch.no_grad():
+                flat[place] += 1e-6
+            assert float(grad.reshape(-1)[place]) == pytest.approx((above - below) / 2e-6, rel=1e-4, abs=1e-7)
+
+
+def test_both_parts_of_the_model_learn_from_it() -> None:
+    in_encoder = sum(p.numel() for p in client().model.encoder.parameters())
+    value, grad = flat_gradients(begun(client({"lambda_iir": 1.0})), batch())["iir"]
+    assert value > 0 and np.isfinite(grad).all()
+    assert grad[:in_encoder].any() and grad[in_encoder:].any()
+
+
+@pytest.mark.parametrize("head", ["linear", "mlp"])
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_a_node_sends_the_gradient_at_the_weights_that_came(head: str, precision: str) -> None:
+    made = client(known={}, precision=precision)
+    if head == "mlp":
+        made.model.classifier = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, C))
+    images = image_set()
+    z, logits = outcome(made, normalised(images, made.setup.images))
+    begun(made, ROUND)
+    sent = made.finish_round(ROUND)[GRADIENT]
+    assert sent.dtype == np.float32
+    if head == "mlp":
+        assert sent.shape == (D * D + D + P,)
+    else:
+        wanted = slow_gradient(z, logits, images.y.tolist())
+        np.testing.assert_allclose(sent, wanted, rtol=1e-3, atol=1e-5 if precision == "float32" else 2e-2)
+
+
+def test_a_round_sends_what_it_began_with() -> None:
+    made = client(train_set=image_set(N))
+    before = begun(made, ROUND).finish_round(ROUND)[GRADIENT].copy()
+    fit(made, ROUND)
+    np.testing.assert_array_equal(made.contribution()[GRADIENT], before)
+    after = begun(made, ROUND).finish_round(ROUND)[GRADIENT]
+    assert not np.array_equal(after, before)
+
+
+def test_without_a_mean_it_is_cross_entropy_and_one_of_another_head_is_refused() -> None:
+    assert list(begun(client(known={})).loss(batch())) == ["ce"]
+    wrong = client(known={GRADIENT: np.zeros(3, np.float32)})
+    assert refusal_of(FedShiftError, wrong.start_round, ROUND) == (
+        f"head-gradient of shape (3,), this node's head has {P} weights"
+    )
