@@ -189,6 +189,8 @@ OURS = (
     ),
     Feature("robust", "An average that one node cannot spoil", "aggregation.robust",
             "strategies.features.robust:Robust"),
+    Feature("gma", "Masks by the agreement of the nodes' signs", "aggregation.gma_tau",
+            "strategies.features.gma:GradientMasks"),
     Feature(
         "ga", "Weights of nodes by generalisation gaps", "aggregation.weights=ga",
         "strategies.features.ga:GeneralisationAdjustment", "clients.features.ga:GapsOnNode",

@@ -39,6 +39,8 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
         return f"aggregation.weights={rule} weighs nodes by what each says of its own images; allowed are other rules"
     if aggregation.robust != "none":
         return f"aggregation.robust={aggregation.robust} compares the weights of single nodes; allowed is none"
+    if aggregation.gma_tau > 0:
+        return f"aggregation.gma_tau={aggregation.gma_tau:g} counts the signs of single nodes' changes; allowed is 0"
     if "merge" in strategy.of_sums and aggregation.weights not in ("method", "equal"):
         return (
             f"{method.name!r} sums up the nodes' changes alike, which aggregation.weights={aggregation.weights} hides; "
@@ -60,6 +62,8 @@ def fits(method: Method) -> str:
     strategy = method.strategy_class()
     if method.numbers:
         return "no: its weights go by what each node says of its own images"
+    if method.defaults.get("aggregation", {}).get("gma_tau"):
+        return "no: it counts the signs of single nodes' changes"
     try:
         params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
     except ValidationError:  # of another package; a run of it says what is wrong

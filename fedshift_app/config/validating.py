@@ -106,6 +106,12 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights by its own rule; "
             f"robust averages go with {', '.join(able)}"
         )
+    if config.aggregation.gma_tau > 0 and not method.strategy_class().averages():
+        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+        raise ConfigError(
+            f"aggregation.gma_tau={config.aggregation.gma_tau:g}: {method.name!r} merges weights by its own rule; "
+            f"masks go with {', '.join(able)}"
+        )
     if config.server.optimizer != "none" and not method.strategy_class().averages():
         able = [m.name for m in registry.listed() if m.strategy_class().averages()]
         raise ConfigError(

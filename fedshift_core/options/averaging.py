@@ -14,6 +14,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
     ``gap_step``, ``gap``, ``gap_on`` and ``gap_centred`` are those of ``ga`` (``strategies.features.ga``);
     ``afl_step``, ``afl_update`` and ``afl_groups`` are those of ``afl`` (``strategies.features.afl``);
+    ``gma_tau`` is that of masks by agreement (``strategies.features.gma``);
     ``clip_norm``, ``trim`` and ``malicious`` are those of ``robust`` (``strategies.features.robust``).
     """
 
@@ -57,6 +58,13 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         "exponential", description="Step of afl: exponential (GroupDRO), or projected on the simplex (AFL)."
     )
     afl_groups: Literal["domain", "node"] = Field("domain", description="Groups of afl: domains, or single nodes.")
+    gma_tau: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Agreement of the nodes on the sign of a number's change from which it moves in full (tau of "
+        "FedGMA); below, by that part of the average; 0: no masks.",
+    )
     #: All but clip weigh each node alike.
     robust: Literal["none", "clip", "trimmed_mean", "median", "krum"] = Field(
         "none",
@@ -80,6 +88,8 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         """What needs averaged weights, with a verb; empty where the method decides."""
         if self.robust != "none":
             return f"aggregation.robust={self.robust} averages"
+        if self.gma_tau > 0:
+            return f"aggregation.gma_tau={self.gma_tau:g} averages"
         return f"aggregation.weights={self.weights} needs averaged" if self.weights in OF_IMAGES else ""
 
     def contradiction(self, *, lacking: str, noise: str) -> str:
@@ -89,6 +99,11 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             lacking: What nodes lack for validation parts; empty where they have some.
             noise: The privacy mechanism, or ``none``.
         """
+        if self.gma_tau > 0 and self.robust != "none":
+            return (
+                f"aggregation.gma_tau={self.gma_tau:g} and aggregation.robust={self.robust} exclude each other: each "
+                "merges by a rule of its own; set gma_tau=0, or robust=none"
+            )
         if self.weights not in OF_IMAGES:
             return ""
         if self.weights == "ga" and self.gap_on == "validation" and lacking:

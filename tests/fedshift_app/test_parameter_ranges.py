@@ -69,7 +69,7 @@ OTHERS: dict[type[BaseModel], Refused] = {
     AggregationConfig: [
         {"alpha": -0.1}, {"beta": -1.0}, {"weights": "x"}, {"balance": 1}, {"tau": 1}, {"robust": "mean"},
         {"trim": 0.5}, {"trim": 0}, {"malicious": 0}, {"clip_norm": 0.0},
-        {"gap_step": -1}, {"gap": "auc"}, {"gap_on": "test"}, {"gap_step": NAN},
+        {"gma_tau": -0.1}, {"gma_tau": 1.1}, {"gap_step": -1}, {"gap": "auc"}, {"gap_on": "test"}, {"gap_step": NAN},
     ],
     ServerConfig: [
         {"optimizer": "fedadam"} | wrong

@@ -20,7 +20,7 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
 
 
 def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:
-    """Of FedPLVM each node's own number of prototypes, and the clusters of them; of FedMLP and FedDAP one of a class."""
+    """Of FedPLVM each node's own number of prototypes, and the clusters of them; of others one of a class."""
     numbers: list[int] = []
 
     class Grid(ListeningGrid):

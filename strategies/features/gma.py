@@ -1,0 +1,90 @@
+r"""Gradient masked averaging, ``aggregation.gma_tau`` (FedGMA) [Tenison et al., 2023].
+
+Paper: "Gradient Masked Averaging for Federated Learning", Irene Tenison, Sai Aravind Sreeramadas, Vaikkunth Mugunthan,
+Edouard Oyallon, Irina Rish, Eugene Belilovsky; TMLR 2023, https://arxiv.org/abs/2201.11986. Code of others:
+inouye-lab/FedDG_Benchmark at commit da58f76 (``src/server.py``, ``FedGMA``), whose mask is another one.
+
+Symbols: w a number of the weights that were sent, w_n that of node n, p_n its weight, N nodes, tau the threshold.
+
+    A = |sum_n sign(w_n - w)| / N;   m = 1 where A >= tau, else A;   w <- w + m sum_n p_n (w_n - w)
+
+Where the nodes agree on the direction, the average moves in full; where they do not, it moves less, and not at all
+where as many go up as go down. The paper's step of the server is ``server: {optimizer: fedavgm, momentum: 0, lr:
+ETA}``; as in the paper, other server optimisers take the masked change in place of the plain one.
+
+BatchNorm's statistics, other buffers and arrays of integers are averaged without a mask.
+"""
+
+import numpy as np
+from flwr.app import ArrayRecord
+from numpy.typing import NDArray
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.wire.records import encode
+from strategies.features.base import ServerFeature, Training
+from strategies.federation.updates import Update, average, decode
+
+Signs = NDArray[np.int32]
+
+
+def merge(tau: float, updates: list[Update], weights: list[float], sent: Arrays, masked: tuple[str, ...]) -> Arrays:
+    """Return the next shared weights, in the types of the updates; the list is emptied.
+
+    Args:
+        tau: The agreement from which a number moves in full, above 0.
+        updates: In the order of the nodes.
+        weights: One per update, summing to 1.
+        sent: The weights from which the updates came.
+        masked: Names of the arrays that get masks.
+    """
+    nodes = len(updates)
+    signs: dict[str, Signs] = {name: np.zeros(sent[name].shape, np.int32) for name in masked}
+    for update in updates:
+        arrays = update.arrays()
+        for name in masked:
+            signs[name] += np.sign(arrays[name] - sent[name]).astype(np.int32)
+    merged = decode(average(updates, weights))
+    return {
+        name: moved(sent[name], array, signs[name], nodes, tau) if name in signs else array
+        for name, array in merged.items()
+    }
+
+
+def moved(sent: NDArray[np.floating], mean: NDArray[np.floating], signs: Signs, nodes: int, tau: float) -> NDArray[
+    np.floating
+]:  # fmt: skip
+    """Return an array after the masked step, in the type of the mean.
+
+    Args:
+        sent: w.
+        mean: sum_n p_n w_n, of the same shape.
+        signs: sum_n sign(w_n - w).
+        nodes: N.
+        tau: The threshold.
+    """
+    agreement = np.abs(signs) / nodes
+    mask = np.where(agreement >= tau, 1.0, agreement)
+    step = mask * (mean.astype(np.float64) - sent)
+    return np.where(mask == 1, mean, sent + step).astype(mean.dtype)
+
+
+class GradientMasks(ServerFeature):
+    """Merges with masks where ``aggregation.gma_tau`` is above 0."""
+
+    def description(self) -> str:
+        """Return what it does in one line; empty where the run has no masks."""
+        tau = self.run.config.aggregation.gma_tau
+        if not tau:
+            return ""
+        return (
+            f"aggregation.gma_tau={tau:g}: where u of N nodes move a number up and d down, it moves as the average if "
+            f"|u - d| / N is {tau:g} or more, else by that part of it"
+        )
+
+    def merge(self, updates: list[Update], weights: list[float], training: Training) -> ArrayRecord | None:
+        """Return the next shared weights; None where the run has no masks."""
+        tau = self.run.config.aggregation.gma_tau
+        if not tau:
+            return None
+        sent = decode(training.sent)
+        return encode(merge(tau, updates, weights, sent, self.run.trained(sent)))
