@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clients.models.networks import SplitModel
 from clients.models.projection import Projected, projection_of
-from clients.models.stages import feature_stages
+from clients.models.stages import feature_stages, parts_of
 from fedshift_core.errors import ConfigError
 
 ENCODER = "encoder"
@@ -144,11 +144,4 @@ def _beginning(model: SplitModel, depth: str) -> tuple[Callable[[Tensor], Tensor
             h = block(h)
         return h
 
-    return begin, [part for block in blocks for part in _of_encoder(block, owned)]
-
-
-def _of_encoder(block: nn.Module, owned: set[nn.Module]) -> list[nn.Module]:
-    """Return the modules of a stage that the encoder itself calls; a stage may be put together for the purpose."""
-    if block in owned:
-        return [block]
-    return [part for child in block.children() for part in _of_encoder(child, owned)]
+    return begin, [part for block in blocks for part in parts_of(block, owned)]

@@ -46,6 +46,25 @@ def stages_of(blocks: Sequence[nn.Module], rest: Callable[[Tensor], Tensor]) -> 
     return Stages(tuple(blocks), tuple(_width(block) for block in blocks), rest)
 
 
+def parts_of(block: nn.Module, owned: set[nn.Module]) -> list[nn.Module]:
+    """Return the modules of a stage that the encoder itself calls; a stage may be put together for the purpose.
+
+    Args:
+        block: The stage.
+        owned: All modules of the encoder.
+    """
+    if block in owned:
+        return [block]
+    return [part for child in block.children() for part in parts_of(child, owned)]
+
+
+def stage_ends(encoder: nn.Module, stages: Stages) -> tuple[nn.Module, ...] | None:
+    """Return by stage the module of the encoder that gives its map; None where a stage is not made of such modules."""
+    owned = set(encoder.modules())
+    parts = [parts_of(block, owned) if isinstance(block, nn.Module) else [] for block in stages.maps]
+    return tuple(of_stage[-1] for of_stage in parts) if all(parts) else None
+
+
 def _width(block: nn.Module) -> int:
     """Return the channels of the last layer that says how many it has. One made of others speaks for them."""
     inside: set[nn.Module] = set()

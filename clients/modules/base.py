@@ -32,6 +32,8 @@ class Modules(Parametrised[P]):
 
     #: Whether its terms that classify are made of ``self.cross_entropy``; a class that overrides ``terms`` says it.
     weighs_classes: ClassVar[bool] = True
+    #: Whether :meth:`wrap` makes another model, and so comes before entries that put something into the model.
+    remakes_model: ClassVar[bool] = False
 
     def __init__(self, params: P) -> None:
         self.params = params
@@ -57,13 +59,16 @@ class Modules(Parametrised[P]):
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Prepare local training; all noise comes from ``rng``, a CPU generator."""
 
+    def start_batch(self, model: SplitModel, batch: Batch) -> None:
+        """Look at a batch before the method's loss does."""
+
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return the named, weighted loss terms of the batch that the method's loss has just seen."""
         return {}
 
 
 class AllModules:
-    """The entries of a section ``modules``, in their order; each is wrapped around those before."""
+    """The entries of a section ``modules``, in their order; one that makes another model is put in first."""
 
     def __init__(self, entries: Sequence[Modules] = ()) -> None:
         self._entries = tuple(entries)
@@ -79,7 +84,7 @@ class AllModules:
         Raises:
             ConfigError: If one cannot sit in this network.
         """
-        for entry in self._entries:
+        for entry in sorted(self._entries, key=lambda entry: not entry.remakes_model):
             model = entry.wrap(model, plan)
         return model
 
@@ -100,6 +105,11 @@ class AllModules:
         for place, entry in enumerate(self._entries):
             entry.cross_entropy = loss or _plain
             entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
+
+    def start_batch(self, model: SplitModel, batch: Batch) -> None:
+        """Let all entries look at a batch before the method's loss does."""
+        for entry in self._entries:
+            entry.start_batch(model, batch)
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return the loss terms of all entries."""

@@ -15,14 +15,15 @@ class ModulesEntry:
         title: One line for lists.
         modules: Their class, a ``clients.modules.base.Modules``, named as ``module:Class`` or given itself.
         terms: Names of their loss terms: the server takes no other from a node.
-        needs_domains: Whether they need nodes that hold images of several domains, and know of which each is.
+        needs_domains: Whether they need nodes that hold images of several domains, and know of which each is; or the
+            setting, ``KEY=VALUE``, with which they do.
     """
 
     name: str
     title: str
     modules: str | type[Any]
     terms: tuple[str, ...] = ()
-    needs_domains: bool = False
+    needs_domains: bool | str = False
 
 
 MODULES: Registry[ModulesEntry] = Registry(
@@ -34,6 +35,10 @@ MODULES: Registry[ModulesEntry] = Registry(
         "within-domains": ModulesEntry(
             "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
             "clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
+        ),
+        "mixstyle": ModulesEntry(
+            "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
+            "clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
         ),
     },
 )  # fmt: skip

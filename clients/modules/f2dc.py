@@ -313,6 +313,7 @@ class F2DCModules(Modules[F2DCParams]):
     """Wraps a plain model and adds the terms ``dfd`` and ``dfc`` of Eq. 9."""
 
     weighs_classes = True
+    remakes_model = True
 
     @property
     def personal(self) -> bool:

@@ -123,6 +123,7 @@ class LocalTrainer(NodeTools[P]):
 
     def terms_of(self, batch: Batch) -> dict[str, Tensor]:
         """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
+        self._modules.start_batch(self.model, batch)
         loss = self._phase.loss or self.loss
         return loss(batch) | self._modules.terms(self.model, batch)
 

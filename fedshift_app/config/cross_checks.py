@@ -157,7 +157,11 @@ def _check_domains_within(config: RunConfig) -> None:
     mixing, labels = config.allocation.mixing, config.allocation.domain_labels
     for entry in config.modules:
         name = str(entry["name"])  # an unknown one is refused with its place, later
-        if name in MODULES and MODULES[name].needs_domains and not (mixing and labels == "known"):
+        needs = MODULES[name].needs_domains if name in MODULES else False
+        if isinstance(needs, str):
+            key, _, value = needs.partition("=")
+            needs, name = entry.get(key) == value, f"{name} with {needs}"
+        if needs and not (mixing and labels == "known"):
             raise ConfigError(
                 f"modules {name} needs nodes that hold several domains and know them: allocation.mixing above "
                 f"0 and allocation.domain_labels=known; found {mixing:g} and {labels}"

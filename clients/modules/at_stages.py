@@ -1,0 +1,143 @@
+"""Modules that change the map of some stages of an encoder while it trains, and nothing else (MixStyle, FedFA).
+
+A layer looks on at a module of the encoder by a hook, so it goes with every method whose model keeps its encoder: names
+and weights of the network, and its forward pass, stay as they are.
+"""
+
+from typing import Annotated, ClassVar, Generic, Literal, cast
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from clients.models.networks import Blueprint, SplitModel
+from clients.models.stages import feature_stages, stage_ends
+from clients.modules.base import Modules
+from clients.training.batches import Batch
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import P, Params
+
+#: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
+Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
+MOST_LOWER = 3
+
+
+class StageParams(Params):
+    """Parameters of all modules of this kind."""
+
+    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map changes; 0: off.")
+    stages: Where = Field("all", description="Stages whose maps change, counted from 1; all, or all before the last.")
+
+    @field_validator("stages")
+    @classmethod
+    def _different_stages(cls, stages: Where) -> Where:
+        if isinstance(stages, str):
+            return stages
+        if not stages or len(set(stages)) != len(stages):
+            raise ValueError(f"expected 'lower', 'all' or different numbers of stages from 1, found {list(stages)}")
+        return tuple(sorted(stages))
+
+
+class MapLayer(nn.Module):
+    """What happens to the map of one stage; it takes part in a model's modes and state, and not in its pass.
+
+    Attributes:
+        rng: Of this round's draws; None before the first, and then nothing happens.
+        domains: Of the images of the batch, (B,), where the node has several and knows them.
+    """
+
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self._probability = probability
+        self.rng: np.random.Generator | None = None
+        self.domains: Tensor | None = None
+
+    def start_round(self, rng: np.random.Generator) -> None:
+        """Take this round's draws."""
+        self.rng, self.domains = rng, None
+
+    def changed(self, f: Tensor, rng: np.random.Generator) -> Tensor:
+        """Return what becomes of a map (B, C, H, W), in float32."""
+        raise NotImplementedError
+
+    def look(self, stage: nn.Module, given: tuple[Tensor, ...], f: Tensor) -> Tensor | None:
+        """Change a map of local training; a hook of the stage. None: it stays.
+
+        Draws are made on the CPU, so that they are the same on every device and no step waits for one.
+        """
+        if not self.training or self.rng is None or not torch.is_grad_enabled():
+            return None
+        if self.rng.random() >= self._probability:
+            return None
+        with torch.autocast(f.device.type, enabled=False):
+            return self.changed(f.float(), self.rng).to(f.dtype)
+
+
+class StageModules(Modules[P], Generic[P]):
+    """Puts a :class:`MapLayer` after each of some stages."""
+
+    weighs_classes: ClassVar[bool] = True
+    #: Name of the modules in a configuration, and of their part in a model.
+    name: ClassVar[str]
+    part: ClassVar[str]
+
+    def layer(self, width: int) -> MapLayer:
+        """Return the layer of a stage with maps of so many channels."""
+        raise NotImplementedError
+
+    def wrap(self, model: SplitModel, plan: Blueprint) -> SplitModel:
+        """Put the layers in. With ``probability=0`` there are none and the model stays as it is.
+
+        Raises:
+            ConfigError: If the network has no such stages.
+        """
+        params = cast(StageParams, self.params)
+        if not params.probability:
+            return model
+        stages = feature_stages(model.encoder)
+        ends = None if stages is None else stage_ends(model.encoder, stages)
+        if stages is None or ends is None:
+            raise ConfigError(
+                f"modules {self.name}: the network {plan.config.name!r} has no separate feature maps (a row of layers "
+                "with max-pooling and nn.Flatten, or an encoder with the method feature_stages)"
+            )
+        numbers = self._numbers(params.stages, len(ends), plan.config.name)
+        layers = nn.ModuleDict({f"stage{n}": self.layer(stages.widths[n - 1]) for n in numbers})
+        for n in numbers:
+            ends[n - 1].register_forward_hook(cast(MapLayer, layers[f"stage{n}"]).look)
+        model.add_module(self.part, layers)
+        model.opens_after = min(numbers[0], model.opens_after or numbers[0])
+        return model
+
+    def _numbers(self, wanted: Where, count: int, network: str) -> tuple[int, ...]:
+        if wanted == "all":
+            return tuple(range(1, count + 1))
+        if wanted == "lower":
+            return tuple(range(1, min(max(count - 1, 1), MOST_LOWER) + 1))
+        if wanted[-1] > count:
+            raise ConfigError(
+                f"modules.{self.name}.stages: {network} has the stages 1 to {count}, found {list(wanted)}"
+            )
+        return wanted
+
+    def layers(self, model: SplitModel) -> list[MapLayer]:
+        """Return the layers of a model, the first stage first."""
+        return [cast(MapLayer, layer) for layer in getattr(model, self.part, nn.ModuleDict()).values()]
+
+    def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
+        """Take this round's draws from ``rng``, those of each stage by themselves."""
+        for layer in self.layers(model):
+            seed = int(torch.randint(2**62, (), generator=rng))
+            layer.start_round(np.random.default_rng(seed))
+
+    def start_batch(self, model: SplitModel, batch: Batch) -> None:
+        """Let the layers know the domains of the images that come."""
+        for layer in self.layers(model):
+            layer.domains = batch.domains
+
+    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+        """Return no term; what the method does besides its loss is no pass over the batch."""
+        for layer in self.layers(model):
+            layer.domains = None
+        return {}
