@@ -40,5 +40,9 @@ MODULES: Registry[ModulesEntry] = Registry(
             "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
             "clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
         ),
+        "fedfa": ModulesEntry(
+            "fedfa", "FedFA: statistics of maps drawn as widely as nodes differ in them",
+            "clients.modules.fedfa:FedFAModules",
+        ),
     },
 )  # fmt: skip

@@ -1,0 +1,191 @@
+"""FedFA: its equations against NumPy, the variance over nodes out of averages, and whole runs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+from support import InlineRun, as64, drawn, gradient, numerical_gradient
+
+from clients.models import networks
+from clients.models.networks import Blueprint, SplitModel
+from clients.modules import fedfa
+from clients.modules.fedfa import FeatureAugmentation, FedFAModules, FedFAParams, SharedStatistic
+from clients.training.settings import ModelConfig
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
+Float = NDArray[np.float64]
+
+
+def slow_gamma(variances: Sequence[float]) -> list[float]:
+    wide = [1 / (1 + 1 / (variance + 1e-6)) for variance in variances]
+    return [len(wide) * each / sum(wide) for each in wide]
+
+
+def slow_augmented(f: Float, gammas: tuple[Sequence[float], Sequence[float]], noise: Float) -> Float:
+    """Return the augmented map, one number after another."""
+    b_all, c_all = f.shape[:2]
+    mu, sigma = np.empty((b_all, c_all)), np.empty((b_all, c_all))
+    for b, c in np.ndindex(b_all, c_all):
+        pixels = f[b, c].ravel()
+        mu[b, c] = sum(pixels) / len(pixels)
+        sigma[b, c] = (sum((pixel - mu[b, c]) ** 2 for pixel in pixels) / (len(pixels) - 1) + 1e-6) ** 0.5
+    augmented = np.empty_like(f)
+    for c in range(c_all):
+        wide = []
+        for values, gamma in zip((mu, sigma), gammas, strict=True):
+            mean = sum(values[:, c]) / b_all
+            variance = sum((value - mean) ** 2 for value in values[:, c]) / (b_all - 1) + 1e-6
+            wide.append(((1 + gamma[c]) * variance) ** 0.5)
+        for b in range(b_all):
+            to_mu, to_sigma = mu[b, c] + noise[0, b, c] * wide[0], sigma[b, c] + noise[1, b, c] * wide[1]
+            augmented[b, c] = to_sigma * (f[b, c] - mu[b, c]) / sigma[b, c] + to_mu
+    return augmented
+
+
+def model_of(network: str = "cnn", **params: Any) -> tuple[FedFAModules, SplitModel]:
+    modules = FedFAModules(FedFAParams(**params))
+    plan = Blueprint(ModelConfig(name=network), 5, 32, 7)
+    return modules, modules.wrap(networks.build(network, 5, seed=7, size=32), plan)
+
+
+def test_the_map_and_its_gradient_are_those_of_a_slow_version() -> None:
+    f, noise = drawn(0, 4, 2, 3, 3), drawn(1, 2, 4, 2)
+    gammas = torch.tensor([[0.3, 1.7], [1.0, 0.2]])
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        mine = gammas.to(x.dtype), noise.to(x.dtype)
+        return fedfa.augmented(x, (mine[0][0], mine[0][1]), (mine[1][0], mine[1][1]))
+
+    slow_gammas = (as64(gammas[0]).tolist(), as64(gammas[1]).tolist())
+    np.testing.assert_allclose(as64(run(f)), slow_augmented(as64(f), slow_gammas, as64(noise)), atol=1e-5)
+    weights = as64(drawn(2, 4, 2, 3, 3))
+    found = gradient(lambda x: (run(x) * torch.from_numpy(weights).to(x.dtype)).sum(), f)
+    wanted = numerical_gradient(lambda x: float((slow_augmented(x, slow_gammas, as64(noise)) * weights).sum()), f)
+    np.testing.assert_allclose(as64(found), wanted, atol=1e-4)
+
+
+def test_gamma_is_that_of_a_slow_version_and_sums_to_the_channels() -> None:
+    variances = [0.0, 1e-7, 0.02, 3.0, 1e6]
+    found = fedfa.fusion(torch.tensor(variances))
+    np.testing.assert_allclose(as64(found), slow_gamma(variances), rtol=1e-5)
+    assert float(found.sum()) == pytest.approx(5)
+    assert torch.allclose(fedfa.fusion(torch.full((3,), 0.4)), torch.ones(3))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 99), st.sampled_from([0.01, 1.0, 30.0]))
+def test_averages_of_what_nodes_send_give_the_variance_over_them(sizes: list[int], seed: int, far: float) -> None:
+    """Far from 0, where a difference of two mean squares would have nothing left of it."""
+    rng, weights = np.random.default_rng(seed), np.array(sizes) / sum(sizes)
+    first = far + rng.normal(size=4)
+    nodes = []
+    for _ in sizes:
+        statistic = SharedStatistic(4, 0.0)
+        statistic.mean.copy_(torch.from_numpy(first))
+        statistic.start_round()
+        for _ in range(3):
+            statistic.add(torch.from_numpy(first + 5 * rng.normal(size=(6, 4))).float(), 0.9)
+        nodes.append(statistic)
+    merged = SharedStatistic(4, 0.0)
+    for name, tensor in merged.state_dict().items():
+        values = np.stack([as64(node.state_dict()[name]) for node in nodes])
+        tensor.copy_(torch.from_numpy(weights @ values))
+    means = np.stack([as64(node.mean) for node in nodes])
+    variances = weights @ (means - weights @ means) ** 2
+    merged.start_round()
+    np.testing.assert_allclose(as64(merged.gamma), slow_gamma(variances.tolist()), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(as64(merged.origin), weights @ means, rtol=1e-6)
+
+
+def test_running_statistics_move_where_a_map_is_augmented_and_gamma_stays_for_the_round() -> None:
+    layer = FeatureAugmentation(2, FedFAParams(probability=1.0, momentum=0.75)).train()
+    layer.start_round(np.random.default_rng(0))
+    assert layer.mu is not None and layer.sigma is not None
+    f = drawn(3, 5, 2, 4, 4)
+    mean, deviation = as64(f).mean((2, 3)).mean(0), np.sqrt(as64(f).var((2, 3), ddof=1) + 1e-6).mean(0)
+    assert layer.look(layer, (), f) is not None
+    np.testing.assert_allclose(as64(layer.mu.mean), 0.25 * mean, atol=1e-6)
+    np.testing.assert_allclose(as64(layer.sigma.mean), 0.75 + 0.25 * deviation, atol=1e-6)
+    np.testing.assert_allclose(as64(layer.sigma.square), (0.25 * (deviation - 1)) ** 2, atol=1e-6)
+    assert torch.equal(layer.mu.gamma, torch.ones(2))  # a variance of 1 before the first round
+    before = layer.state_dict()["mu.mean"].clone()
+    one = drawn(4, 1, 2, 4, 4)
+    assert layer.look(layer, (), one) is one or torch.equal(layer.changed(one, np.random.default_rng(0)), one)
+    with torch.no_grad():
+        assert layer.look(layer, (), f) is None
+    assert layer.eval().look(layer, (), f) is None
+    assert torch.equal(layer.mu.mean, before)
+
+
+def test_names_of_the_network_stay_and_what_is_shared_is_seen() -> None:
+    plain = networks.build("cnn_bn", 5, seed=7, size=32)
+    for sharing in (True, False):
+        modules, model = model_of("cnn_bn", sharing=sharing)
+        more = [name for name in model.state_dict() if name not in plain.state_dict()]
+        wanted = [f"augmentation.stage{n}.{s}.{a}" for n in (1, 2) for s in ("mu", "sigma")
+                  for a in ("mean", "origin", "square")]  # fmt: skip
+        assert more == (wanted if sharing else [])
+        assert all(torch.equal(tensor, model.state_dict()[name]) for name, tensor in plain.state_dict().items())
+        assert len(modules.layers(model)) == 2
+
+
+def test_nodes_learn_what_they_differ_in(run_inline: InlineRun) -> None:
+    """After a round the averaged buffers give each channel another gamma; without sharing nothing more travels."""
+    shared, alone = (
+        run_inline(
+            nodes=2,
+            method="fedfa",
+            rounds=2,
+            set=f"{FEW} method.probability=1.0 method.momentum=0.5 method.sharing={sharing}",
+        )
+        for sharing in ("true", "false")
+    )
+    weights = load_file(shared.folder / "checkpoint" / "weights-00002.safetensors")
+    for stage, width in ((1, 32), (2, 64)):
+        for statistic in ("mu", "sigma"):
+            state = SharedStatistic(width, 0.0)
+            name = f"augmentation.stage{stage}.{statistic}."
+            state.load_state_dict({key: torch.from_numpy(weights[name + key]) for key in state.state_dict()})
+            assert float(state.square.min()) >= 0
+            state.start_round()
+            assert float(state.gamma.max()) > 1.5 > 0.7 > float(state.gamma.min())
+    assert not any(
+        "augmentation" in name for name in load_file(alone.folder / "checkpoint" / "weights-00002.safetensors")
+    )
+    first, second = ([line["losses"]["loss/ce"] for line in run.rounds] for run in (shared, alone))
+    assert first[0] == second[0]  # gamma is 1 in the first round
+    assert first[1] != second[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "setting"),
+    [
+        ("fedproto", ""),  # no weights travel: gamma stays 1
+        ("fedprox", "federation.secure_sums=on"),
+        ("fedavg", "server.optimizer=fedadam modules=[fedfa,f2dc]"),
+        ("fedbn", "model.name=cnn_bn model.freeze=stages:1 model.precompute=off"),
+        ("fedavg", "model.freeze=encoder model.precompute=on images.crop_padding=0"),
+    ],
+)
+def test_it_goes_over_any_method(method: str, setting: str, run_inline: InlineRun) -> None:
+    entry = "" if "modules=" in setting else "modules=[fedfa]"
+    run = run_inline(nodes=3, method=method, rounds=2, set=f"{FEW} {entry} {setting} modules.fedfa.probability=1.0")
+    assert not run.rounds[-1]["left_out"]
+    assert all(np.isfinite(value) for value in run.rounds[-1]["losses"].values())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("modules.fedfa.momentum=1", "momentum"), ("modules.fedfa.stages=[]", "different numbers of stages")],
+)
+def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve({"set": f"modules=[fedfa] {text}"})
