@@ -1,0 +1,155 @@
+"""gPerXAN client [Le et al., 2024].
+
+Paper: "Efficiently Assemble Normalization Layers and Regularization for Federated Domain Generalization", Khiem Le,
+Long Ho, Cuong Do, Danh Le-Phuoc, Kok-Seng Wong, CVPR 2024; https://arxiv.org/abs/2403.15605. Reference code:
+lhkhiem28/gPerXAN, commit 9eebbc1.
+
+Each BatchNorm of a map becomes a mixture of itself, which is the node's own, and of an instance norm, which all nodes
+share. The features must also be classified rightly by the head as the server sent it.
+
+Symbols: BN and IN the two norms, s_BN and s_IN a learned number for each layer, w = softmax(s_BN, s_IN), g the local
+head, g-bar the received one, z features, lambda weight of the regulariser.
+
+Deviations: (1) s_BN stays with BN, as in the code, whose test for the word "batchnorm" holds for its name too; (2)
+nodes are scored with their own BN; the code sends it all the same, and its server scores their average, which is
+``batch_norm=averaged``; (3) BatchNorm of features, and not of maps, is as the network has it, and stays on the node.
+"""
+
+import copy
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.base import DomainClient
+from clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
+from clients.training.arrays import view
+from clients.training.batches import Batch
+from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError
+from fedshift_core.params import Params
+
+OWN = "batch-norm/"  # prefix in a node's memory of its BatchNorm, where an average of them is scored
+#: What all nodes share of a layer: scale and shift of its instance norm, and how much that counts.
+SHARED = (".instance_weight", ".instance_bias", ".instance_score")
+
+
+class GPerXANParams(Params):
+    """The node's side of gPerXAN; values are the code's."""
+
+    lambda_guide: float = Field(0.5, ge=0, description="Weight of the received head's loss; 0: off.")
+    batch_norm: Literal["own", "averaged"] = Field(
+        "own", description="BatchNorm that nodes are scored with: their own, which never leaves them, or the average "
+        "of all, for which it is sent (code); each node trains with its own.",
+    )  # fmt: skip
+
+
+class AssembledNorm(nn.BatchNorm2d):
+    """Replaces a BatchNorm: w_BN BN(x) + w_IN IN(x); the names of BatchNorm stay.
+
+    Args:
+        norm: Whose place it takes, with its values.
+    """
+
+    def __init__(self, norm: nn.BatchNorm2d) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self.load_state_dict(norm.state_dict())
+        self.instance_weight = nn.Parameter(torch.ones(norm.num_features))
+        self.instance_bias = nn.Parameter(torch.zeros(norm.num_features))
+        self.score = nn.Parameter(torch.ones(1))
+        self.instance_score = nn.Parameter(torch.ones(1))
+        self.then = nn.Sequential(*follows(norm))
+
+    def instance_norm(self, x: Tensor) -> Tensor:
+        """Return IN(x); of a map of one pixel, which has no deviation, the shift."""
+        if x.shape[2] * x.shape[3] == 1:
+            return torch.zeros_like(x) + self.instance_bias[:, None, None].to(x.dtype)
+        return F.instance_norm(x, weight=self.instance_weight, bias=self.instance_bias, eps=self.eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (B, C, H, W)."""
+        of_batch, of_instance = torch.cat([self.score, self.instance_score]).softmax(0)
+        return cast(Tensor, self.then(of_batch * super().forward(x) + of_instance * self.instance_norm(x)))
+
+
+def assembled(model: SplitModel, name: str) -> SplitModel:
+    """Put an :class:`AssembledNorm` in the place of each BatchNorm of maps of a model's encoder.
+
+    Raises:
+        ConfigError: If there is none, or one of an unknown kind.
+    """
+    replaced = 0
+    for parent in list(model.encoder.modules()):
+        for key, norm in list(parent.named_children()):
+            if isinstance(norm, nn.BatchNorm2d):
+                setattr(parent, key, AssembledNorm(norm))
+                replaced += 1
+    if not replaced:
+        raise ConfigError(f"method gperxan mixes norms of maps; the network {name!r} has no BatchNorm of maps")
+    return model
+
+
+class GPerXANClient(DomainClient[GPerXANParams]):
+    """Cross-entropy of the local head and, lambda times, of the received one, over norms that are partly the node's."""
+
+    weighs_classes = True
+
+    @classmethod
+    def check_run(cls, params: GPerXANParams, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
+        """Refuse norms that do not train, and layers that are computed once."""
+        if model.precompute:
+            raise ConfigError(
+                "model.precompute=on: gperxan gives each node norms of its own within the encoder; set it off"
+            )
+        if model.freeze in ("encoder", "norm"):
+            raise ConfigError(
+                f"model.freeze={model.freeze}: the norms that gperxan gives each node would never change; allowed are "
+                "none and stages:N"
+            )
+        if model.bn not in ("average", "local"):
+            raise ConfigError(f"method gperxan trains BatchNorm: model.bn={model.bn}; allowed are average, local")
+
+    @classmethod
+    def build_model(cls, plan: Blueprint, params: GPerXANParams) -> SplitModel:
+        """Build the network, with the weights of FedAvg's, and mixtures in the place of BatchNorm."""
+        return assembled(super().build_model(plan, params), plan.config.name)
+
+    @classmethod
+    def private(cls, model: SplitModel, config: ModelConfig, params: GPerXANParams) -> frozenset[str]:
+        """Return BatchNorm's names with its scores; with ``bn=local`` the instance norms' too."""
+        if config.bn == "local":
+            return batchnorm_names(model)
+        return _own_names(model) if params.batch_norm == "own" else frozenset()
+
+    def start_round(self, server_round: int) -> None:
+        """Keep the received head, and go on with the node's own BatchNorm where an average came."""
+        self._guide = copy.deepcopy(self.model.classifier).requires_grad_(False) if self.params.lambda_guide else None
+        for name in self._averaged_names():
+            if OWN + name in self.memory:
+                self.state[name].copy_(view(self.memory[OWN + name]))
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return cross-entropy and, weighted, that of the received head on the same features."""
+        z, logits = self.forward(batch.x)
+        terms = {"ce": self.cross_entropy(logits, batch.y)}
+        if self._guide is not None:
+            terms["guide"] = self.params.lambda_guide * self.cross_entropy(self._guide(z), batch.y)
+        return terms
+
+    def finish_round(self, server_round: int) -> Arrays:
+        """Keep the node's own BatchNorm where it is sent for an average; contribute nothing."""
+        self._guide = None
+        for name in self._averaged_names():
+            self.memory[OWN + name] = self.state[name].detach().cpu().numpy().copy()
+        return super().finish_round(server_round)
+
+    def _averaged_names(self) -> list[str]:
+        """Return the names of the node's own that are sent to be averaged."""
+        return sorted(_own_names(self.model) - self._private - self.model.frozen)
+
+
+def _own_names(model: SplitModel) -> frozenset[str]:
+    return frozenset(name for name in batchnorm_names(model) if not name.endswith(SHARED))

@@ -1,0 +1,179 @@
+"""gPerXAN: mixed norms against NumPy, the received head's loss, what stays on a node, and what is refused."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from support import InlineRun, as64, batch, drawn, fit, new_client, parts_of, shared
+from torch import nn
+
+from clients.gperxan import AssembledNorm, GPerXANClient, assembled
+from clients.models import networks
+from clients.models.networks import SplitModel
+from clients.training.settings import ModelConfig
+from fedshift_app.config.resolving import resolve
+from fedshift_core.errors import ConfigError
+
+Float = NDArray[np.float64]
+
+
+def client(index: int = 0, **params: Any) -> GPerXANClient:
+    return new_client(GPerXANClient, params, model="cnn_bn", index=index, epochs=1, batch_size=4)
+
+
+def layer(channels: int = 3) -> AssembledNorm:
+    """Return a layer whose values all differ."""
+    made = AssembledNorm(nn.BatchNorm2d(channels))
+    rng = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in made.parameters():
+            parameter.copy_(torch.rand(parameter.shape, generator=rng) + 0.5)
+        for statistic in (made.running_mean, made.running_var):
+            assert statistic is not None
+            statistic.copy_(torch.rand(channels, generator=rng) + 0.5)
+    return made
+
+
+def slow_norm(x: Float, made: AssembledNorm, *, training: bool) -> Float:
+    """Return w_BN BN(x) + w_IN IN(x), one channel of one image after another."""
+    value = {name: as64(tensor) for name, tensor in made.state_dict().items()}
+    scores = np.exp([value["score"][0], value["instance_score"][0]])
+    of_batch, of_instance = scores / scores.sum()
+    out = np.empty_like(x)
+    for b, c in np.ndindex(x.shape[:2]):
+        mean, var = (x[:, c].mean(), x[:, c].var()) if training else (
+            value["running_mean"][c], value["running_var"][c])  # fmt: skip
+        batch_norm = (x[b, c] - mean) / np.sqrt(var + made.eps) * value["weight"][c] + value["bias"][c]
+        centred = (x[b, c] - x[b, c].mean()) / np.sqrt(x[b, c].var() + made.eps)
+        instance_norm = centred * value["instance_weight"][c] + value["instance_bias"][c]
+        out[b, c] = of_batch * batch_norm + of_instance * instance_norm
+    return out
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_is_that_of_a_slow_version(training: bool) -> None:
+    made = layer().train(training)
+    before, x = copy.deepcopy(made), drawn(0, 4, 3, 5, 2)
+    np.testing.assert_allclose(as64(made(x)), slow_norm(as64(x), before, training=training), atol=1e-5)
+
+
+def test_of_a_map_of_one_pixel_the_instance_norm_is_its_shift() -> None:
+    made = layer().eval()
+    x = drawn(1, 2, 3, 1, 1)
+    of_batch, of_instance = torch.cat([made.score, made.instance_score]).softmax(0)
+    plain = nn.BatchNorm2d(3).eval()
+    plain.load_state_dict({name: made.state_dict()[name] for name in plain.state_dict()})
+    wanted = of_batch * plain(x) + of_instance * made.instance_bias[:, None, None]
+    assert torch.allclose(made(x), wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(("network", "norms"), [("cnn_bn", 2), ("resnet10", 12)])
+def test_each_norm_of_a_map_is_mixed_and_begins_half_and_half(network: str, norms: int) -> None:
+    plain = networks.build(network, 5, seed=7)
+    made = assembled(networks.build(network, 5, seed=7), network)
+    assert all(torch.equal(tensor, made.state_dict()[name]) for name, tensor in plain.state_dict().items())
+    layers = [module for module in made.modules() if isinstance(module, AssembledNorm)]
+    assert len(layers) == norms
+    assert len(made.state_dict()) == len(plain.state_dict()) + 4 * norms
+    x = drawn(2, 3, layers[0].num_features, 4, 4)
+    wanted = (nn.BatchNorm2d(x.shape[1])(x) + nn.InstanceNorm2d(x.shape[1])(x)) / 2
+    assert torch.allclose(layers[0](x), wanted, atol=1e-6)
+
+
+def test_the_guide_is_the_received_head_on_the_same_features() -> None:
+    made, given = client(lambda_guide=0.7), batch()
+    made.start_round(1)
+    received = copy.deepcopy(made.model.classifier)
+    with torch.no_grad():  # as after some steps
+        for parameter in made.model.classifier.parameters():
+            parameter.mul_(1.5)
+    terms = made.loss(given)
+    z, logits = made.forward(given.x)
+    assert terms["ce"].item() == pytest.approx(nn.functional.cross_entropy(logits, given.y).item(), rel=1e-5)
+    guide = 0.7 * nn.functional.cross_entropy(received(z), given.y)
+    assert terms["guide"].item() == pytest.approx(guide.item(), rel=1e-5)
+    terms["guide"].backward()  # type: ignore[no-untyped-call]
+    assert made.model.classifier.weight.grad is None
+    assert made.model.encoder.get_parameter("1.instance_score").grad is not None
+    off = client(lambda_guide=0.0)
+    off.start_round(1)
+    assert off.loss(given).keys() == {"ce"}
+
+
+def test_batchnorm_and_its_score_stay_and_the_instance_norm_is_shared() -> None:
+    made = client()
+    here = {name for name in made.model.state_dict() if name not in made.shared_names}
+    of_norm = ("weight", "bias", "running_mean", "running_var", "num_batches_tracked", "score")
+    assert here == {f"encoder.{place}.{name}" for place in (1, 5) for name in of_norm}
+    assert {f"encoder.1.{name}" for name in ("instance_weight", "instance_bias", "instance_score")} <= {
+        *made.shared_names
+    }
+    assert made.personal(made.model, made.setup.model, made.params)
+    local = GPerXANClient.private(made.model, ModelConfig(name="cnn_bn", bn="local"), made.params)
+    assert {name.rpartition(".")[0] for name in local} == {"encoder.1", "encoder.5"}
+    assert len(local) == 18
+    fit(made)
+    assert made.memory.keys() == {f"model/{name}" for name in here}
+
+
+def test_averaged_a_node_sends_its_batchnorm_scores_the_average_and_goes_on_with_its_own() -> None:
+    made = client(batch_norm="averaged")
+    assert made.shared_names == [*made.model.state_dict()]
+    assert not made.personal(made.model, made.setup.model, made.params)
+    fit(made)
+    own = dict(zip(made.shared_names, shared(made), strict=True))
+    others = [np.asarray(array + 1, array.dtype) for array in own.values()]
+    made.take(others)
+    scored = dict(zip(made.shared_names, shared(made), strict=True))
+    assert np.array_equal(scored["encoder.1.running_mean"], own["encoder.1.running_mean"] + 1)
+    made.start_round(2)
+    trained = dict(zip(made.shared_names, shared(made), strict=True))
+    for name in made.shared_names:
+        stays = name.startswith(("encoder.1.", "encoder.5.")) and "instance" not in name
+        assert np.array_equal(trained[name], own[name] if stays else scored[name]), name
+
+
+def test_a_round_trains_every_part() -> None:
+    made = client()
+    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    fit(made)
+    still = {name for name, tensor in made.model.state_dict().items() if torch.equal(tensor, before[name])}
+    assert still == set()
+    assert parts_of(before) == {"encoder", "classifier"}
+
+
+def test_nodes_of_unlike_images_end_with_norms_of_their_own(run_inline: InlineRun) -> None:
+    few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+    own, averaged = (
+        run_inline(nodes=2, method="gperxan", rounds=1, set=f"{few} method.batch_norm={kind}")
+        for kind in ("own", "averaged")
+    )
+    assert own.rounds[0]["losses"] == averaged.rounds[0]["losses"]  # before the first average there is no difference
+    assert own.rounds[0]["bytes_up"] < averaged.rounds[0]["bytes_up"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model.name=cnn", "needs a network with BatchNorm, found model.name=cnn"),
+        ("model.freeze=stages:1 model.precompute=on images.crop_padding=0", "gives each node norms of its own"),
+        ("model.freeze=encoder", "norms that gperxan gives each node would never change"),
+        ("model.freeze=norm", "would never change; allowed are none and stages:N"),
+        ("model.bn=group", r"trains BatchNorm: model\.bn=group; allowed are average, local"),
+        ("model.bn=freeze", r"model\.bn=freeze; allowed are average, local"),
+        ("method.lambda_guide=-1", "lambda_guide"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
+    name = "" if "model.name" in text else "model.name=cnn_bn"
+    with pytest.raises(ConfigError, match=message):
+        resolve({"method": "gperxan", "set": f"{name} {text}"})
+
+
+def test_a_network_without_norms_of_maps_is_refused() -> None:
+    flat = SplitModel(nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.BatchNorm1d(5)), 5, 3)
+    with pytest.raises(ConfigError, match="the network 'flat' has no BatchNorm of maps"):
+        assembled(flat, "flat")
