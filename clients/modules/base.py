@@ -73,6 +73,10 @@ class AllModules:
     def __init__(self, entries: Sequence[Modules] = ()) -> None:
         self._entries = tuple(entries)
 
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        return len(self._entries)
+
     @property
     def personal(self) -> bool:
         """Whether each node is to be scored with modules of its own."""

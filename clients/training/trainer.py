@@ -176,6 +176,7 @@ class LocalTrainer(NodeTools[P]):
             for epoch in range(first, first + self._phase.epochs):
                 self.start_epoch(epoch)
                 for batch in self.training_batches(images, size, view_count, order, *views, epoch):
+                    samples += len(batch.y)
                     self.passed(DATA)
                     terms = self.terms_of(batch)
                     optimizer.zero_grad(set_to_none=True)
@@ -190,7 +191,6 @@ class LocalTrainer(NodeTools[P]):
                         seen[name] = seen.get(name, 0) + len(batch.y)
                     self.passed(TRAINING)
             first += self._phase.epochs
-            samples += self._phase.epochs * len(images)
         for name, parameter in self.model.named_parameters():
             parameter.requires_grad_(learned[name])
         sums = {name: float(total) for name, total in totals.items()}

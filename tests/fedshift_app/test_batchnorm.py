@@ -249,9 +249,10 @@ def test_without_any_statistics_the_run_stops(run_inline: InlineRun) -> None:
 
 @pytest.mark.parametrize("method", [name for name in registry.METHODS if name not in ("fedbn", "fdse", "tent", "eata")])
 def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> None:
-    fields = {"experiment": "handwritten", "method": method, "set": "model.name=resnet10 model.bn=group"}
+    network = f"{registry.get(method).short} model.name=resnet10"
+    fields = {"experiment": "handwritten", "method": method, "set": f"{network} model.bn=group"}
     model = setup.initial_model(configuration.resolve(fields))
-    plain = setup.initial_model(configuration.resolve(fields | {"set": "model.name=resnet10"}))
+    plain = setup.initial_model(configuration.resolve(fields | {"set": network}))
     assert not [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
     assert any(isinstance(module, nn.GroupNorm) for module in model.modules())
     state, before = model.state_dict(), plain.state_dict()

@@ -153,7 +153,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
 
 
 @pytest.mark.long
-@of_methods(METHODS)
+@of_methods([name for name in METHODS if name != "ggeur"])  # its encoder is frozen, and random here
 def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
     phases = "method.classifier_rounds=3" if method == "fedicon" else ""
     run = run_inline(nodes=NODES, rounds=8, **settings(method, phases, brief=False))
@@ -300,7 +300,7 @@ def test_what_nodes_send_is_what_the_strategy_declares(method: str, record: Reco
         pytest.param("resnet10", "encoder.stages.0.0.bn1", marks=pytest.mark.long),
     ],
 )
-@of_methods(some(METHODS))
+@of_methods(some(name for name in METHODS if name != "ggeur"))  # its encoder is frozen
 def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: str, run_inline: InlineRun) -> None:
     grid = _Recorder()
     few = "allocation.share=0.06 train.batch_size=16"

@@ -74,6 +74,9 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
         if "-pretrained" in experiment and method in ("fedbn", "tent", "eata"):  # no BatchNorm trains
             assert "model." in refusal({"experiment": experiment, "method": method})
             continue
+        if method == "ggeur" and "-pretrained" not in experiment:  # its encoder is frozen
+            assert "model.freeze=encoder" in refusal({"experiment": experiment, "method": method})
+            continue
         config = resolve({"experiment": experiment, "method": method})
         assert config.experiment == experiment
         assert config.method["name"] == method

@@ -157,7 +157,7 @@ def test_a_recipe_of_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", list(registry.METHODS))
 def test_every_parameter_of_a_recipe_stands_for_a_key_that_there_is(name: str) -> None:
-    settings = flat(resolve({"method": name}).model_dump(mode="json"))
+    settings = flat(resolve({"method": name, "set": registry.get(name).short}).model_dump(mode="json"))
     result = as_requested(settings)
     for key in registry.get(name).parameters:
         assert f"method.{key}" in result

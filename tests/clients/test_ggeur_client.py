@@ -1,0 +1,161 @@
+"""GGEUR on a node: statistics once, rows in the place of images, an encoder that must be frozen."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import C, D, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
+
+from clients.ggeur import GGEURClient, Rows
+from clients.models import networks
+from clients.models.freezing import freeze
+from clients.models.networks import SplitModel
+from fedshift_app.config.resolving import resolve
+from fedshift_app.run import build
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import ConfigError, FedShiftError
+from strategies.ggeur import GGEURStrategy
+
+SAMPLES, PROTOTYPES = 30, 2
+
+
+def network(projection: int = 0) -> SplitModel:
+    model = networks.build("cnn", C, 0, 32, "linear", projection)
+    freeze(model, "encoder", "cnn")
+    return model
+
+
+def sent(width: int = D, components: int = 3) -> Arrays:
+    """What the server sends: covariances of all classes, prototypes of two domains of the last class."""
+    rng = np.random.default_rng(0)
+    vectors = np.linalg.qr(rng.normal(size=(C, width, components)))[0].transpose(0, 2, 1)
+    return {
+        "eigenvalues": np.tile(np.array([0.3, 0.2, 0.1], np.float32)[:components], (C, 1)),
+        "eigenvectors": vectors.astype(np.float32),
+        "prototypes": (5 + rng.normal(size=(PROTOTYPES, width))).astype(np.float32),
+        "labels": np.full(PROTOTYPES, C - 1, np.int64),
+    }
+
+
+def client(knowledge: Arrays | None = None, projection: int = 0, lacking: int = 0, **more: Any) -> GGEURClient:
+    params = {"samples": SAMPLES, "least_images": 2} | more.pop("params", {})
+    scalars = {"statistics": 1} if lacking else {}
+    return new_client(GGEURClient, params, knowledge, scalars=scalars, network=network(projection), **more)
+
+
+def frozen(made: GGEURClient) -> torch.Tensor:
+    return made._frozen()[0]
+
+
+def test_a_node_without_covariances_trains_as_fedavg_and_tells_its_statistics() -> None:
+    made, plain = client(lacking=1), fedavg(network=network())
+    assert same(fit(made)[0], fit(plain)[0])
+    contributed, y = made.contribution(), torch.from_numpy(made.train_set.y)
+    for k in range(C):
+        own = frozen(made)[y == k].double().numpy()
+        rebuilt = np.einsum(
+            "r,rf,rg->fg", contributed["eigenvalues"][k], contributed["eigenvectors"][k], contributed["eigenvectors"][k]
+        )
+        np.testing.assert_allclose(rebuilt, np.cov(own.T, bias=True) if len(own) else 0, atol=1e-5)
+    assert contributed["counts"].tolist() == np.bincount(made.train_set.y, minlength=C).tolist()
+    check_accepted(made, GGEURStrategy)
+    assert made.memory == {}
+
+
+def test_statistics_are_of_the_features_before_a_projection_and_cut_to_principal_components() -> None:
+    made = client(lacking=1, projection=4, params={"pca": 2})
+    fit(made)
+    contributed = made.contribution()
+    assert (contributed["means"].shape, contributed["eigenvectors"].shape) == ((C, D), (C, 2, D))
+
+
+def test_whose_statistics_are_known_sends_nothing_but_its_numbers() -> None:
+    made = client(sent())
+    fit(made)
+    contributed = made.contribution()
+    assert {name: array.size for name, array in contributed.items()} == {
+        "counts": C, "means": 0, "eigenvalues": 0, "eigenvectors": 0
+    }  # fmt: skip
+    check_accepted(made, GGEURStrategy)
+
+
+@pytest.mark.parametrize("projection", [0, 4])
+def test_rows_are_own_features_and_drawn_ones_of_each_class(projection: int) -> None:
+    made = client(sent(), projection)
+    made.take(shared(made))
+    made.start_round(2)
+    order = torch.Generator().manual_seed(0)
+    batches = list(made.training_batches(made.train_set, 8, 1, order, order, order))
+    assert all(isinstance(batch, Rows) for batch in batches)
+    rows, y = torch.cat([batch.x for batch in batches]), torch.cat([batch.y for batch in batches])
+    held = np.bincount(made.train_set.y, minlength=C)
+    assert np.bincount(y, minlength=C).tolist() == [SAMPLES if held[k] or k == C - 1 else 0 for k in range(C)]
+    for feature, label in zip(frozen(made), made.train_set.y, strict=True):
+        assert ((rows == feature).all(dim=1) & (y == int(label))).any()
+    # The last class, which the node does not hold, lies around the prototypes of others.
+    apart = torch.cdist(rows[y == C - 1], torch.from_numpy(sent()["prototypes"])).min(dim=1).values
+    assert apart.max() < 15
+
+
+def test_the_loss_of_rows_is_the_cross_entropy_behind_projection_and_classifier() -> None:
+    made = client(sent(), projection=4)
+    x, y = torch.randn(8, D, generator=torch.Generator().manual_seed(0)), torch.arange(8) % C
+    state = {name: tensor.double().numpy() for name, tensor in made.model.state_dict().items()}
+    z = x.double().numpy() @ state["encoder.projection.0.weight"].T + state["encoder.projection.0.bias"]
+    logits = np.maximum(z, 0) @ state["classifier.weight"].T + state["classifier.bias"]
+    wanted = (np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(8), y]).mean()
+    assert float(made.loss(Rows(x, y, 0))["ce"].detach()) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_class_that_the_node_does_not_hold_is_learnt_from_prototypes_of_others() -> None:
+    made = client(sent(), epochs=20, lr=0.1)
+    before = weights(made)
+    _, metrics = fit(made)
+    assert metrics["loss"] == pytest.approx(metrics["loss/ce"])
+    after = weights(made)
+    assert all(np.array_equal(before[n], after[n]) == n.startswith("encoder") for n in before)
+    prototypes = torch.from_numpy(sent()["prototypes"])
+    with torch.no_grad():
+        assert made.model.classifier(prototypes).argmax(dim=1).tolist() == [C - 1] * PROTOTYPES
+
+
+def test_rows_are_the_same_each_round_or_drawn_anew() -> None:
+    for redraw in (False, True):
+        made, rows = client(sent(), params={"redraw": redraw}), []
+        for server_round in (2, 3):
+            made.start_round(server_round)
+            assert made._rows is not None
+            rows.append(made._rows[0])
+        assert torch.equal(*rows) is not redraw
+
+
+def test_switched_off_it_is_fedavg() -> None:
+    made, plain = client(sent(), lacking=1, params={"samples": 0}), fedavg(network=network())
+    assert same(fit(made)[0], fit(plain)[0])
+    assert made.contribution() == {}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"eigenvectors": np.zeros((C, 3, D + 1), np.float32)}, {"eigenvalues": np.zeros((C, 2), np.float32)},
+        {"labels": np.zeros(1, np.int64)}, {"eigenvalues": np.zeros(C, np.float32)},
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(wrong: Arrays) -> None:
+    with pytest.raises(FedShiftError, match=f"not of {C} classes, {D} numbers"):
+        client(sent() | wrong).start_round(2)
+
+
+def test_an_encoder_that_trains_balanced_batches_and_modules_are_refused() -> None:
+    def refused(more: str) -> str:
+        return refusal_of(ConfigError, resolve, {"experiment": "handwritten", "method": "ggeur", "set": more})
+
+    assert refused("") == "method ggeur draws frozen features: it needs model.freeze=encoder, found none"
+    assert "found stages:1" in refused("model.name=resnet10 model.freeze=stages:1")
+    assert "train.sampler=balanced" in refused("model.freeze=encoder train.sampler=balanced")
+    assert resolve({"experiment": "handwritten", "method": "ggeur", "set": "method.samples=0"}).model.freeze == "none"
+    given = "model.name=resnet10 model.freeze=encoder modules=[f2dc]"
+    config = resolve({"experiment": "handwritten", "method": "ggeur", "set": given})
+    assert "leave out modules" in refusal_of(ConfigError, build.prepare, config, "inline")
