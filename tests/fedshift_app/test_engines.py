@@ -110,6 +110,10 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fedsa", "rounds=3"], id="anchors-models-on-the-nodes"),
         pytest.param(["method=fedgh", "rounds=2"], id="a-head-trained-on-the-server"),
         pytest.param(
+            ["method=ggeur", "rounds=3", "model.freeze=encoder", "method.samples=20", "method.least_images=2"],
+            id="statistics-sent-once",
+        ),
+        pytest.param(
             ["method=fedmd", "rounds=2", "method.public_epochs=1", "method.first_epochs=1"], id="a-public-set"
         ),
         pytest.param(["method=fedthe", "rounds=2"], id="two-heads-by-turns-of-the-test-set"),
