@@ -3,6 +3,7 @@
 Names are ours (``encoder.*``, ``classifier.*``, which ``fedshift save`` writes) or those of the network's library.
 """
 
+import functools
 import hashlib
 import re
 import warnings
@@ -49,16 +50,22 @@ class Fitted:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file.
+    """Return the SHA-256 of a file, which is read again only if its size or its time changed.
 
     Raises:
         ConfigError: If it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        state = path.stat()
+        return _digest(path, state.st_size, state.st_mtime_ns)
     except OSError as error:
         raise _problem(path, error.strerror or "it cannot be read") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: Path, _size: int, _changed: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read(path: Path, sha256: str = "") -> dict[str, Tensor]:

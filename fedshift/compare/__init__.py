@@ -135,6 +135,22 @@ class Comparison:
 
         return frames.written(path, self.html)
 
+    def to_board(self, path: "str | os.PathLike[str]") -> Path:
+        """Write a page that chooses and sorts, with a table for each set of these runs that compare; return the file.
+
+        It has each way of BatchNorm's statistics that the runs have, whichever was asked for here. Runs that cannot
+        stand in one comparison are for ``fedshift compare --board``.
+
+        Raises:
+            ConfigError: If the file cannot be written.
+        """
+        from fedshift.compare import board, board_page
+        from fedshift.python import frames
+
+        runs = [part for row in self.numbers.rows for run in row.runs for part in (run.parts or (run,))]
+        made = board.of_runs(runs)
+        return frames.written(path, lambda file: board_page.page(made, file))
+
     def frame(self, by: 'Literal["method", "seed"]' = "method") -> "pd.DataFrame":
         """Return the numbers as a data frame.
 

@@ -66,6 +66,10 @@ def compare(
         Path | None, options.path_option("A folder for all figures as PDF, SVG and PNG, and the curves as CSV.")
     ] = None,
     html: Annotated[Path | None, options.path_option("A page to write.")] = None,
+    board: Annotated[
+        Path | None,
+        options.path_option("A page to write with a table for each set of runs that compare; chosen and sorted there."),
+    ] = None,
     keep: Annotated[
         Path | None, options.path_option("A folder for one small JSON file per run, which `compare` reads as well.")
     ] = None,
@@ -78,20 +82,20 @@ def compare(
     form = options.table_form(markdown=markdown, as_json=as_json)
     _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
     aside = markdown or as_json or latex
+    of_one_table = {
+        "--paper": paper, "--costs": costs, "--html": html, "--score": score != "last5", "--latex": latex,
+        "--columns": columns, "--decimals": decimals != DECIMALS, "--table-csv": table_csv, "--figures": figures,
+    }  # fmt: skip
+    if board is not None:
+        others = {
+            "--sites": sites, "--scored": scored, "--unseen": unseen, "--allow-different": allow_different,
+            "--markdown": markdown, "--json": as_json, "--csv": csv, "--keep": keep,
+        }  # fmt: skip
+        _check_alone("--board", "that page", of_one_table | others)
+        _board(runs, board)
+        return
     if sites:
-        _check_alone(
-            {
-                "--paper": paper,
-                "--costs": costs,
-                "--html": html,
-                "--score": score != "last5",
-                "--latex": latex,
-                "--columns": columns,
-                "--decimals": decimals != DECIMALS,
-                "--table-csv": table_csv,
-                "--figures": figures,
-            }
-        )
+        _check_alone("--sites", "the table of sites", of_one_table)
         by_site = compare_sites(runs, sites, allow_different=allow_different, scored=scored, held_out=unseen)
         unreadable = by_site.unreadable
         typer.echo(form(by_site))
@@ -195,15 +199,38 @@ def _check_form(
         raise ConfigError(f"--{'columns' if columns else 'decimals'} and --json: JSON has all numbers in full")
 
 
-def _check_alone(others: Mapping[str, object]) -> None:
-    """Refuse options that the table of sites does not have.
+def _board(runs: Sequence[Path], file: Path) -> None:
+    """Write the page of all tables, and say what is on it.
+
+    Raises:
+        ConfigError: If no run is finished, or the file cannot be written.
+    """
+    from fedshift.compare import board as boards
+    from fedshift.compare import board_page
+
+    made = boards.board(runs)
+    _write({file: lambda: board_page.page(made, file)}, aside=False)
+    rows = sum(len(table.numbers.rows) for table in made.tables)
+    typer.echo(f"{made.runs} runs in {len(made.tables)} tables of {rows} rows; open it in a browser")
+    for line in made.left_out:
+        typer.echo(line, err=True)
+    _end(made.unreadable)
+
+
+def _check_alone(option: str, what: str, others: Mapping[str, object]) -> None:
+    """Refuse options that something does not have.
+
+    Args:
+        option: The option that asks for it.
+        what: Its name.
+        others: The other options, with what was given.
 
     Raises:
         ConfigError: With the first of them that is given.
     """
     given = next((name for name, value in others.items() if value), None)
     if given is not None:
-        raise ConfigError(f"--sites and {given}: the table of sites has no such part; give one of the two")
+        raise ConfigError(f"{option} and {given}: {what} has no such part; give one of the two")
 
 
 def _end(unreadable: Sequence[str]) -> None:

@@ -90,7 +90,12 @@ def table_csv(numbers: Numbers) -> str:
 
 def table_json(numbers: Numbers) -> str:
     """Return all numbers, notes and warnings."""
-    content = {
+    return json.dumps(content(numbers), indent=2)
+
+
+def content(numbers: Numbers) -> dict[str, Any]:
+    """Return what :func:`table_json` writes."""
+    return {
         "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
         "rows": [
             record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
@@ -98,7 +103,6 @@ def table_json(numbers: Numbers) -> str:
         ],
         "notes": numbers.notes, "warnings": numbers.warnings,
     }  # fmt: skip
-    return json.dumps(content, indent=2)
 
 
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:

@@ -57,9 +57,12 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str], list[Run]]:
 
 def foldable(differences: Collection[str]) -> bool:
     """Return whether these settings, by dotted key, differ only because of the held-out domain."""
-    return HELD_OUT in differences and all(
-        key in (HELD_OUT, NODES) or key.startswith((COUNTS, SHARE)) for key in differences
-    )
+    return HELD_OUT in differences and all(map(follows, differences))
+
+
+def follows(key: str) -> bool:
+    """Return whether a setting, by dotted key, is the held-out domain or what follows from it."""
+    return key in (HELD_OUT, NODES) or key.startswith((COUNTS, SHARE))
 
 
 def _by_domain(runs: Sequence[Run], domains: Sequence[str]) -> dict[str, Any]:

@@ -2,23 +2,19 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fedshift.compare import figures, formats
 from fedshift.compare.rows import Row, named
+from fedshift.compare.run_facts import facts
 from fedshift.compare.table import Numbers
 from fedshift.html.rendering import render
 from fedshift.report import REPORT_FILE
 from fedshift.results.loading import Run
-from fedshift.results.settings import NODES
-from fedshift_core.limits import MOST_NAME, plain, some
-from strategies.features.figures import total_images_text
 
 OPEN = 30  # the list of runs is open up to this number
-MOST_VALUES = 3  # values shown of a fact in which runs differ
 LONG = 16  # characters of a part of a name without a line break
 
 
@@ -65,34 +61,6 @@ def _parts(word: str) -> list[tuple[str, bool]]:
         return [(word, False)]
     parts = re.split(r"(?<=[-_/=,])", word)
     return [(part[i : i + LONG], True) for part in parts for i in range(0, len(part), LONG)]
-
-
-def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Return the common facts of all runs, or the values in which they differ."""
-    images = [
-        total_images_text([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
-        if figures_of_run is not None
-        else "not recorded"
-        for figures_of_run in (run.results.figures for run in runs)
-    ]
-    return [
-        ("rounds", _values(run.config["rounds"] for run in runs)),
-        ("local epochs", _values(run.config["train.epochs"] for run in runs)),
-        ("network", _values(_network(run.config) for run in runs)),
-        ("nodes", _values(run.config[NODES] for run in runs)),
-        ("test images", _values(images)),
-        ("seeds", str(len({run.results.seed for run in runs}))),
-        ("methods", str(len({run.results.method for run in runs}))),
-    ]
-
-
-def _network(config: Mapping[str, Any]) -> str:
-    return ", ".join(config["model.per_node"]) or str(config["model.name"])
-
-
-def _values(values: Iterable[object]) -> str:
-    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
-    return some(distinct, MOST_VALUES, " / ")
 
 
 def _run(numbers: Numbers, row: Row, run: Run, where: Path | None) -> tuple[Any, ...]:

@@ -101,7 +101,8 @@ def numbers_of(
             + grouping.differences_line(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
-    runs = sorted(runs, key=lambda run: grouping.order(run, list(registry.METHODS), unnamed))
+    methods = list(registry.METHODS)
+    runs = sorted(runs, key=lambda run: grouping.order(run, methods, unnamed))
     differences = grouping.differing(runs)
     all_labels = grouping.row_labels(
         runs, unnamed

@@ -76,7 +76,7 @@ def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) ->
     If they are many, a row leaves out those with the value in ``unnamed`` (``usual_parameters``). Runs whose values a
     search chose form separate rows, named ``tuned``.
     """
-    keys = {_family(run): _varied(runs, _family(run)) for run in runs}
+    keys = {family: _varied(runs, family) for family in dict.fromkeys(map(_family, runs))}
     return [
         _label(run, keys[_family(run)], {} if run.tuned else unnamed.get(run.results.method, {})) for run in runs
     ]  # fmt: skip

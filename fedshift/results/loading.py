@@ -130,7 +130,7 @@ class Run:
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
 
-    @property
+    @functools.cached_property
     def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
         """Return the settings of other sections that its method sets, by dotted key.
 
@@ -224,7 +224,8 @@ def read(paths: Sequence[Path]) -> Given:
         for place in _places(path):
             places[place] = places.get(place, False) or place in (path, path.parent)
     finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
-    unfinished = [place.name for place in places if place not in finished]
+    known = set(finished)
+    unfinished = [place.name for place in places if place not in known]
     if not finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     runs: list[Run] = []

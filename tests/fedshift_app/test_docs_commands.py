@@ -94,7 +94,10 @@ def headings(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_links_of_a_page_lead_to_a_heading(page: Path) -> None:
     """The site is checked by mkdocs where it is installed; README is no page of it."""
+    made = {ROOT / "docs" / "results" / "board.html"}  # by `make docs`
     for target, anchor in links(page):
+        if target in made:
+            continue
         assert target.exists(), f"{page.name}: {target}"
         if anchor and target.suffix == ".md":
             assert anchor in headings(target), f"{page.name}: {target.name}#{anchor}"

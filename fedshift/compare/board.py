@@ -1,0 +1,208 @@
+"""``fedshift compare --board``: one page with a table for each set of runs that compare.
+
+A table has the numbers that ``compare`` has of the same runs. Which runs stand in one table is ``compare``'s rule too:
+all settings equal but for the method, its own settings, and the seed. Runs that it would refuse together (a seed that
+comes twice with different numbers) stand apart by arithmetic, then by folder.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedshift.compare import leave_one_out, run_facts
+from fedshift.compare.table import Numbers, numbers_of
+from fedshift.papers.deviations import HELD_OUT
+from fedshift.results import grouping, loading
+from fedshift.results import metrics as run_metrics
+from fedshift.results.loading import Run
+from fedshift.results.settings import BN_STATISTICS, NODES
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import some
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT
+from fedshift_core.paths import user_path
+from fedshift_core.wire.names import BN_SCORE
+
+IN_DOMAIN, UNSEEN = "in-domain", "held out"
+#: Names of the ways to take BatchNorm's statistics, as people say them.
+STATISTICS = {
+    "averaged": "averaged over nodes", "retaken": "re-estimated", "own": "each node's own", "batch": "the test batch's",
+}  # fmt: skip
+_MOST_NAMED = 2  # runs that a line names
+#: By what runs that do not compare are told apart, one after the other.
+_APART: tuple[Callable[[Run], str], ...] = (
+    lambda run: run.surroundings.get("arithmetic", ""),
+    lambda run: str(run.place.parent),
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Runs that compare, with one way to score them.
+
+    Attributes:
+        split: ``IN_DOMAIN``, or ``UNSEEN`` where each domain is scored by the run whose nodes did not hold it.
+        statistics: The way to take BatchNorm's statistics, as ``evaluate.bn`` has it.
+        runs: The runs; leave-one-out runs are not joined.
+        numbers: What ``compare`` has of them.
+        score: The score, as ``--score`` has it.
+        differs: What tells it from other tables of the same data set, network and split, besides its budget.
+    """
+
+    split: str
+    statistics: str
+    runs: tuple[Run, ...]
+    numbers: Numbers
+    score: str
+    differs: str = ""
+
+    @property
+    def dataset(self) -> str:
+        """The data set."""
+        return self.runs[0].results.dataset
+
+    @property
+    def network(self) -> str:
+        """The network of its first row, FedAvg's where there is one; a method may ask for another."""
+        return run_facts.network(self.numbers.rows[0].runs[:1])
+
+
+@dataclass(frozen=True)
+class Board:
+    """All tables, the largest of a data set and network first.
+
+    Attributes:
+        tables: The tables.
+        left_out: Runs that are in no table, with the reason.
+        unreadable: Those of them that cannot be read.
+    """
+
+    tables: tuple[Table, ...]
+    left_out: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def runs(self) -> int:
+        """The number of runs that are in a table."""
+        return len({id(run) for table in self.tables for run in table.runs})
+
+
+def board(paths: Sequence[Path]) -> Board:
+    """Make the tables of all finished runs.
+
+    Args:
+        paths: Run folders, kept files, folders that hold some, and folders of such folders.
+
+    Raises:
+        ConfigError: If no run is finished, or a named file or every file is not valid.
+    """
+    given = loading.read([inner for path in paths for inner in _with_inner(user_path(path))])
+    unreadable = tuple(given.left_out())
+    unfinished = [f"left out, not finished: {', '.join(given.unfinished)}"] if given.unfinished else []
+    made = of_runs(given.runs)
+    return Board(made.tables, (*made.left_out, *unfinished, *unreadable), unreadable)
+
+
+def of_runs(runs: Sequence[Run]) -> Board:
+    """Make the tables of these runs.
+
+    Raises:
+        ConfigError: If no run is in a table.
+    """
+    left_out: list[str] = []
+    tables = [
+        table
+        for split, pool in _pools(runs)
+        for settled, numbers in _settled(pool, split, left_out)
+        for table in _views(settled, numbers, split, left_out)
+    ]
+    if not tables:
+        raise ConfigError("; ".join(left_out) or "no runs")
+    tables.sort(key=lambda table: (_kind(table), -len(table.runs)))  # stable: the views of the same runs stay together
+    return Board(tuple(_told_apart(tables)), tuple(dict.fromkeys(left_out)))
+
+
+def _with_inner(path: Path) -> list[Path]:
+    """Return a folder that holds runs, and its folders that do, such as those of sweeps."""
+    if not path.is_dir() or loading.held(path) == [path]:
+        return [path]
+    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and loading.held(sub) not in ([], [sub])]
+    return [*([path] if loading.held(path) or not inner else []), *inner]
+
+
+def _pools(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
+    """Yield the runs with equal settings but for the method's own; of leave-one-out runs also but for the domain."""
+    for split, some_runs in (
+        (IN_DOMAIN, [run for run in runs if not run.config[HELD_OUT]]),
+        (UNSEEN, [run for run in runs if run.config[HELD_OUT]]),
+    ):
+        differences = grouping.differing(some_runs) if some_runs else {}
+        if split == UNSEEN:
+            differences = {key: values for key, values in differences.items() if not leave_one_out.follows(key)}
+        members: dict[str, list[Run]] = {}
+        for run, label in zip(some_runs, grouping.group_labels(some_runs, differences), strict=True):
+            members.setdefault(label, []).append(run)
+        yield from ((split, pool) for pool in members.values())
+
+
+def _settled(runs: Sequence[Run], split: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:
+    """Yield runs that compare with their numbers; those that do not are told apart, or at last left out."""
+    try:
+        yield list(runs), _numbers(runs, split, "last5")
+    except ConfigError as error:
+        for of in _APART:
+            parts: dict[str, list[Run]] = {}
+            for run in runs:
+                parts.setdefault(of(run), []).append(run)
+            if len(parts) > 1:
+                for part in parts.values():
+                    yield from _settled(part, split, left_out)
+                return
+        left_out.append(f"left out, do not compare: {some([run.name for run in runs], _MOST_NAMED)}: {error}")
+
+
+def _views(runs: Sequence[Run], first: Numbers, split: str, left_out: list[str]) -> Iterator[Table]:
+    """Yield the table of runs that compare for each way in which they were scored."""
+    primary = str(runs[0].config[BN_STATISTICS])
+    yield Table(split, primary, tuple(runs), first, "last5")
+    for kind in BN_STATISTICS_TEXT:
+        scored = [run for run in runs if run_metrics.with_statistics(run, kind) is not None]
+        if kind == primary or not scored:
+            continue
+        score = f"{BN_SCORE}{kind}"
+        try:
+            yield Table(split, kind, tuple(scored), _numbers(scored, split, score), score)
+        except run_metrics.NotScoredError:
+            continue  # no such statistics of a domain that no node holds
+        except ConfigError as error:
+            left_out.append(f"left out, {score}: {some([run.name for run in scored], _MOST_NAMED)}: {error}")
+
+
+def _numbers(runs: Sequence[Run], split: str, score: str) -> Numbers:
+    return numbers_of(runs, (), paper="", score=score, allow_different=False, held_out=split == UNSEEN)
+
+
+def _kind(table: Table) -> tuple[str, str, str]:
+    """Return what a reader chooses by: data set, network, split."""
+    return table.dataset, table.network, table.split
+
+
+def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
+    """Yield each table with the settings in which it differs from others that a reader finds next to it."""
+    near: dict[tuple[str, ...], list[Table]] = {}
+    for table in tables:
+        near.setdefault((*_kind(table), table.statistics), []).append(table)
+    labels: dict[int, str] = {}
+    for same in near.values():
+        runs = [table.runs[0] for table in same]
+        differences = {key: values for key, values in grouping.differing(runs).items() if key not in _SAID}
+        if same[0].split == UNSEEN:
+            differences = {key: values for key, values in differences.items() if not leave_one_out.follows(key)}
+        labels |= dict(zip(map(id, same), grouping.group_labels(runs, differences), strict=True))
+    yield from (replace(table, differs=labels[id(table)]) for table in tables)
+
+
+#: Settings that a table's budget (``run_facts.budget``) and its title say, and how often a run was scored.
+_SAID = (
+    BN_STATISTICS, "rounds", "train.epochs", "dataset.size", "model.weights_sha256", "model.freeze", NODES,
+    "evaluate.every", "evaluate.last",
+)  # fmt: skip

@@ -1,0 +1,130 @@
+"""The page of a board: its tables as JSON, and a script that chooses, sorts and saves them.
+
+The script computes no number: means, spreads, differences and the text of each cell are those of ``compare``.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedshift.compare import formats, run_facts
+from fedshift.compare.board import STATISTICS, UNSEEN, Board, Table
+from fedshift.compare.row_commands import Commands, from_here
+from fedshift.compare.rows import Row
+from fedshift.html.rendering import TEMPLATES, render
+from fedshift.results.loading import Run
+from fedshift.results.settings import BASELINE
+from fedshift_app.config import files, registry
+from fedshift_app.run.logs import cleaned
+
+TITLE = "Leaderboard"
+#: Returns the address of a method's page; empty if it has none.
+PageOf = Callable[[str], str]
+#: Folder of the pages of methods, of a checkout.
+_PAGES = Path("docs") / "methods"
+_SCRIPT = "board.js"
+#: Characters that end a script or a line of it; JSON may have them as escapes.
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+
+
+def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
+    """Return the page as HTML, which needs nothing else.
+
+    Args:
+        board: The tables.
+        where: The file to which the page will be written, for relative links to runs; None for no links.
+        page_of: Where the page of a method is; None for the files of a checkout.
+    """
+    script = (TEMPLATES / _SCRIPT).read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    data = content(board, where, page_of or (lambda method: _file_of(method, where)))
+    shown = {"title": TITLE, "data": embedded(data), "script": script, "digest": digest, "runs": board.runs}
+    return render("board", shown | {"tables": len(board.tables), "left_out": board.left_out})
+
+
+def embedded(data: Any) -> str:
+    """Return data as JSON that may stand in a script element: nothing in it ends the element."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for character, escape in _ESCAPED.items():
+        text = text.replace(character, escape)
+    return text
+
+
+def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:
+    """Return what the page holds: tables with their rows, methods with their pages."""
+    commands = Commands()
+    methods = dict.fromkeys(row.method for table in board.tables for row in table.numbers.rows)
+    return {
+        "statistics": STATISTICS, "baseline": BASELINE,
+        "methods": {name: _method(name, page_of) for name in methods},
+        "tables": [_table(table, i, where, commands) for i, table in enumerate(board.tables)],
+    }  # fmt: skip
+
+
+def _method(name: str, page_of: PageOf) -> dict[str, str]:
+    known = registry.known(name)
+    if known is None:  # of a package or a file that is not here
+        return {"title": "", "venue": "", "page": ""}
+    return {"title": known.title, "venue": known.venue, "page": page_of(name)}
+
+
+def _file_of(method: str, where: Path | None) -> str:
+    """Return the relative link to a method's page in this checkout; empty if there is none."""
+    file = files.APP / _PAGES / f"{method}.md"
+    return _relative(file, where) if file.is_file() else ""
+
+
+def _table(table: Table, number: int, where: Path | None, commands: Commands) -> dict[str, Any]:
+    numbers = table.numbers
+    head, lines = formats.grid(numbers)
+    known = formats.content(numbers)
+    rows = [
+        record | _row(row, line, where, commands)
+        for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
+    ]  # fmt: skip
+    dataset, network, budget = (
+        table.runs[0].results.dataset,
+        run_facts.network(table.runs),
+        run_facts.budget(table.runs),
+    )
+    return known | {
+        "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
+        "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
+        "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
+    }  # fmt: skip
+
+
+def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -> dict[str, Any]:
+    """Return what the page has of a row besides its record: text of its cells, marks, runs and commands."""
+    runs = [part for run in row.runs for part in (run.parts or (run,))]
+    return {
+        "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
+        "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
+        "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
+        "commands": commands.of(runs),
+    }  # fmt: skip
+
+
+def _command(table: Table) -> str:
+    """Return the command that prints the table, of the folders of its runs."""
+    folders = dict.fromkeys(from_here(run.place.parent) for run in table.runs)
+    options = ["--unseen"] if table.split == UNSEEN else []
+    options += [] if table.score == "last5" else ["--score", table.score]
+    return shlex.join(["fedshift", "compare", *folders, *options])
+
+
+def _href(run: Run, where: Path | None) -> str:
+    return _relative(run.place, where) if run.place.exists() else ""
+
+
+def _relative(file: Path, where: Path | None) -> str:
+    """Return the relative link from the page to a file or folder; empty if the page's place is not known."""
+    if where is None:
+        return ""
+    return quote(os.path.relpath(file.resolve(), where.resolve().parent), errors="surrogateescape")

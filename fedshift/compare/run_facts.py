@@ -1,0 +1,82 @@
+"""What numbers of runs depend on: rounds, epochs, images, network, weights, arithmetic, nodes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from clients.models.packages import PREFIX
+from datasets import catalog
+from fedshift.results.loading import Run
+from fedshift.results.settings import NODES
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_NAME, plain, some
+from strategies.features.figures import total_images_text
+
+MOST_VALUES = 3  # values shown of a fact in which runs differ
+TRAINING = "training"
+SCRATCH = "none: from scratch"
+UNRECORDED = "not recorded"
+
+
+def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return the common facts of all runs, or the values in which they differ."""
+    images = [
+        total_images_text([of_domain for of_domain in figures_of_run.domains.values() if of_domain is not None])
+        if figures_of_run is not None
+        else UNRECORDED
+        for figures_of_run in (run.results.figures for run in runs)
+    ]
+    return [
+        ("rounds", _values(run.config["rounds"] for run in runs)),
+        ("local epochs", _values(run.config["train.epochs"] for run in runs)),
+        ("network", network(runs)),
+        ("nodes", _values(run.config[NODES] for run in runs)),
+        ("test images", _values(images)),
+        ("seeds", str(len({run.results.seed for run in runs}))),
+        ("methods", str(len({run.results.method for run in runs}))),
+    ]
+
+
+def budget(runs: Sequence[Run]) -> list[tuple[str, str]]:
+    """Return what the runs of one table were given: rounds, network, images, first weights, arithmetic, nodes."""
+    configs = [run.config for run in runs]
+    return [
+        (TRAINING, _values(f"{config['rounds']} rounds x {config['train.epochs']} epochs" for config in configs)),
+        ("network", network(runs)),
+        ("image size", _values(map(_size, configs))),
+        ("pretrained weights", _values(map(_weights, configs))),
+        ("arithmetic", _values(run.surroundings.get("arithmetic", UNRECORDED) for run in runs)),
+        ("nodes", _values(config[NODES] for config in configs)),
+        ("seeds", str(len({run.results.seed for run in runs}))),
+    ]
+
+
+def network(runs: Sequence[Run]) -> str:
+    """Return the network of runs, or the networks of their nodes."""
+    return _values(", ".join(run.config["model.per_node"]) or str(run.config["model.name"]) for run in runs)
+
+
+def _size(config: Mapping[str, Any]) -> str:
+    """Return the size of the images: the one that is set, otherwise that of the data set."""
+    size = config["dataset.size"]
+    if size is None:
+        try:
+            size = catalog.get(str(config["dataset.of"] or config["dataset.name"])).size
+        except ConfigError:  # of a package that is not here
+            return "the data set's own"
+    return f"{size} pixels"
+
+
+def _weights(config: Mapping[str, Any]) -> str:
+    """Return the weights that training began with, and what of them it left as they were."""
+    if not config["model.weights"] and not config["model.weights_sha256"]:
+        return SCRATCH
+    given = str(config["model.weights"])
+    name = given if given.startswith(PREFIX) else PurePath(given).name or "the library's"  # no folder of anybody's
+    kept = "" if config["model.freeze"] == "none" else f", frozen: {config['model.freeze']}"
+    return f"{name}{kept}"
+
+
+def _values(values: Iterable[object]) -> str:
+    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
+    return some(distinct, MOST_VALUES, " / ")
