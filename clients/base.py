@@ -55,6 +55,9 @@ class DomainClient(LocalTrainer[P]):
     scores_images_alone: ClassVar[bool] = True
     #: Whether it needs the public set (``dataset.public``), which is then ``self.public_set()``.
     uses_public: ClassVar[bool] = False
+    #: Whether it needs means and variances of all nodes' images (``statistics.share=nodes``), which are then
+    #: ``self.federation_images``.
+    uses_statistics: ClassVar[bool] = False
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
     #: Whether the loss is a mean of ``image_losses`` plus ``weight_losses``, and nothing else that the method does with

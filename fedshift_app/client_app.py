@@ -163,7 +163,7 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     config, where = setup.open_message(msg.content.config_records[CONFIG], context)
-    answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config, allowed.trusted))
+    answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config, allowed, where))
     if answer is not None:
         return RecordDict({CONFIG: ConfigRecord(answer), METRICS: MetricRecord()})
     classes = len(config.dataset.known().classes)

@@ -146,6 +146,26 @@ OURS = (
         tells="sums over the node's training images of each channel, of at least two images",
     ),
     Feature(
+        "statistics", "Statistics of the nodes' images, told once", "statistics.share",
+        "strategies.features.statistics:SiteStatistics", "clients.features.statistics:SiteStatisticsOnNode",
+        train=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),
+        evaluate=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),
+        query=(Key(wire.SITE_IMAGES, "bool", "tell statistics of the training images"),),
+        query_reply=(
+            Key(wire.STATISTICS_KEPT, "text", "why the node tells none: policy or few"),
+            Key(wire.STATISTICS_IMAGES, "int", "training images behind them"),
+            Key(wire.STATISTICS_OF, "list of float", "mean, variance, percentiles and histogram of each channel"),
+            Key(wire.STATISTICS_SIZES, "list of text", "sizes of the images' files, or other"),
+            Key(wire.STATISTICS_SIZE_COUNTS, "list of int", "images of each size"),
+            Key(wire.STATISTICS_MODES, "list of text", "modes of the images' files, or other"),
+            Key(wire.STATISTICS_MODE_COUNTS, "list of int", "images of each mode"),
+        ),
+        records=(
+            Key(wire.SITE_IMAGES, "arrays (K, 3) float64", "to the node: means and variances of K nodes' images"),
+        ),
+        tells="means, variances, percentiles and histograms of the node's training images",
+    ),
+    Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",
         train_reply=(Key(wire.EPSILON, "float", "epsilon that the node's rounds so far have spent, by their number"),),

@@ -9,7 +9,7 @@ method is a feature (:mod:`strategies.features`): a round calls all of them and 
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -109,7 +109,7 @@ class DomainStrategy(MethodHooks[P]):
             self._result.left_out += self.roster.declined()
             nodes = self.federation.sample(server_round, present)
             self.features.check_number(len(nodes))
-            nodes = self.features.before_training(nodes, self._exchange())
+            nodes = self.features.before_training(nodes, self._exchange(present))
         except FederationError as error:
             raise FederationError(f"round {server_round}: {error}") from None
         self._asked = {node.node_id: node for node in nodes}
@@ -297,12 +297,12 @@ class DomainStrategy(MethodHooks[P]):
         messages = self._evaluating(work, lambda node: {**options, **(own or {}).get(node, {})})
         return self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
 
-    def _exchange(self) -> Exchange:
+    def _exchange(self, present: Sequence[Node] = ()) -> Exchange:
         """Return what features ask nodes with while a round trains."""
         fed = self.federation
         return Exchange(
             self._result, self._query, self._leave_out, self._observe, self._weigh, self.expected(),
-            {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params),
+            {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params), present,
         )  # fmt: skip
 
     def _query(self, questions: dict[Node, dict[str, Any]]) -> list[Message]:

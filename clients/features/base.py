@@ -1,6 +1,6 @@
 """What a feature may do on a node: hooks, which do nothing unless a feature overrides them."""
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
 from fedshift_core.secure.identity import Signer
+from fedshift_core.wire.site_images import FederationImages
 
 Metrics = dict[str, Any]
 
@@ -36,6 +37,7 @@ class Client(Protocol):
     shared_names: list[str]
     server_round: int
     statistics: Arrays
+    federation_images: FederationImages | None
 
     def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights into the model and let the method act on them."""
@@ -174,6 +176,23 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Site:
+    """What a node's own training images are.
+
+    Attributes:
+        images: The images.
+        files: Width and height, and Pillow's mode, of each one's file; nothing where they are no image files.
+    """
+
+    images: ImageSet
+    files: Sequence[tuple[tuple[int, int], str]]
+
+
+def _no_site() -> Site:
+    raise RuntimeError("only a question of a feature may look at all images of a node")
+
+
+@dataclass(frozen=True)
 class Call:
     """A message that a node works on, after it was held against the run's configuration.
 
@@ -187,6 +206,9 @@ class Call:
         num_examples: Training images of the node; 0 where it does not train.
         signer: Returns the long-term key of a real node; None where it has none.
         trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
+        site: Returns the node's training images, to answer a question.
+        least_images: Least images behind a number that its owner lets out; 1 without an owner.
+        withheld: Features whose answers the owner does not let out at all.
     """
 
     config: RunSettings
@@ -198,6 +220,9 @@ class Call:
     num_examples: int = 0
     signer: Callable[[], Signer | None] = lambda: None
     trusted: tuple[str, ...] = ()
+    site: Callable[[], Site] = _no_site
+    least_images: int = 1
+    withheld: frozenset[str] = frozenset()
 
 
 class NodeFeature:

@@ -24,6 +24,7 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.seeding import generator, torch_seed, unpredictable
+from fedshift_core.wire.site_images import FederationImages
 
 T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
@@ -44,6 +45,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
+        federation_images: Means and variances of all nodes' pixels (``statistics.share=nodes``); None elsewhere.
         trained_by: What trains the model, and releases class prototypes, in the place of the usual loop; None: nothing.
     """
 
@@ -68,6 +70,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.steps = 0
         self.passed: Callable[[str], None] = lambda part: None
         self.trained_by: OtherTraining | None = None
+        self.federation_images: FederationImages | None = None
         # With kept features no image is looked at, and their pixels are not even copied.
         self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
@@ -130,8 +133,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
     def tensor(self, name: str) -> Tensor | None:
         """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
         array = self.knowledge.get(name)
-        # A copy: nobody may change what the server sent.
-        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
+        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)  # nobody may change it
 
     def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
         """Return a CPU generator for (run seed, purpose, node, round)."""
@@ -312,7 +314,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         """Yield all images once, in random order.
 
         Args:
-            images: The images; their labels are passed on as they are.
+            images: With labels, which are passed on as they are.
             batch_size: Images per batch; a last batch of one image joins the one before.
             views: Augmented views of each image, 1 or 2; 0 for the image as it is.
             order: CPU generator of the order.
@@ -390,9 +392,9 @@ class NodeTools(NumPyClient, Parametrised[P]):
             state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
-        state = self.state
-        # Copies: the model's memory is used again, and these are the caller's.
-        return [state[name].detach().cpu().numpy().copy() for name in self.shared_names]
+        return [
+            self.state[name].detach().cpu().numpy().copy() for name in self.shared_names
+        ]  # its memory is used again
 
     def _keep_private(self) -> None:
         state = self.state

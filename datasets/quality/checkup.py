@@ -16,11 +16,13 @@ from datasets.io import corrupt_files, exif, files, pictures
 from datasets.io.corrupt_files import Broken
 from datasets.io.decode import decode_into, encoded
 from datasets.listing import ImageFiles, Item, Listing
-from datasets.quality import duplicates, exact_copies
+from datasets.quality import duplicates, exact_copies, pixel_statistics
 from datasets.quality.duplicates import Sketches
 from datasets.quality.exact_copies import Copies, Role
+from datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.options.statistics import BINS
 
 _LOOK = 64  # pixels of images of a part that cannot be decoded completely
 
@@ -42,6 +44,7 @@ class Part:
         names: A name of each readable image for messages.
         sketches: Sketches of these images for comparison.
         turned: Number of them with an EXIF orientation, applied or not.
+        pixels: Statistics of their pixels, as they are decoded.
     """
 
     domain: str
@@ -53,6 +56,7 @@ class Part:
     names: tuple[str, ...]
     sketches: Sketches
     turned: int = 0
+    pixels: PixelStatistics | None = None
 
 
 @dataclass(frozen=True)
@@ -185,7 +189,9 @@ def _part(
         turned = sum(header.turned for header in file_headers)
         names = tuple(item.name for item in readable.items)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
-    return Part(domain, split, counts, sizes, modes, broken, names, duplicates.sketches(images.x), turned), images
+    pixels = pixel_statistics.of(images.x, BINS)
+    sketches = duplicates.sketches(images.x)
+    return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels), images
 
 
 def _without(listing: Listing, broken: Sequence[Broken]) -> Listing:

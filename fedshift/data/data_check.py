@@ -12,6 +12,7 @@ from datasets.partition.allocation import Allocation
 from datasets.quality.checkup import Checkup, Part
 from datasets.sets import folders
 from fedshift import tables
+from fedshift.data import pixels
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
 
@@ -86,10 +87,12 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
             "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
             "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
             "published": _published(cfg, list(parts.values())),
+            "pixels": {split: pixels.as_json(part) for split, part in parts.items()},
         }
     report: dict[str, Any] = {
         "dataset": cfg.name, "data_dir": cfg.data_dir, "size": cfg.size or cfg.known().size,
         "classes": list(checkup.classes), "domains": domains,
+        "differ": pixels.differing(cfg.domains, checkup.parts),
         "empty": [list(cell) for cell in checkup.empty()],
         "broken": [
             {"domain": part.domain, "split": part.split, "file": bad.name, "reason": bad.reason}
@@ -132,6 +135,7 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
     lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in checkup.exact_lines), ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
+    lines += ["", *pixels.lines(cfg.domains, checkup.parts)]
     if turned := sum(_turned(cfg, checkup).values()):
         follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
         lines.append(f"EXIF orientation: {turned} images must be turned or mirrored, {follows}")

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedshift.report import analysis, by_class, grad_cam, maps
+from fedshift.report import analysis, by_class, grad_cam, maps, site_images
 from fedshift.report import sites as report_sites
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import Example, Sight, View
@@ -45,7 +45,8 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
             part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
     parts[0].notes = [*who, *parts[0].notes]
     counted_by_class = by_class.section(record.figures, requested=record.config.evaluate.figures)
-    return [counted_by_class, report_sites.section(record.sites), *parts]
+    images = site_images.section(record.statistics)
+    return [images, counted_by_class, report_sites.section(record.sites), *parts]
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:

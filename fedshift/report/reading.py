@@ -23,6 +23,8 @@ from strategies.features.base import ServerFeature
 from strategies.features.figures import CountedFigures, Figures
 from strategies.features.site_figures import SiteFigures
 from strategies.features.site_section import Sites
+from strategies.features.statistics import SiteStatistics
+from strategies.features.statistics_section import Statistics
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
@@ -43,6 +45,7 @@ class Record:
         finished: Whether the folder has a ``results.json``.
         figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
         sites: The figures that sites worked out in the last such round; None without.
+        statistics: What nodes told of their images; None if none was asked.
         checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
@@ -59,6 +62,7 @@ class Record:
     checkpoint: Checkpoint | None
     figures: Figures | None = None
     sites: Sites | None = None
+    statistics: Statistics | None = None
     kept_round: int = 0
     lacking: str = ""
     contradiction: str = ""
@@ -109,7 +113,7 @@ def read(folder: Path, command: str = "report") -> Record:
     lines = resuming.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     made: dict[str, Any] = {}
-    for feature in (CountedFigures, SiteFigures):
+    for feature in (CountedFigures, SiteFigures, SiteStatistics):
         try:
             made[feature.key] = _section(feature, path, results, lines, config)
         except ValidationError as error:
@@ -129,6 +133,7 @@ def read(folder: Path, command: str = "report") -> Record:
         kept_round=kept_round,
         figures=made[CountedFigures.key],
         sites=made[SiteFigures.key],
+        statistics=made[SiteStatistics.key],
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
         contradiction=agreement.contradictions(results or {}, lines),
     )

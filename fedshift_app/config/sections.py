@@ -18,6 +18,7 @@ from fedshift_core.limits import MOST_KEPT, MOST_NODES, as_found
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
+from fedshift_core.options.statistics import StatisticsConfig
 from fedshift_core.params import Params, RunRounds, Seconds, Seed
 from fedshift_core.spelling import meant
 
@@ -300,6 +301,9 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     plugins: tuple[str, ...] = Field((), description="Paths of a user's own Python files, in simulation only.")
     federation: FederationConfig = Field(
         FederationConfig(), description="Who takes part in a round, and how long the server waits."
+    )
+    statistics: StatisticsConfig = Field(
+        StatisticsConfig(), description="What each node tells once, before it trains, of its training images."
     )
     privacy: PrivacyConfig = Field(PrivacyConfig(), description="Noise on what leaves a node.")
     shift: ShiftConfig = Field(ShiftConfig(), description="How test images differ from training images.")

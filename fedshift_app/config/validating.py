@@ -7,7 +7,16 @@ from typing import Any
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
-from fedshift_app.config import class_balance, dp_sgd, error_location, plugins, recipes, registry, secure_sums
+from fedshift_app.config import (
+    class_balance,
+    dp_sgd,
+    error_location,
+    plugins,
+    recipes,
+    registry,
+    secure_sums,
+    statistics,
+)
 from fedshift_app.config.cross_checks import check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
@@ -31,6 +40,7 @@ METHOD_SECTIONS = (
     "aggregation",
     "server",
     "evaluate",
+    "statistics",
     "rounds",
 )
 DATASET_KEY = "public"  # the only key of the section ``dataset`` that it may set
@@ -121,6 +131,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
     secure_sums.check(config, method, server)
+    statistics.check(config, client_class)
     dp_sgd.check_run(config, method, node)
     class_balance.check_run(config, method)
     recipes.check_needs(config, method)

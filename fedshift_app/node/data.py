@@ -15,7 +15,7 @@ from datasets.base import SPLITS, ImageSet, Source, Split
 from datasets.listing import joined
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices, divide_given
-from datasets.partition.splits import mixed_test, node_parts, public_part
+from datasets.partition.splits import Parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_app.node import holdings
 from fedshift_core.errors import ConfigError, DataError
@@ -151,18 +151,37 @@ def own_images(config: RunConfig, where: Place) -> Own:
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     if where.shared and config.allocation.mixing > 0:
         return _mixed_images(config, where, given)
-    if where.shared:
-        parts = holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
-    else:  # a real node brings its own images, and cuts off what it validates on, unless it brings that too
-        alone = Allocation(validation_fraction=config.allocation.validation_fraction)
-        alone = alone.cut(None if given is None else given.y)
-        labels = _split(config, where, "train", where.domain).y
-        parts = node_parts(alone, (where.domain,), 0, labels, _classes(config), config.seed)
+    parts = _parts(config, where, given)
     return Own(
         train=_take(config, where, where.domain, parts.train),
         validation=given or (_take(config, where, where.domain, parts.validation) if len(parts.validation) else None),
         test=_take(config, where, where.domain, parts.test) if len(parts.test) else None,
     )
+
+
+def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
+    """Return which images of its domain's pool a node holds; ``given`` are those that its site states to validate on.
+
+    A real node brings its own images, and cuts off what it validates on, unless it brings that too.
+    """
+    if where.shared:
+        return holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
+    alone = Allocation(validation_fraction=config.allocation.validation_fraction)
+    alone = alone.cut(None if given is None else given.y)
+    labels = _split(config, where, "train", where.domain).y
+    return node_parts(alone, (where.domain,), 0, labels, _classes(config), config.seed)
+
+
+def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:
+    """Return by domain which images of its pool a node trains on.
+
+    Raises:
+        DataError: As :func:`own_images`.
+    """
+    if where.shared and config.allocation.mixing > 0:
+        return holdings.mixed_parts(config, where.num_partitions, where.partition_id)[0]
+    given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
+    return {where.domain: _parts(config, where, given).train}
 
 
 def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Own:

@@ -6,6 +6,7 @@ A SuperNode starts a process for each message, so Flower keeps them; they never 
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from flwr.app import ConfigRecord, Context, Message
 from clients.features.base import Call
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
+from fedshift_app.node.data import Place
+from fedshift_app.node.image_files import site_of
+from fedshift_app.node.owner import Owner
 from fedshift_core.env import NODE_KEY
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure.identity import Signer
@@ -70,18 +74,23 @@ def calls(msg: Message, context: Context, request: WorkRequest, num_examples: in
     return _calls(msg, context, config, options, request.server_round, request.node_index, num_examples)
 
 
-def calls_of_query(msg: Message, context: Context, config: RunConfig, trusted: tuple[str, ...]) -> Calls:
+def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Owner, where: Place) -> Calls:
     """Return how features see a question.
 
     Args:
         msg: The message.
         context: The node's.
         config: The configuration of the run.
-        trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
+        owner: What the node's owner lets out.
+        where: The node.
     """
     given: Mapping[str, Any] = msg.content.config_records[CONFIG]
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
-    return _calls(msg, context, config, given, server_round, index, 0, _signer, trusted)
+    seen = _calls(msg, context, config, given, server_round, index, 0)
+    return lambda name: replace(
+        seen(name), signer=_signer, trusted=owner.trusted, site=lambda: site_of(config, where),
+        least_images=owner.least_images, withheld=owner.withheld,
+    )  # fmt: skip
 
 
 def _signer() -> Signer | None:
@@ -102,9 +111,7 @@ def _signer() -> Signer | None:
 
 def _calls(
     msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
-    num_examples: int, signer: Callable[[], Signer | None] = lambda: None, trusted: tuple[str, ...] = (),
+    num_examples: int,
 ) -> Calls:  # fmt: skip
     run = str(msg.metadata.run_id)
-    return lambda name: Call(
-        config, options, server_round, index, run, FeatureState(context, name), num_examples, signer, trusted
-    )  # fmt: skip
+    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name), num_examples)

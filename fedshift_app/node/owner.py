@@ -44,6 +44,9 @@ from fedshift_core.wire.names import (
     NUM_TEST,
     NUM_TRAIN,
     RUN_ID,
+    STATISTICS_IMAGES,
+    STATISTICS_MODE_COUNTS,
+    STATISTICS_SIZE_COUNTS,
     WITHHELD,
 )
 from fedshift_core.wire.records import decode
@@ -54,6 +57,7 @@ log = logging.getLogger("fedshift")
 
 SEEN = "policy"  # the record of context.state with the SHA-256 of the policy that the node went by last
 _SHA256 = "sha256"
+STATISTICS = "statistics"  # the feature that a key of the policy keeps back
 _OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the node's own images
 _SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
 
@@ -90,6 +94,11 @@ class Owner:
         """Fingerprints of the nodes that may be in a secure sum with this one; empty: any."""
         sums = None if self.policy is None else self.policy.secure_sums
         return () if sums is None else sums.trusted
+
+    @property
+    def withheld(self) -> frozenset[str]:
+        """Features whose answers the policy keeps back, which a run goes on without."""
+        return frozenset() if self.policy is None or self.policy.statistics else frozenset((STATISTICS,))
 
     # --- while the node works ------------------------------------------------------------------------
 
@@ -150,6 +159,8 @@ class Owner:
             return reply
         numbers = reply.metric_records[METRICS]
         self._check_images(kind, numbers)
+        if kind == MessageType.QUERY:
+            self._check_statistics(reply.config_records[CONFIG])
         if COUNTS in reply and not (self.policy.figures and self._has_images(reply.array_records[COUNTS])):
             del reply[COUNTS]
             numbers[WITHHELD] = 1
@@ -170,6 +181,16 @@ class Owner:
                 each = value if isinstance(value, list) else [value]
                 if any(0 < number < self.least_images for number in each):
                     raise PolicyError(_too_few(self.least_images, f"images are behind {plain(name, MOST_NAME)}"))
+
+    def _check_statistics(self, said: Mapping[str, Any]) -> None:
+        """Refuse statistics of images that the policy keeps back, or that have too few images behind them."""
+        if STATISTICS_IMAGES not in said:
+            return
+        if self.withheld:
+            raise PolicyError("statistics of images, allowed are statistics=false")
+        each = [said[STATISTICS_IMAGES], *said[STATISTICS_SIZE_COUNTS], *said[STATISTICS_MODE_COUNTS]]
+        if any(number < self.least_images for number in each):
+            raise PolicyError(_too_few(self.least_images, "images are behind a statistic"))
 
     def _has_images(self, counts: ArrayRecord) -> bool:
         """Tell whether each class of scored images has enough of them, or none."""

@@ -99,6 +99,11 @@ class Policy(_Section):
         description="Whether confusion matrices, histograms of scores and calibration leave the node "
         "(`evaluate.figures`); false: a run goes on without them.",
     )
+    statistics: bool = Field(
+        False,
+        description="Whether means, variances, percentiles and histograms of the training images leave the node, once "
+        "in a run (`statistics.share`); false: a run goes on without them.",
+    )
     largest_in: int | None = Field(GIBIBYTE, gt=0, description="Largest message to the node in bytes; null for any.")
     largest_out: int | None = Field(GIBIBYTE, gt=0, description="Largest message from the node in bytes; null for any.")
     rounds_per_day: int | None = Field(
@@ -123,7 +128,7 @@ class Policy(_Section):
 
 BUILT_IN = {
     STRICT: Policy(),
-    OPEN: Policy(features=(ANY,), least_images=1, figures=True, largest_in=None, largest_out=None),
+    OPEN: Policy(features=(ANY,), least_images=1, figures=True, statistics=True, largest_in=None, largest_out=None),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
+from fedshift_core.options.statistics import StatisticsConfig
 
 
 class _Allocation(Protocol):
@@ -120,6 +121,10 @@ class RunSettings(Protocol):
     @property
     def federation(self) -> _Federation:
         """Who takes part."""
+
+    @property
+    def statistics(self) -> StatisticsConfig:
+        """What nodes tell once of their images."""
 
     @property
     def train(self) -> _Train:

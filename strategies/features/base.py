@@ -116,6 +116,7 @@ class Exchange:
         declared: What nodes contribute in this run.
         sizes: The dimensions that the run fixes, C and D.
         sums: How each contribution is a sum.
+        present: All nodes that are connected and answer, those that do not train in the round too.
     """
 
     result: RoundResult
@@ -126,6 +127,7 @@ class Exchange:
     declared: Declaration
     sizes: Mapping[str, int]
     sums: Mapping[str, Sum]
+    present: Sequence[Node] = ()
 
 
 @dataclass(frozen=True)

@@ -245,7 +245,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
     wanted = {kind: {key.name for feature in OURS for key in getattr(feature, kind)} for kind in KINDS}
     for kind in ("introduction", "train_reply", "evaluate_reply"):
         assert sent[kind] == wanted[kind]
-    assert sent["records"] == wanted["records"] - {wire.STATISTICS}  # from the server to the node
+    assert sent["records"] == wanted["records"] - {wire.STATISTICS, wire.SITE_IMAGES}  # from the server to the node
     client.trained_by = None
 
 

@@ -1,0 +1,54 @@
+"""The files of a node's training images, as they are before they are decoded (``statistics.share``)."""
+
+from itertools import chain
+
+from clients.features.base import Site
+from datasets import catalog
+from datasets.base import Split
+from datasets.io import corrupt_files
+from datasets.listing import Item, Listing
+from datasets.quality import checkup
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.node.data import Place, own_images, train_places
+
+
+def site_of(config: RunConfig, where: Place) -> Site:
+    """Return a node's training images, with width, height and mode of each one's file.
+
+    Raises:
+        DataError: If images are missing or broken.
+    """
+    headers = checkup.headers(_items(config, where))
+    return Site(own_images(config, where).train, [(header.size, header.mode) for header in headers])
+
+
+def _items(config: RunConfig, where: Place) -> list[Item]:
+    """Return the files of the images that a node trains on; none where a domain has no image files."""
+    of_each = []
+    for domain, places in train_places(config, where).items():
+        pool = _pool(config, where, domain)
+        if pool is None:
+            return []
+        of_each.append([pool[place] for place in places.tolist()])
+    return list(chain.from_iterable(of_each))
+
+
+def _pool(config: RunConfig, where: Place, domain: str) -> list[Item] | None:
+    """Return the files of what the nodes of a domain divide; None where they are no image files."""
+    cfg = config.dataset
+    splits: tuple[Split, ...] = config.allocation.pool if where.shared else ("train",)
+    items: list[Item] = []
+    for split in splits:
+        if where.shared:
+            files = catalog.get(cfg.kind).find(domain, split, where.source)
+        else:
+            own = catalog.own_files(cfg.kind, domain, split, where.source)
+            if own is None:
+                return None
+            files = own
+        if not isinstance(files, Listing):
+            return None
+        files = corrupt_files.left_out(files, cfg.form()) if where.source.skip_broken else files
+        assert isinstance(files, Listing)
+        items += files.items
+    return items

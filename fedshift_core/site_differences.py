@@ -1,0 +1,88 @@
+r"""Which sites have images that clearly differ in brightness or contrast, by one rule for reports and logs.
+
+Two sites differ clearly in a channel where their means are half a standard deviation or more apart,
+:math:`|\mu_a-\mu_b|\ge0.5\sqrt{(v_a+v_b)/2}` (Cohen's d of 0.5, a medium effect), or where one standard deviation is
+1.5 times the other or more. Means and variances are those of all pixels of a site's training images.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_core.limits import MOST_NAME, plain
+
+MEAN_BOUND, SPREAD_BOUND = 0.5, 1.5
+RULE = (
+    f"the rule: in a colour channel means are {MEAN_BOUND:g} standard deviations or more apart, or one standard "
+    f"deviation is {SPREAD_BOUND:g} times the other or more"
+)
+CHANNELS = ("red", "green", "blue")
+LEAST_STD = 1 / 255  # one step of a byte
+
+Triple = Sequence[float]
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Pairs of sites that differ clearly.
+
+    Attributes:
+        pairs: How many there are.
+        farthest: The two sites that exceed a bound most, by their places.
+        channel: In which channel they do.
+        by_mean: It is the bound of means.
+        amount: How many standard deviations their means are apart, or how many times one deviation is the other.
+    """
+
+    pairs: int = 0
+    farthest: tuple[int, int] = (0, 0)
+    channel: int = 0
+    by_mean: bool = True
+    amount: float = 0.0
+
+
+def differences(means: FloatArray, variances: FloatArray) -> Differences:
+    """Return which of K sites differ clearly; means and variances are (K, 3), of numbers from 0 to 1."""
+    stds = np.maximum(np.sqrt(variances), LEAST_STD)
+    pairs, best = 0, Differences()
+    excess = 1.0
+    for i in range(len(means) - 1):
+        apart = np.abs(means[i] - means[i + 1 :]) / np.sqrt((stds[i] ** 2 + stds[i + 1 :] ** 2) / 2)
+        ratio = np.maximum(stds[i], stds[i + 1 :]) / np.minimum(stds[i], stds[i + 1 :])
+        times = np.stack((apart / MEAN_BOUND, ratio / SPREAD_BOUND))  # 2 x others x 3
+        pairs += int((times >= 1).any(axis=(0, 2)).sum())
+        kind, j, channel = np.unravel_index(int(times.argmax()), times.shape)
+        if times[kind, j, channel] > excess or (times[kind, j, channel] == excess and not best.amount):
+            excess = float(times[kind, j, channel])
+            amount = float((apart, ratio)[kind][j, channel])
+            best = Differences(0, (i, i + 1 + int(j)), int(channel), kind == 0, amount)
+    return Differences(pairs, best.farthest, best.channel, best.by_mean, best.amount)
+
+
+def sentence(sites: Mapping[str, tuple[Triple, Triple]]) -> str:
+    """Return which sites differ clearly, the farthest pair with its numbers; empty if none do.
+
+    Args:
+        sites: By name of the site: mean and variance of each channel.
+    """
+    names = list(sites)
+    if len(names) < 2:
+        return ""
+    means, variances = (np.array([sites[name][i] for name in names], np.float64) for i in range(2))
+    found = differences(means, variances)
+    if not found.pairs:
+        return ""
+    (a, b), k = found.farthest, found.channel
+    who = " and ".join(plain(names[i], MOST_NAME) for i in (a, b))
+    if found.by_mean:
+        text = f"mean of {CHANNELS[k]} {means[a, k]:.2f} and {means[b, k]:.2f}, {found.amount:.1f} standard deviations"
+        text += " apart"
+    else:
+        stds = np.sqrt(variances)
+        text = f"standard deviation of {CHANNELS[k]} {stds[a, k]:.2f} and {stds[b, k]:.2f}, {found.amount:.1f} times"
+    others = f"; {found.pairs - 1} more of {math.comb(len(names), 2)} pairs do" if found.pairs > 1 else ""
+    return f"images of {who} differ clearly: {text}{others} ({RULE})"

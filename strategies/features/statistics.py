@@ -1,0 +1,183 @@
+"""Statistics of the nodes' training images, asked of each node once (``statistics.share``).
+
+Each node that is connected is asked before it trains, in a run without rounds before it is scored. What it tells is
+kept with the checkpoints, so that a resumed run does not ask it again. With ``statistics.share=nodes`` means and
+variances of all nodes go to each node with every message about work.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from flwr.app import ConfigRecord, Message
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import Refused, some
+from fedshift_core.options.statistics import BINS
+from fedshift_core.params import Params
+from fedshift_core.wire.names import CONFIG, METRICS, SITE_IMAGES
+from fedshift_core.wire.site_images import FederationImages, SiteImages
+from strategies.features import statistics_section
+from strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
+from strategies.federation import checks
+from strategies.federation.context import RoundResult, RunContext
+from strategies.federation.evaluation import Evaluation
+from strategies.federation.nodes import Node
+
+log = logging.getLogger("fedshift")
+
+#: What the server keeps: by node what it tells, as JSON in bytes.
+TOLD = "statistics/told"
+Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
+
+
+class SiteStatistics(ServerFeature):
+    """Asks nodes for statistics of their images, shows them side by side, and sends means and variances to all."""
+
+    prefixes = ("statistics/",)
+    key = "statistics"
+    section = statistics_section.Statistics
+
+    def __init__(self, name: str, run: RunContext, params: Params) -> None:
+        self._sites: dict[int, tuple[str, SiteImages]] = {}
+        self._text = b""
+        super().__init__(name, run, params)
+
+    @property
+    def state(self) -> Arrays:
+        """What nodes have told, for the checkpoint."""
+        return {TOLD: np.frombuffer(self._text, np.uint8)} if self._text else {}
+
+    @state.setter
+    def state(self, arrays: Arrays) -> None:
+        self._text = arrays[TOLD].tobytes() if TOLD in arrays else b""
+        kept = json.loads(self._text) if self._text else {}
+        self._sites = {int(node): (domain, SiteImages(**site)) for node, (domain, site) in kept.items()}
+
+    @property
+    def sites(self) -> Mapping[int, SiteImages]:
+        """What each node that was asked has told, by its place in the federation."""
+        return {node: site for node, (_, site) in sorted(self._sites.items())}
+
+    @property
+    def of_all(self) -> FederationImages | None:
+        """Means and variances of all nodes that tell theirs; None while none does."""
+        domains = list(self.run.domains)
+        told = [
+            (node, domains.index(domain), site) for node, (domain, site) in sorted(self._sites.items()) if site.told
+        ]
+        return FederationImages.of(told) if told else None
+
+    @property
+    def _share(self) -> str:
+        return self.run.config.statistics.share
+
+    def description(self) -> str:
+        """Return what nodes tell in one line; empty for nothing."""
+        if self._share == "off":
+            return ""
+        who = "the server" if self._share == "server" else "the server and all nodes"
+        return f"statistics.share={self._share}: each node tells {who} statistics of its training images, once"
+
+    # --- the question --------------------------------------------------------------------------------
+
+    def before_training(self, nodes: list[Node], exchange: Exchange) -> list[Node]:
+        """Ask connected nodes that were not asked yet; one that does not answer does not train in the round.
+
+        Raises:
+            FederationError: If nodes need statistics, and none tells any.
+        """
+        lost = self._ask_new(exchange.present or nodes, exchange.ask, exchange.leave_out)
+        return [node for node in nodes if node.index not in lost]
+
+    def before_scores(self, session: Session, result: RoundResult) -> None:
+        """Ask likewise in a run without rounds; in others all were asked before they trained."""
+        if not self.run.rounds:
+            self._ask_new(session.nodes, session.query, session.leave_out)
+
+    def _ask_new(self, present: Sequence[Node], ask: Ask, leave_out: LeaveOut) -> set[int]:
+        """Ask nodes once; return the places of those that did not answer."""
+        new = [node for node in present if node.index not in self._sites] if self._share != "off" else []
+        if not new:
+            return set()
+        by_id = {node.node_id: node for node in new}
+        for reply in ask({node: {SITE_IMAGES: True} for node in new}):
+            node = by_id.pop(reply.metadata.src_node_id)
+            try:
+                site = self._read(node, reply)
+            except Refused as refused:
+                site = SiteImages(kept=str(refused))
+                log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
+            self._sites[node.index] = node.domain, site
+        for node in by_id.values():
+            leave_out(node, f"statistics of its images: {checks.NO_ANSWER}", lost=True)
+        self._keep()
+        return {node.index for node in by_id.values()}
+
+    def _read(self, node: Node, reply: Message) -> SiteImages:
+        content = checks.opened(reply, (CONFIG, METRICS))
+        checks.check_names(checks.metrics_of(content), ())
+        said = content.get(CONFIG)
+        if not isinstance(said, ConfigRecord):
+            raise Refused(f"the reply lacks the record {CONFIG!r}")
+        return SiteImages.from_config(said, node.num_examples, BINS)
+
+    def _keep(self) -> None:
+        kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
+        self._text = json.dumps(kept).encode()
+        told = [node for node, site in self.sites.items() if site.told]
+        if self._share == "nodes" and not told:
+            why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
+            raise FederationError(
+                f"statistics.share=nodes: none of {max(len(self._sites), 1)} nodes tells statistics of its images "
+                f"({why}); see statistics.least_images, and the policies of the nodes' owners"
+            )
+        log.info("statistics of images: %d of %d nodes tell theirs", len(told), len(self._sites), extra=_fields(None))
+        if differ := statistics_section.differing(self._named()):
+            log.info("%s", differ, extra=_fields(None))
+
+    # --- what all nodes are sent ---------------------------------------------------------------------
+
+    def train_options(self, node: Node, training: Training) -> dict[str, Any]:
+        """Say that means and variances go along."""
+        return self._options
+
+    def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Say likewise with what is scored."""
+        return self._options
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {SITE_IMAGES: True} if self._share == "nodes" and self.of_all is not None else {}
+
+    def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
+        """Return means and variances of all nodes."""
+        of_all = self.of_all if SITE_IMAGES in options else None
+        return {} if of_all is None else {SITE_IMAGES: of_all.to_arrays()}
+
+    # --- what a run shows of it ----------------------------------------------------------------------
+
+    def finish_round(self, result: RoundResult) -> None:
+        """Hand on what the nodes have told."""
+        if self._sites:
+            result.passing[self.key] = self._named()
+
+    def _named(self) -> list[statistics_section.Named]:
+        return statistics_section.named([(node, domain, site) for node, (domain, site) in sorted(self._sites.items())])
+
+    @classmethod
+    def section_of(
+        cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
+    ) -> dict[str, Any] | None:
+        """Return what the nodes have told until a round; None if none was asked."""
+        sites = result.passing.get(cls.key)
+        return statistics_section.content(sites, result.server_round, classes, nodes) if sites else None
+
+
+def _fields(node: Node | None) -> dict[str, Any]:
+    where = {} if node is None else {"node": node.index, "domain": node.domain}
+    return {"event": "statistics", **where}

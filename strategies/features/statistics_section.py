@@ -1,0 +1,107 @@
+"""What a run shows of the statistics of its nodes' images: ``statistics.json``, and a key of ``results.json``."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from fedshift_core import site_differences
+from fedshift_core.options.statistics import BINS
+from fedshift_core.wire.site_images import SiteImages
+from strategies.federation.nodes import Node
+
+MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a file
+
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+Triple = tuple[Share, Share, Share]
+
+
+class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
+    """A part of a file of a run folder."""
+
+
+class Site(_FromFile):
+    """What one node has told of its training images; numbers are None where it tells nothing."""
+
+    site: str
+    node: int
+    domain: str
+    images: int = Field(ge=0)
+    images_of_class: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    kept: str = ""
+    mean: Triple | None = None
+    variance: Triple | None = None
+    image_std: Triple | None = None
+    low: Triple | None = None
+    high: Triple | None = None
+    histogram: tuple[tuple[Share, ...], ...] = Field((), max_length=3)
+    sizes: dict[str, int] = Field(default_factory=dict)
+    modes: dict[str, int] = Field(default_factory=dict)
+
+
+class Statistics(_FromFile):
+    """The key ``statistics`` of ``results.json``."""
+
+    round: int
+    classes: tuple[str, ...] = Field((), max_length=MOST_CLASSES)
+    bins: int = BINS
+    sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
+    differ: str = ""
+    rule: str = ""
+
+
+class Named(NamedTuple):
+    """A node with what it has told, and a name that no other has."""
+
+    name: str
+    node: int
+    domain: str
+    told: SiteImages
+
+
+def named(sites: Sequence[tuple[int, str, SiteImages]]) -> list[Named]:
+    """Return nodes with names: their domain, where no other node has it."""
+    number_of = Counter(domain for _, domain, _ in sites)
+    return [
+        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, told)
+        for node, domain, told in sites
+    ]
+
+
+def differing(sites: Sequence[Named]) -> str:
+    """Return a sentence on sites whose images clearly differ; empty if none do."""
+    told = {site.name: (site.told.numbers["mean"], site.told.numbers["variance"]) for site in sites if site.told.told}
+    return site_differences.sentence(told)
+
+
+def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], nodes: Sequence[Node]) -> dict[str, Any]:
+    """Return the section of a round.
+
+    Args:
+        sites: What nodes have told until then.
+        server_round: The round.
+        classes: Names of the classes.
+        nodes: All nodes of the run.
+    """
+    by_place = {node.index: node for node in nodes}
+    return {
+        "round": server_round, "classes": list(classes), "bins": BINS,
+        "sites": [_site(site, by_place.get(site.node)) for site in sites],
+        "differ": differing(sites), "rule": site_differences.RULE,
+    }  # fmt: skip
+
+
+def _site(site: Named, node: Node | None) -> dict[str, Any]:
+    told = site.told
+    about: dict[str, Any] = {
+        "site": site.name, "node": site.node, "domain": site.domain,
+        "images": told.images if node is None else node.num_examples,
+        "images_of_class": [] if node is None else list(node.shown_counts),
+    }  # fmt: skip
+    if told.kept:
+        return {**about, "kept": told.kept}
+    return {
+        **about, **{name: list(row) for name, row in told.numbers.items()},
+        "histogram": [list(row) for row in told.histogram], "sizes": dict(told.sizes), "modes": dict(told.modes),
+    }  # fmt: skip

@@ -1,0 +1,229 @@
+"""Statistics of the nodes' images in runs: asked once, shown, sent to all, withheld by owners and with few images."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from PIL import Image
+from support import InlineRun, ListeningGrid, refusal_of
+
+from clients.base import DomainClient
+from clients.features import statistics
+from clients.features.statistics import told
+from fedshift.report import reading, site_images
+from fedshift_app import client_app
+from fedshift_app.config import statistics as statistics_check
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_app.node import holdings, image_files
+from fedshift_app.node.data import Place, own_images
+from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.wire import names
+from fedshift_core.wire.records import decode
+
+SHORT = "train.epochs=1 allocation.share=0.2 dataset.domains=[scan,sketch]"
+SHARED = f"{SHORT} statistics.share=nodes"
+
+
+class Watching(ListeningGrid):
+    """Notes questions about statistics, and who was sent those of all nodes."""
+
+    asked: ClassVar[list[int]]
+    sent: ClassVar[list[tuple[str, dict[str, Any]]]]
+
+    def pass_on(self, message: Message, reply: Message) -> Message | None:
+        kind, given = message.metadata.message_type, message.content
+        if kind == MessageType.QUERY and names.SITE_IMAGES in given.config_records[names.CONFIG]:
+            self.asked.append(int(str(given.config_records[names.CONFIG][names.NODE_INDEX])))
+        if names.SITE_IMAGES in given.array_records:
+            self.sent.append((kind, decode(given.array_records[names.SITE_IMAGES])))
+        return reply
+
+
+@pytest.fixture
+def watching() -> type[Watching]:
+    class Grid(Watching):
+        asked: ClassVar[list[int]] = []
+        sent: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+
+    return Grid
+
+
+def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
+    run_inline: InlineRun, watching: type[Watching]
+) -> None:
+    run = run_inline(rounds=1, grid=watching, set=SHARED)
+    assert watching.asked == [0, 1, 2, 3]
+    assert {kind for kind, _ in watching.sent} == {MessageType.TRAIN, MessageType.EVALUATE}
+    told = json.loads((run.folder / "statistics.json").read_text())
+    first = watching.sent[0][1]
+    assert first["nodes"].tolist() == [0, 1, 2, 3]
+    assert first["domains"].tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(first["mean"], [site["mean"] for site in told["sites"]])
+    config = resolve({"set": SHARED})
+    own = own_images(config, Place("sketch", 3, 4, config.dataset.source(), True, 1)).train
+    np.testing.assert_allclose(told["sites"][3]["mean"], (own.x / 255).mean(axis=(0, 1, 2)), atol=1e-12)
+    assert told["sites"][3]["images"] == len(own)
+    assert [int(n) for n in told["sites"][3]["images_of_class"]] == np.bincount(own.y, minlength=10).tolist()
+    assert told["differ"].startswith("images of scan (node ")
+    assert run.results["statistics"] == told
+
+    watching.sent.clear()
+    run_inline("", grid=watching, resume=str(run.folder), rounds=2)
+    assert watching.asked == [0, 1, 2, 3]  # nobody again
+    for _, arrays in watching.sent:
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, first[name])
+    assert json.loads((run.folder / "statistics.json").read_text())["sites"] == told["sites"]
+
+    record = reading.read(run.folder)
+    part = site_images.section(record.statistics)
+    assert [row[0] for row in part.tables[0].rows] == [site["site"] for site in told["sites"]]
+    assert part.notes[1] == f"Warning: {told['differ']}."
+    assert len(part.figures) == 1
+    assert site_images.section(None).missing.startswith("No site told")
+
+
+def test_nothing_travels_where_nobody_asks_and_sharing_changes_no_bit(
+    run_inline: InlineRun, watching: type[Watching]
+) -> None:
+    plain = run_inline(rounds=1, grid=watching, set=SHORT)
+    assert watching.asked == watching.sent == []
+    assert not (plain.folder / "statistics.json").exists()
+    server = run_inline(rounds=1, grid=watching, set=f"{SHORT} statistics.share=server")
+    assert watching.asked == [0, 1, 2, 3]
+    assert watching.sent == []
+    assert plain.results["weights_sha256"] == server.results["weights_sha256"]
+
+
+def test_a_run_without_rounds_shows_the_sites_before_anybody_trains(run_inline: InlineRun) -> None:
+    run = run_inline(rounds=0, set=f"{SHORT} statistics.share=server")
+    assert len(run.results["statistics"]["sites"]) == 4
+
+
+def test_too_few_images_and_broken_answers(run_inline: InlineRun) -> None:
+    few = f"{SHORT} statistics.least_images=100000"
+    run = run_inline(rounds=1, set=f"{few} statistics.share=server")
+    assert [site["kept"] for site in run.results["statistics"]["sites"]] == ["few"] * 4
+    with pytest.raises(FederationError) as caught:
+        run_inline(rounds=1, set=f"{few} statistics.share=nodes")
+    assert str(caught.value).startswith(
+        "round 1: statistics.share=nodes: none of 4 nodes tells statistics of its images (few)"
+    )
+
+    class Lying(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            said = reply.content.config_records.get(names.CONFIG) if reply.has_content() else None
+            if said and names.STATISTICS_IMAGES in said and message.metadata.dst_node_id == self.first(message):
+                said[names.STATISTICS_IMAGES] = 10**6
+            return reply
+
+        def first(self, message: Message) -> int:
+            return min(self.get_node_ids())
+
+    run = run_inline(rounds=1, grid=Lying, set=SHARED)
+    kept = [site["kept"] for site in run.results["statistics"]["sites"] if "kept" in site]
+    assert len(kept) == 1
+    assert kept[0].startswith("statistics-images is not a whole number from 1 to")
+    assert run.rounds[0]["left_out"] == []  # it trains all the same
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("privacy.name=local-dp", "without noise, but privacy.name=local-dp; allowed is off"),
+        ("federation.secure_sums=on", "the server sees sums alone; allowed is off"),
+        ("statistics.share=all", "statistics.share"),
+        ("statistics.least_images=1", "statistics.least_images"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve({"set": f"statistics.share=server {given}"})
+
+
+def test_a_method_that_needs_them_says_so() -> None:
+    class Needs(DomainClient[Any]):
+        uses_statistics = True
+
+    for share in ("off", "server"):
+        text = refusal_of(ConfigError, statistics_check.check, resolve({"set": f"statistics.share={share}"}), Needs)
+        assert text.startswith(f"statistics.share={share}: the method 'fedavg' needs means and variances")
+    statistics_check.check(resolve({"set": "statistics.share=nodes"}), Needs)
+
+
+# --- real nodes and image files ----------------------------------------------------------------------
+
+
+def folder_of(root: Path) -> Path:
+    """Write a site of 12 training images of two classes: one of another size, one gray."""
+    rng = np.random.default_rng(0)
+    for split, number in (("train", 6), ("test", 2)):
+        for kind in ("bar", "disc"):
+            folder = root / split / kind
+            folder.mkdir(parents=True)
+            for i in range(number):
+                size = (24, 20, 3) if (split, kind, i) != ("train", "bar", 0) else (30, 30, 3)
+                image = Image.fromarray(rng.integers(0, 255, size, dtype=np.uint8))
+                gray = (split, kind, i) == ("train", "disc", 0)
+                (image.convert("L") if gray else image).save(folder / f"{i}.png")
+    return root
+
+
+def ask(folder: Path, policy: str, given: str = "statistics.share=server statistics.least_images=5") -> RecordDict:
+    identify_process()
+    node = {"domain": "north", "data-dir": str(folder), "policy": policy}
+    context: Context = make_context(7, node, {})
+    keys = "dataset.classes=[bar,disc] dataset.domains=[north,south] allocation.validation_fraction=0"
+    config = resolve(
+        {"experiment": "", "dataset": "folders", "rounds": 2, "set": f"{keys} model.name=cnn dataset.size=32 {given}"}
+    )
+    entries: dict[str, Any] = {
+        names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment", names.RUN: config.model_dump_json(),
+        names.SERVER_ROUND: 1, names.SITE_IMAGES: True,
+    }  # fmt: skip
+    content = RecordDict({"arrays": ArrayRecord(), "knowledge": ArrayRecord(), "config": ConfigRecord(entries)})
+    reply = client_app.app(Message(content, context.node_id, MessageType.QUERY), context)
+    if reply.has_error():
+        raise FederationError(reply.error.reason)
+    return reply.content
+
+
+def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDSHIFT_STATE", str(tmp_path / "state"))
+    folder = folder_of(tmp_path / "images")
+    strict = ask(folder, "strict").config_records[names.CONFIG]
+    assert dict(strict) == {names.STATISTICS_KEPT: "policy"}
+    said = ask(folder, "open").config_records[names.CONFIG]
+    assert said[names.STATISTICS_IMAGES] == 12
+    # 11 of one size and one of another, which would be a single image: neither is named
+    assert (said[names.STATISTICS_SIZES], said[names.STATISTICS_SIZE_COUNTS]) == (["other"], [12])
+    assert (said[names.STATISTICS_MODES], said[names.STATISTICS_MODE_COUNTS]) == (["other"], [12])
+    said = ask(folder, "open", "statistics.share=server statistics.least_images=2").config_records[names.CONFIG]
+    assert said[names.STATISTICS_SIZES] == ["other"]
+    assert "statistics.share=off" in refusal_of(FederationError, ask, folder, "open", "statistics.share=off")
+    file = tmp_path / "policy.yaml"
+    file.write_text("statistics: true\nleast_images: 12\n")
+    file.chmod(0o600)
+    assert ask(folder, str(file)).config_records[names.CONFIG][names.STATISTICS_IMAGES] == 12
+    monkeypatch.setattr(statistics, "told", lambda site, least: dataclasses.replace(told(site, 2), modes={"L": 1}))
+    assert "least_images=12 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
+
+
+def test_a_simulated_node_reads_the_headers_of_its_own_files(tmp_path: Path) -> None:
+    for site in ("north", "south"):
+        folder_of(tmp_path / site)
+    keys = "dataset.size=32 model.name=cnn allocation.test_fraction=0.25"
+    config = resolve({"experiment": "", "dataset": "folders", "data-dir": str(tmp_path), "set": keys})
+    seen = []
+    for node in range(2):
+        where = Place("north", 2 * node, 4, config.dataset.source(), True, 1)
+        site = image_files.site_of(config, where)
+        assert len(site.files) == len(site.images) == len(holdings.parts_of(config, 4, "north")[2 * node].train)
+        seen += site.files
+    assert {size for size, _ in seen} <= {(20, 24), (30, 30)}
+    assert {mode for _, mode in seen} <= {"RGB", "L"}
