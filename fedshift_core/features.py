@@ -165,6 +165,8 @@ OURS = (
         ),
         tells="means, variances, percentiles and histograms of the node's training images",
     ),
+    Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
+            node="clients.features.normalization:NormalizationOnNode"),
     Feature(
         "privacy", "Clipping and noise on what leaves a node", "privacy.name",
         "strategies.features.privacy:Privacy", "clients.features.privacy:PrivacyOnNode",

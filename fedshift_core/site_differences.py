@@ -26,6 +26,11 @@ Triple = Sequence[float]
 FloatArray = NDArray[np.float64]
 
 
+def lifted(stds: FloatArray) -> FloatArray:
+    """Return standard deviations by which one may divide: at least one step of a byte."""
+    return np.maximum(stds, LEAST_STD)
+
+
 @dataclass(frozen=True)
 class Differences:
     """Pairs of sites that differ clearly.
@@ -47,7 +52,7 @@ class Differences:
 
 def differences(means: FloatArray, variances: FloatArray) -> Differences:
     """Return which of K sites differ clearly; means and variances are (K, 3), of numbers from 0 to 1."""
-    stds = np.maximum(np.sqrt(variances), LEAST_STD)
+    stds = lifted(np.sqrt(variances))
     pairs, best = 0, Differences()
     excess = 1.0
     for i in range(len(means) - 1):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Generator, Tensor
 
 from clients.losses.imbalance import ClassLoss
 from clients.training.eval_slices import Scores
-from clients.training.inputs import ClientSetup, Observer, OtherTraining
+from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining
 from clients.training.statistics import Moments
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -38,6 +38,7 @@ class Client(Protocol):
     server_round: int
     statistics: Arrays
     federation_images: FederationImages | None
+    normalizer: Normalizer | None
 
     def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights into the model and let the method act on them."""
@@ -53,6 +54,12 @@ class Client(Protocol):
 
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
         """Yield each domain that a message names, with its test images to score."""
+
+    def of_domain(self, domain: str) -> AbstractContextManager[None]:
+        """Return what holds while images of a domain are scored."""
+
+    def torch_rng(self, purpose: str, server_round: int) -> Generator:
+        """Return a CPU generator for (run seed, purpose, node, round)."""
 
     def other_statistics(self) -> None:
         """Forget what was worked out of the received weights."""

@@ -40,7 +40,8 @@ def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
         test = client.test_set(domain)
         if len(test) < least:
             continue
-        metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
+        with client.of_domain(domain):
+            metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
     own = client.own_sets.get("test")
     if domains and own is not None and len(own) >= least:
         metrics |= {LOCAL_OWN_CORRECT: client.score_test(own).correct, LOCAL_OWN_COUNT: len(own)}

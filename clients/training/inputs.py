@@ -1,12 +1,14 @@
 """What a client is given: who it is, once; and what comes with a message, each time."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 
@@ -21,6 +23,7 @@ class ClientSetup:
         device: Where the model computes.
         rounds: Rounds of the run.
         least_images: Least images behind a number of a class that may leave this node; 1 without a policy.
+        domain: The domain of its images; empty where nobody says.
     """
 
     seed: int
@@ -31,6 +34,7 @@ class ClientSetup:
     images: ImageConfig
     rounds: int = 1
     least_images: int = 1
+    domain: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,19 @@ class OtherTraining(Protocol):
 
     def epsilon(self, client: Any, rounds: int) -> float:
         """Return what so many rounds of a client spend."""
+
+
+class Normalizer(Protocol):
+    """Normalises batches (B, 3, H, W) anew that the configuration's mean and std have normalised; in place."""
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Normalise images as they are."""
+
+    def augmented(self, batch: Batch) -> Batch:
+        """Normalise augmented views of images."""
+
+    def of_domain(self, domain: str) -> AbstractContextManager[None]:
+        """Let images as they are be those of a domain, not of the node."""
 
 
 class Observer(Protocol):

@@ -1,6 +1,6 @@
 """What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients import losses
-from clients.images.augment import Pipeline
-from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
+from clients.images.preprocessed import Ready
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import view
-from clients.training.batches import Batch, cut, with_domains
 from clients.training.eval_slices import Scores
-from clients.training.inputs import ClientSetup, Observer, OtherTraining, RoundInputs
+from clients.training.image_batches import ImageBatches
+from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs
 from clients.training.model_cache import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -30,7 +29,7 @@ T = TypeVar("T")
 MODEL_PART = "model/"  # prefix in a node's memory of the model's private parts
 
 
-class NodeTools(NumPyClient, Parametrised[P]):
+class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
     """The model of one node, and what a method needs to train and to score it.
 
     Attributes:
@@ -45,12 +44,11 @@ class NodeTools(NumPyClient, Parametrised[P]):
         shared_names: Names of the arrays that travel each round, in the order of the model's state dict.
         shared_frozen: Names of those that are the same on all nodes and never change, so that they travel once.
         passed: Is called with the name of each part of the work that is over (``clients.training.phases``).
+        normalizer: What normalises batches in place of the configuration's mean and std; None: nothing.
         federation_images: Means and variances of all nodes' pixels (``statistics.share=nodes``); None elsewhere.
         trained_by: What trains the model, and releases class prototypes, in the place of the usual loop; None: nothing.
     """
 
-    #: Whether a loss looks at the images themselves, ``batch.images``, also where their features are kept.
-    reads_images: ClassVar[bool] = False
     #: Whether it contributes :meth:`class_prototypes` and nothing else, once in a round.
     sends_prototypes: ClassVar[bool] = False
 
@@ -71,6 +69,7 @@ class NodeTools(NumPyClient, Parametrised[P]):
         self.passed: Callable[[str], None] = lambda part: None
         self.trained_by: OtherTraining | None = None
         self.federation_images: FederationImages | None = None
+        self.normalizer: Normalizer | None = None
         # With kept features no image is looked at, and their pixels are not even copied.
         self._taken, self._buffer = self._bench.room((0, 0, 3) if self._bench.frozen else train_set.x.shape[1:])
         self._private = private
@@ -278,107 +277,6 @@ class NodeTools(NumPyClient, Parametrised[P]):
                     tensor.copy_(kept[name])
             for parameter, learns in zip(self.model.parameters(), learn, strict=True):
                 parameter.requires_grad_(learns)
-
-    def plain_batches(
-        self, images: ImageSet, least: int = 1, size: int | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented.
-
-        Args:
-            images: The images.
-            least: How many images a batch has at least, if there are so many: the last one takes from that before, or
-                joins it.
-            size: How many it has; None for ``images.eval_batch``.
-        """
-        size = size or self.setup.images.eval_batch
-        frozen = self._bench.frozen
-        rows = None if frozen is None else frozen.of(images)
-        pixels, labels = self._bench.images.get(images, labels_only=rows is not None)
-        starts = list(range(0, len(images), size))
-        if len(starts) > 1:
-            starts[-1] = min(starts[-1], len(images) - least)
-            if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
-                del starts[-1]
-        for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
-            if rows is not None:
-                yield rows.take(slice(start, stop)), labels[start:stop]
-                continue
-            x = pixels[start:stop].to(self.setup.device)
-            room = self._buffer if len(x) <= len(self._buffer) else None
-            yield self._bench.pipeline.plain(x, room), labels[start:stop]
-
-    def augmented_batches(
-        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
-        second: torch.Generator, epoch: int = 0, pipeline: Pipeline | None = None,
-    ) -> Iterator[Batch]:  # fmt: skip
-        """Yield all images once, in random order.
-
-        Args:
-            images: With labels, which are passed on as they are.
-            batch_size: Images per batch; a last batch of one image joins the one before.
-            views: Augmented views of each image, 1 or 2; 0 for the image as it is.
-            order: CPU generator of the order.
-            first: CPU generator of the first view.
-            second: CPU generator of the second view.
-            epoch: Passed on.
-            pipeline: What augments them; by default as the section ``images`` says.
-        """
-        permutation = torch.randperm(len(images), generator=order)
-        places = cut(permutation, batch_size)
-        batches = self.chosen_batches(images, places, views, first, second, epoch, pipeline)
-        yield from batches if images.domains is None else with_domains(batches, places, images.domains)
-
-    def chosen_batches(
-        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
-        epoch: int = 0, pipeline: Pipeline | None = None,
-    ) -> Iterator[Batch]:  # fmt: skip
-        """As :meth:`augmented_batches`, of the images at these places, (B,) each and not empty."""
-        frozen = self._bench.frozen
-        pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
-        pipeline, device = pipeline or self._bench.pipeline, self.setup.device
-        ready = self._ready_for(images, pixels, pipeline) if views and frozen is None else None
-        for index in (place.to(pixels.device) for place in places):
-            if frozen is not None:
-                yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
-                continue
-            if ready is not None:
-                yield self._gathered(ready, index, labels[index], views, first, second, epoch)
-                continue
-            # index_select copies whole images, and into the same memory for every batch that has room there.
-            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
-            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
-            x = torch.index_select(pixels, 0, index, out=taken).to(device)
-            y = labels[index.to(device)]
-            if views == 2:
-                prepared, other_view = pipeline.two_views(x, first, second)
-                yield Batch(prepared, y, epoch, other_view)
-            else:
-                prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
-                yield Batch(prepared, y, epoch)
-
-    def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
-        """Return the node's training images converted once for all epochs; None where that does not pay.
-
-        On an accelerator converting costs nothing, and for one epoch as much as it does batch by batch.
-        """
-        config = self.setup.images
-        known = images is self.train_set and pipeline is self._bench.pipeline and pipeline.only_moves
-        if not known or pixels.device.type != "cpu" or self.setup.device.type != "cpu" or self.setup.train.epochs < 2:
-            return None
-        if self._ready is None and num_bytes(pixels, config.crop_padding, config.flip) <= MOST_BYTES:
-            self._ready = Ready(pixels, pipeline.normalised, config.crop_padding, flip=config.flip)
-        return self._ready
-
-    def _gathered(
-        self, ready: Ready, index: Tensor, y: Tensor, views: int, first: torch.Generator, second: torch.Generator,
-        epoch: int,
-    ) -> Batch:  # fmt: skip
-        """Return a batch of converted images, with the draws of any other."""
-        moves = self._bench.pipeline.moves(len(index), first)
-        if views == 1:
-            return Batch(ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None), y, epoch)
-        other = self._bench.pipeline.moves(len(index), second)
-        return Batch(ready.view(index, moves), y, epoch, ready.view(index, other))
 
     def _load(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights and the node's private parts (or their initial values) into the model."""

@@ -327,6 +327,17 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="Standard deviation of each channel, above 0, that normalisation divides by; the "
         "default is ImageNet's, with model.weights=package:NAME that of the weights.",
     )
+    #: own, fedrdn: by statistics that nodes tell once (``statistics.share=nodes``); docs/methods/fedrdn.md.
+    normalization: Literal["fixed", "own", "fedrdn"] = Field(
+        "fixed",
+        description="Mean and standard deviation that images are normalised by: `mean` and `std` (fixed), each node's "
+        "own (own), or in training those of a random node and in tests the node's own (fedrdn).",
+    )
+    normalization_draw: Literal["image", "batch"] = Field(
+        "image",
+        description="With normalization=fedrdn: a node is drawn for each image (image), or one for the mean and one "
+        "for the standard deviation of a whole batch, as in the authors' code (batch).",
+    )
     #: Larger batches fall out of a CPU's cache.
     eval_batch: int = Field(64, ge=1, le=MOST_BATCH, description="Images in a batch of evaluation.")
 

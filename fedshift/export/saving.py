@@ -12,6 +12,7 @@ from datasets.base import Source
 from fedshift.export import programs, saved, scorer
 from fedshift.export.card import card
 from fedshift.export.forms import Form
+from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.report import reading
 from fedshift.report.reading import Record
@@ -87,7 +88,7 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     _check_wanted(record, wanted)
     before = _before_a_score(record.config, wanted.before)
     node = None if wanted.node is None else _node(checkpoint, wanted.node)
-    config = _with_own_network(record.config, node)
+    config = normalised(_with_own_network(record.config, node), checkpoint, node)
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
@@ -190,7 +191,7 @@ def _output(record: Record, wanted: Wanted) -> Path:
 def _check_wanted(record: Record, wanted: Wanted) -> None:
     if wanted.shared and (wanted.node is not None or wanted.form != "safetensors"):
         raise ConfigError("--shared: the shared parts, as safetensors; it excludes --node and any other --format")
-    if wanted.node is not None and record.deployed:
+    if wanted.node is not None and record.deployed and record.config.images.normalization == "fixed":
         raise ConfigError(
             "--node: the personal parts of real nodes are on the nodes: give their owners the folder of `fedshift save "
             "RUN --shared`, for `fedshift save-node`"
@@ -263,7 +264,7 @@ def _arrays(record: Record, config: RunConfig, checkpoint: Checkpoint, node: Nod
         personal = list(needed.weights)
     arrays = {name: checkpoint.weights[name] for name in needed.weights if name not in set(personal)}
     arrays |= {scorer.KNOWLEDGE + name: client.knowledge[name] for name in needed.knowledge}
-    if node is not None:
+    if node is not None and (personal or record.config.images.normalization == "fixed"):
         return arrays | _personal(record, checkpoint, node, personal)
     if bool(personal) != shared:
         raise ConfigError(_not_so(record, checkpoint, personal))

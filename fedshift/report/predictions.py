@@ -32,6 +32,7 @@ from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from strategies.features.statistics import SiteStatistics
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 
@@ -249,6 +250,8 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
         _, memory = StateStore(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
     knowledge, scalars = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     client.prepare(RoundInputs(knowledge, scalars, memory))
+    if config.statistics.share == "nodes":
+        client.federation_images = strategy.features.of(SiteStatistics).of_all
     return client
 
 

@@ -34,9 +34,11 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
     strategy, aggregation = method.strategy_class(), config.aggregation
     if why := strategy.needs_single(params):
         return f"{method.name!r} does not fit: {why}; {SEE}"
-    if method.numbers or aggregation.weights in OF_IMAGES:
-        rule = aggregation.weights if aggregation.weights in OF_IMAGES else method.name  # a recipe is named as its rule
+    if aggregation.weights in OF_IMAGES:
+        rule = aggregation.weights
         return f"aggregation.weights={rule} weighs nodes by what each says of its own images; allowed are other rules"
+    if method.numbers:
+        return f"{method.name!r} does not fit: each node sends {method.numbers}; {SEE}"
     if aggregation.robust != "none":
         return f"aggregation.robust={aggregation.robust} compares the weights of single nodes; allowed is none"
     if aggregation.gma_tau > 0:
@@ -64,6 +66,7 @@ def fits(method: Method) -> str:
         return "no: its weights go by what each node says of its own images"
     if method.defaults.get("aggregation", {}).get("gma_tau"):
         return "no: it counts the signs of single nodes' changes"
+        return f"no: each node sends {method.numbers}"
     try:
         params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
     except ValidationError:  # of another package; a run of it says what is wrong

@@ -25,8 +25,28 @@ def check(config: RunConfig, client_class: Any) -> None:
             raise ConfigError(
                 f"{setting}, but with federation.secure_sums=on the server sees sums alone; allowed is off"
             )
+    _check_normalization(config)
     if client_class.uses_statistics and share != "nodes":
         raise ConfigError(
             f"statistics.share={share}: the method {config.method['name']!r} needs means and variances of all nodes' "
             "images; allowed is statistics.share=nodes"
+        )
+
+
+def _check_normalization(config: RunConfig) -> None:
+    images, share = config.images, config.statistics.share
+    setting = f"images.normalization={images.normalization}"
+    if images.normalization != "fedrdn" and images.normalization_draw != "image":
+        raise ConfigError(
+            f"images.normalization_draw={images.normalization_draw} needs images.normalization=fedrdn, "
+            f"found {images.normalization}"
+        )
+    if images.normalization == "fixed":
+        return
+    if share != "nodes":
+        raise ConfigError(f"{setting} needs means and variances of all nodes: statistics.share=nodes, found {share}")
+    if config.model.precompute:
+        raise ConfigError(
+            f"{setting} changes images that model.precompute=on computes features of once; allowed is "
+            "model.precompute=off"
         )

@@ -125,7 +125,9 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
     network = own_network(config, where)
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
-    about = ClientSetup(config.seed, index, device, network, train, config.images, config.rounds, least_images)
+    about = ClientSetup(
+        config.seed, index, device, network, train, config.images, config.rounds, least_images, where.domain
+    )
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     if not where.shared:

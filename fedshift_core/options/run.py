@@ -45,6 +45,8 @@ class _Federation(Protocol):
 class _Images(Protocol):
     @property
     def eval_batch(self) -> int: ...
+    @property
+    def normalization(self) -> str: ...
 
 
 class _Shift(Protocol):

@@ -55,8 +55,7 @@ class SiteStatistics(ServerFeature):
     @state.setter
     def state(self, arrays: Arrays) -> None:
         self._text = arrays[TOLD].tobytes() if TOLD in arrays else b""
-        kept = json.loads(self._text) if self._text else {}
-        self._sites = {int(node): (domain, SiteImages(**site)) for node, (domain, site) in kept.items()}
+        self._sites = _read(arrays)
 
     @property
     def sites(self) -> Mapping[int, SiteImages]:
@@ -176,6 +175,27 @@ class SiteStatistics(ServerFeature):
         """Return what the nodes have told until a round; None if none was asked."""
         sites = result.passing.get(cls.key)
         return statistics_section.content(sites, result.server_round, classes, nodes) if sites else None
+
+
+def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages | None:
+    """Return means and variances of all nodes from what a checkpoint keeps of features; None if none tells any.
+
+    Args:
+        state: By name.
+        domains: The domains of the run, in their order.
+    """
+    return _of_all(_read(state), domains)
+
+
+def _read(state: Arrays) -> dict[int, tuple[str, SiteImages]]:
+    kept = json.loads(state[TOLD].tobytes()) if TOLD in state else {}
+    return {int(node): (domain, SiteImages(**site)) for node, (domain, site) in kept.items()}
+
+
+def _of_all(sites: Mapping[int, tuple[str, SiteImages]], domains: Sequence[str]) -> FederationImages | None:
+    places = {domain: place for place, domain in enumerate(domains)}
+    told = [(node, places[domain], site) for node, (domain, site) in sorted(sites.items()) if site.told]
+    return FederationImages.of(told) if told else None
 
 
 def _fields(node: Node | None) -> dict[str, Any]:

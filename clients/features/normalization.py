@@ -1,0 +1,156 @@
+r"""Images normalised by statistics of the nodes, ``images.normalization`` [Yan et al., 2025, FedRDN].
+
+Paper: "A Simple Data Augmentation for Feature Distribution Skewed Federated Learning", Yunlu Yan, Huazhu Fu, Yuexiang
+Li, Jinheng Xie, Jun Ma, Guang Yang, Lei Zhu, CVPR 2025, https://arxiv.org/abs/2306.09363.
+
+Symbols: x_i image of node k, mu^k its channel means, sigma^k the mean over its images of their channel standard
+deviations, K nodes.
+
+    training:  (x_i - mu^j) / sigma^j,  j drawn from the K nodes (``image``), or
+               (x_i - mu^j) / sigma^l,  j and l drawn for each batch (``batch``)
+    testing:   (x_i - mu^k) / sigma^k
+
+Deviations: (1) a node is drawn for each image, with its mean and its deviation together, as the paper writes it; the
+released code draws the two apart, once for a batch, which ``images.normalization_draw=batch`` does; (2) test images of
+a domain are normalised by the means of mu and of sigma over its nodes that tell them, those of a domain of which no
+node does by the means over all nodes; with one node a domain, as in the paper, these are the node's own; (3) mu and
+sigma are those of images as they are decoded, in the released code of augmented ones; (4) a sigma below one step of a
+byte, 1/255, counts as that.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clients.features.base import Call, Client, Metrics, NodeFeature, Request
+from clients.training.batches import Batch
+from datasets.quality import pixel_statistics
+from fedshift_core.errors import FedShiftError
+from fedshift_core.options.run import RunSettings
+from fedshift_core.options.statistics import BINS
+from fedshift_core.site_differences import lifted
+from fedshift_core.wire.names import SITE_IMAGES
+
+FloatArray = NDArray[np.float64]
+PURPOSE = "normalization"  # of the generator that draws nodes
+
+
+class NormalizationOnNode(NodeFeature):
+    """Gives the client a normaliser, where the section ``images`` asks for one."""
+
+    def attach(self, client: Client, config: RunSettings) -> None:
+        """Normalise by statistics of nodes from now on."""
+        if client.setup.images.normalization != "fixed":
+            client.normalizer = ByNodes(client, config.dataset.domains)
+
+    def missing(self, request: Request) -> str:
+        """Return that a message lacks means and variances of all nodes."""
+        way = request.config.images.normalization
+        return "" if way == "fixed" or SITE_IMAGES in request.given else _lacks(way)
+
+    def begin(self, call: Call) -> None:
+        """Raise ``FedShiftError`` if a message to train lacks them."""
+        way = call.config.images.normalization
+        if way != "fixed" and SITE_IMAGES not in call.options:
+            raise FedShiftError(_lacks(way))
+
+    def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Draw nodes from the beginning."""
+        if isinstance(client.normalizer, ByNodes):
+            client.normalizer.restart()
+        return {}
+
+
+def _lacks(way: str) -> str:
+    return f"images.normalization={way}: the message lacks {SITE_IMAGES}"
+
+
+class ByNodes:
+    """Normalises batches of one client by statistics of nodes.
+
+    Args:
+        client: Its ``federation_images`` are those of all nodes.
+        domains: The domains of the run, in their order.
+    """
+
+    def __init__(self, client: Client, domains: tuple[str, ...]) -> None:
+        self._domains, self._client = domains, client
+        self._config = client.setup.images
+        self._rng: torch.Generator | None = None
+        self._domain = ""  # whose images are scored; empty for the node's own
+        self._own: tuple[FloatArray, FloatArray] | None = None
+
+    def restart(self) -> None:
+        """Draw nodes from the beginning, for a round's training."""
+        self._rng = None
+
+    @contextmanager
+    def of_domain(self, domain: str) -> Iterator[None]:
+        """Let images as they are be those of a domain."""
+        before, self._domain = self._domain, domain
+        try:
+            yield
+        finally:
+            self._domain = before
+
+    def plain(self, x: Tensor) -> Tensor:
+        """Normalise images (B, 3, H, W) by the statistics of the node, or of the domain that is scored."""
+        mean, std = self._of_domain() if self._domain else self.own()
+        return self._anew(x, mean[None], std[None])
+
+    def augmented(self, batch: Batch) -> Batch:
+        """Normalise views of images: with ``fedrdn`` each by the statistics of a node that is drawn."""
+        if self._config.normalization == "own":
+            return replace(batch, x=self._view(batch.x, self.own()), second=self._view(batch.second, self.own()))
+        return replace(batch, x=self._view(batch.x), second=self._view(batch.second))
+
+    def own(self) -> tuple[FloatArray, FloatArray]:
+        """Return mean and deviation of the node's training images, (3,) each."""
+        of_all, setup = self._client.federation_images, self._client.setup
+        row = None if of_all is None else of_all.row_of(setup.index)
+        if of_all is not None and row is not None:
+            return of_all.mean[row], of_all.image_std[row]
+        if self._own is None:  # it tells nobody
+            numbers = pixel_statistics.of(self._client.train_set.x, BINS)
+            self._own = numbers.mean, numbers.image_std
+        return self._own
+
+    def _of_domain(self) -> tuple[FloatArray, FloatArray]:
+        of_all = self._client.federation_images
+        if of_all is None:
+            return self.own()
+        rows = of_all.rows_of(self._domains.index(self._domain))
+        if not len(rows) and self._domain == self._client.setup.domain:
+            return self.own()
+        rows = rows if len(rows) else np.arange(len(of_all))
+        return of_all.mean[rows].mean(axis=0), of_all.image_std[rows].mean(axis=0)
+
+    def _view(self, x: Tensor | None, fixed: tuple[FloatArray, FloatArray] | None = None) -> Any:
+        """Normalise one view of a batch; None if there is none."""
+        if x is None:
+            return None
+        if fixed is not None:
+            return self._anew(x, fixed[0][None], fixed[1][None])
+        of_all = self._client.federation_images
+        if of_all is None:  # a client that no message has reached
+            return self._view(x, self.own())
+        if self._rng is None:
+            self._rng = self._client.torch_rng(PURPOSE, self._client.server_round)
+        if self._config.normalization_draw == "batch":
+            j, k = torch.randint(len(of_all), (2, 1), generator=self._rng).numpy()
+        else:
+            j = k = torch.randint(len(of_all), (len(x),), generator=self._rng).numpy()
+        return self._anew(x, of_all.mean[j], of_all.image_std[k])
+
+    def _anew(self, x: Tensor, mean: FloatArray, std: FloatArray) -> Tensor:
+        """Return images that the configuration's mean and std have normalised by others, (1 or B, 3), in place."""
+        std = lifted(std)
+        scale, shift = np.array(self._config.std) / std, (np.array(self._config.mean) - mean) / std
+        factor, summand = (torch.from_numpy(a[:, :, None, None]).to(x.device, x.dtype) for a in (scale, shift))
+        return x.mul_(factor).add_(summand)

@@ -1,0 +1,146 @@
+"""From images to batches: as they are, augmented, or what is kept of them; of images in order, drawn, or chosen."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from clients.images.augment import Pipeline
+from clients.images.preprocessed import MOST_BYTES, Ready, num_bytes
+from clients.training.batches import Batch, cut, with_domains
+from clients.training.inputs import ClientSetup, Normalizer
+from clients.training.model_cache import Workbench
+from datasets.base import ImageSet
+
+
+class ImageBatches:
+    """The part of a client that makes batches of images; attributes as of ``clients.training.node.NodeTools``."""
+
+    #: Whether a loss looks at the images themselves, ``batch.images``, also where their features are kept.
+    reads_images: ClassVar[bool] = False
+
+    setup: ClientSetup
+    train_set: ImageSet
+    normalizer: Normalizer | None
+    _bench: Workbench
+    _taken: Tensor
+    _buffer: Tensor
+    _ready: Ready | None
+
+    def plain_batches(
+        self, images: ImageSet, least: int = 1, size: int | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalised images (B, 3, H, W) and labels (B,), in their order, not augmented.
+
+        Args:
+            images: The images.
+            least: How many images a batch has at least, if there are so many: the last one takes from that before, or
+                joins it.
+            size: How many it has; None for ``images.eval_batch``.
+        """
+        size = size or self.setup.images.eval_batch
+        frozen = self._bench.frozen
+        rows = None if frozen is None else frozen.of(images)
+        pixels, labels = self._bench.images.get(images, labels_only=rows is not None)
+        starts = list(range(0, len(images), size))
+        if len(starts) > 1:
+            starts[-1] = min(starts[-1], len(images) - least)
+            if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
+                del starts[-1]
+        for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
+            if rows is not None:
+                yield rows.take(slice(start, stop)), labels[start:stop]
+                continue
+            x = pixels[start:stop].to(self.setup.device)
+            room = self._buffer if len(x) <= len(self._buffer) else None
+            x = self._bench.pipeline.plain(x, room)
+            yield x if self.normalizer is None else self.normalizer.plain(x), labels[start:stop]
+
+    def augmented_batches(
+        self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,
+        second: torch.Generator, epoch: int = 0, pipeline: Pipeline | None = None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield all images once, in random order.
+
+        Args:
+            images: With labels, which are passed on as they are.
+            batch_size: Images per batch; a last batch of one image joins the one before.
+            views: Augmented views of each image, 1 or 2; 0 for the image as it is.
+            order: CPU generator of the order.
+            first: CPU generator of the first view.
+            second: CPU generator of the second view.
+            epoch: Passed on.
+            pipeline: What augments them; by default as the section ``images`` says.
+        """
+        permutation = torch.randperm(len(images), generator=order)
+        places = cut(permutation, batch_size)
+        batches = self.chosen_batches(images, places, views, first, second, epoch, pipeline)
+        yield from batches if images.domains is None else with_domains(batches, places, images.domains)
+
+    def chosen_batches(
+        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
+        epoch: int = 0, pipeline: Pipeline | None = None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """As :meth:`augmented_batches`, of the images at these places, (B,) each and not empty."""
+        batches = self._as_configured(images, places, views, first, second, epoch, pipeline)
+        yield from (
+            batches if self.normalizer is None else map(self.normalizer.augmented if views else self._plain, batches)
+        )
+
+    def _plain(self, batch: Batch) -> Batch:
+        assert self.normalizer is not None
+        return replace(batch, x=self.normalizer.plain(batch.x))
+
+    def _as_configured(
+        self, images: ImageSet, places: Sequence[Tensor], views: int, first: torch.Generator, second: torch.Generator,
+        epoch: int, pipeline: Pipeline | None,
+    ) -> Iterator[Batch]:  # fmt: skip
+        """Yield the batches of :meth:`chosen_batches`, normalised by the configuration's mean and std."""
+        frozen = self._bench.frozen
+        pixels, labels = self._bench.images.get(images, labels_only=frozen is not None)
+        pipeline, device = pipeline or self._bench.pipeline, self.setup.device
+        ready = self._ready_for(images, pixels, pipeline) if views and frozen is None else None
+        for index in (place.to(pixels.device) for place in places):
+            if frozen is not None:
+                yield frozen.batch(images, index, labels, views, (first, second), epoch, pixels=self.reads_images)
+                continue
+            if ready is not None:
+                yield self._gathered(ready, index, labels[index], views, first, second, epoch)
+                continue
+            # index_select copies whole images, and into the same memory for every batch that has room there.
+            fits = len(index) <= len(self._taken) and pixels.device.type == device.type
+            taken, buffer = (self._taken[: len(index)], self._buffer) if fits else (None, None)
+            x = torch.index_select(pixels, 0, index, out=taken).to(device)
+            y = labels[index.to(device)]
+            if views == 2:
+                prepared, other_view = pipeline.two_views(x, first, second)
+                yield Batch(prepared, y, epoch, other_view)
+            else:
+                prepared = pipeline.train(x, first, buffer) if views else pipeline.plain(x, buffer)
+                yield Batch(prepared, y, epoch)
+
+    def _ready_for(self, images: ImageSet, pixels: Tensor, pipeline: Pipeline) -> Ready | None:
+        """Return the node's training images converted once for all epochs; None where that does not pay.
+
+        On an accelerator converting costs nothing, and for one epoch as much as it does batch by batch.
+        """
+        config = self.setup.images
+        known = images is self.train_set and pipeline is self._bench.pipeline and pipeline.only_moves
+        if not known or pixels.device.type != "cpu" or self.setup.device.type != "cpu" or self.setup.train.epochs < 2:
+            return None
+        if self._ready is None and num_bytes(pixels, config.crop_padding, config.flip) <= MOST_BYTES:
+            self._ready = Ready(pixels, pipeline.normalised, config.crop_padding, flip=config.flip)
+        return self._ready
+
+    def _gathered(
+        self, ready: Ready, index: Tensor, y: Tensor, views: int, first: torch.Generator, second: torch.Generator,
+        epoch: int,
+    ) -> Batch:  # fmt: skip
+        """Return a batch of converted images, with the draws of any other."""
+        moves = self._bench.pipeline.moves(len(index), first)
+        if views == 1:
+            return Batch(ready.view(index, moves, self._buffer if len(index) <= len(self._buffer) else None), y, epoch)
+        other = self._bench.pipeline.moves(len(index), second)
+        return Batch(ready.view(index, moves), y, epoch, ready.view(index, other))

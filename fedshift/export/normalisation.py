@@ -1,0 +1,28 @@
+"""Mean and standard deviation inside a saved model, where each node goes by its own (``images.normalization``)."""
+
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run.checkpoints import Checkpoint
+from fedshift_core.errors import ConfigError
+from fedshift_core.site_differences import lifted
+from strategies.features.statistics import federation_images
+from strategies.federation.roster import Node
+
+
+def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> RunConfig:
+    """Return the configuration with mean and deviation by which the model's images are normalised.
+
+    Raises:
+        ConfigError: If they are a node's own, and none is chosen or it has told none.
+    """
+    way = config.images.normalization
+    if way == "fixed":
+        return config
+    if node is None:
+        raise ConfigError(f"save: images.normalization={way}: each node's images go by its own mean: choose --node N")
+    of_all = federation_images(checkpoint.moments, config.dataset.domains)
+    row = None if of_all is None else of_all.row_of(node.index)
+    if of_all is None or row is None:
+        raise ConfigError(f"save: images.normalization={way}: {node} has told no statistics of its images")
+    numbers = {"mean": tuple(of_all.mean[row].tolist()), "std": tuple(lifted(of_all.image_std[row]).tolist())}
+    fixed = {**numbers, "normalization": "fixed", "normalization_draw": "image"}
+    return config.model_copy(update={"images": config.images.model_copy(update=fixed)})
