@@ -146,7 +146,7 @@ OURS = (
         tells="sums over the node's training images of each channel, of at least two images",
     ),
     Feature(
-        "statistics", "Statistics of the nodes' images, told once", "statistics.share",
+        "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
         "strategies.features.statistics:SiteStatistics", "clients.features.statistics:SiteStatisticsOnNode",
         train=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),
         evaluate=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),

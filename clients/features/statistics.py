@@ -1,4 +1,4 @@
-"""Statistics of the node's training images, told once, and those of all nodes (``statistics.share``)."""
+"""Statistics of the node's training images, reported once, and those of all nodes (``statistics.share``)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -33,7 +33,7 @@ class SiteStatisticsOnNode(NodeFeature):
         if self.name in call.withheld:
             return SiteImages(kept=POLICY).to_config()
         least = max(call.least_images, call.config.statistics.least_images)
-        return told(call.site(), least).to_config()
+        return report_of(call.site(), least).to_config()
 
     def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
         """Give the client means and variances of all nodes."""
@@ -41,7 +41,7 @@ class SiteStatisticsOnNode(NodeFeature):
             client.federation_images = FederationImages.from_arrays(records[SITE_IMAGES])
 
 
-def told(site: Site, least: int) -> SiteImages:
+def report_of(site: Site, least: int) -> SiteImages:
     """Return what a node tells of its images; ``least`` is the least number of them behind anything it tells."""
     if len(site.images) < least:
         return SiteImages(kept=FEW)

@@ -12,7 +12,7 @@ def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> 
     """Return the configuration with mean and deviation by which the model's images are normalised.
 
     Raises:
-        ConfigError: If they are a node's own, and none is chosen or it has told none.
+        ConfigError: If they are a node's own, and none is chosen or it reports none.
     """
     way = config.images.normalization
     if way == "fixed":
@@ -22,7 +22,7 @@ def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> 
     of_all = federation_images(checkpoint.moments, config.dataset.domains)
     row = None if of_all is None else of_all.row_of(node.index)
     if of_all is None or row is None:
-        raise ConfigError(f"save: images.normalization={way}: {node} has told no statistics of its images")
+        raise ConfigError(f"save: images.normalization={way}: {node} reports no statistics of its images")
     numbers = {"mean": tuple(of_all.mean[row].tolist()), "std": tuple(lifted(of_all.image_std[row]).tolist())}
     fixed = {**numbers, "normalization": "fixed", "normalization_draw": "image"}
     return config.model_copy(update={"images": config.images.model_copy(update=fixed)})

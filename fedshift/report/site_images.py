@@ -1,4 +1,4 @@
-"""The sites' images side by side, by what each node told of its training images (docs/guide/statistics.md)."""
+"""The sites' images side by side, by what each node reports of its training images (docs/guide/statistics.md)."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from strategies.features.statistics_section import Site, Statistics
 COLOURS = ("#c0504d", "#4f9d4f", "#3d7cc4")  # of red, green and blue, on both themes
 DRAWN = 24  # sites with a histogram
 COLUMNS = 4  # histograms in a row
-KEPT = {POLICY: "not told: its owner's policy", FEW: "not told: too few images"}
+KEPT = {POLICY: "not reported: its owner's policy", FEW: "not reported: too few images"}
 MOST_KINDS = 3  # sizes and modes that a cell names
 
 
@@ -20,25 +20,27 @@ def section(statistics: Statistics | None) -> Section:
     """Return the section of the page; without statistics it has a note instead."""
     part = Section("images", "Images of the sites")
     if statistics is None:
-        part.missing = "No site told statistics of its images (statistics.share; runs of earlier versions did not)."
+        part.missing = "No site reports statistics of its images (statistics.share; runs of earlier versions did not)."
         return part
-    told = [site for site in statistics.sites if site.mean is not None]
+    reporting = [site for site in statistics.sites if site.mean is not None]
     part.notes.append(
         "Of each site's training images as the network is given them, before augmentation and normalisation: values "
         "from 0 to 1. A share of the pixels lies in each of the bins of a histogram."
     )
     if statistics.differ:
         part.notes.append(f"Warning: {statistics.differ}.")
-    elif len(told) > 1:
+    elif len(reporting) > 1:
         part.notes.append(f"No two sites differ clearly ({statistics.rule}).")
-    if told:
-        part.figures.append(_histograms(told[:DRAWN]))
-    if len(told) > DRAWN:
-        part.notes.append(f"Histograms of {len(told) - DRAWN} more sites are in statistics.json.")
+    if reporting:
+        part.figures.append(_histograms(reporting[:DRAWN]))
+    if len(reporting) > DRAWN:
+        part.notes.append(f"Histograms of {len(reporting) - DRAWN} more sites are in statistics.json.")
     heads = ["site", "images", "fewest and most of a class", "mean", "standard deviation", "5th percentile",
              "95th percentile", "sizes of files", "modes"]  # fmt: skip
     part.tables.append(
-        Table("site-images", heads, [_row(site) for site in statistics.sites], "Images by site", len(told) <= DRAWN)
+        Table(
+            "site-images", heads, [_row(site) for site in statistics.sites], "Images by site", len(reporting) <= DRAWN
+        )
     )
     return part
 
@@ -46,7 +48,7 @@ def section(statistics: Statistics | None) -> Section:
 def _row(site: Site) -> list[str]:
     start = [plain(site.site, MOST_NAME), str(site.images), _classes(site.images_of_class)]
     if site.mean is None or site.variance is None or site.low is None or site.high is None:
-        return [*start, KEPT.get(site.kept, f"not told: {plain(site.kept)}"), *["-"] * 5]
+        return [*start, KEPT.get(site.kept, f"not reported: {plain(site.kept)}"), *["-"] * 5]
     stds = tuple(value**0.5 for value in site.variance)
     return [*start, *(channels(row) for row in (site.mean, stds, site.low, site.high)), _kinds(site.sizes),
             _kinds(site.modes)]  # fmt: skip

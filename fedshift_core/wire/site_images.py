@@ -50,7 +50,7 @@ class SiteImages:
     kept: str = ""
 
     @property
-    def told(self) -> bool:
+    def reports(self) -> bool:
         """Whether the node tells anything."""
         return not self.kept
 
@@ -147,10 +147,10 @@ class FederationImages:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, told: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":
+    def of(cls, reports: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":
         """Return those of nodes that tell theirs: place, place of the domain, and what it tells, of each."""
-        each = {name: np.array([site.numbers[name] for _, _, site in told], np.float64) for name in _OF_ALL}
-        nodes, domains = (np.array([entry[i] for entry in told], np.int64) for i in range(2))
+        each = {name: np.array([site.numbers[name] for _, _, site in reports], np.float64) for name in _OF_ALL}
+        nodes, domains = (np.array([entry[i] for entry in reports], np.int64) for i in range(2))
         return cls(nodes, domains, each["mean"], each["variance"], each["image_std"])
 
     def to_arrays(self) -> Arrays:

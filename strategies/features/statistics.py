@@ -31,7 +31,7 @@ from strategies.federation.nodes import Node
 log = logging.getLogger("fedshift")
 
 #: What the server keeps: by node what it tells, as JSON in bytes.
-TOLD = "statistics/told"
+SITES = "statistics/sites"
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 
 
@@ -49,27 +49,23 @@ class SiteStatistics(ServerFeature):
 
     @property
     def state(self) -> Arrays:
-        """What nodes have told, for the checkpoint."""
-        return {TOLD: np.frombuffer(self._text, np.uint8)} if self._text else {}
+        """What nodes have reported, for the checkpoint."""
+        return {SITES: np.frombuffer(self._text, np.uint8)} if self._text else {}
 
     @state.setter
     def state(self, arrays: Arrays) -> None:
-        self._text = arrays[TOLD].tobytes() if TOLD in arrays else b""
+        self._text = arrays[SITES].tobytes() if SITES in arrays else b""
         self._sites = _read(arrays)
 
     @property
     def sites(self) -> Mapping[int, SiteImages]:
-        """What each node that was asked has told, by its place in the federation."""
+        """What each node that was asked reports, by its place in the federation."""
         return {node: site for node, (_, site) in sorted(self._sites.items())}
 
     @property
     def of_all(self) -> FederationImages | None:
         """Means and variances of all nodes that tell theirs; None while none does."""
-        domains = list(self.run.domains)
-        told = [
-            (node, domains.index(domain), site) for node, (domain, site) in sorted(self._sites.items()) if site.told
-        ]
-        return FederationImages.of(told) if told else None
+        return _of_all(self._sites, self.run.domains)
 
     @property
     def _share(self) -> str:
@@ -128,14 +124,16 @@ class SiteStatistics(ServerFeature):
     def _keep(self) -> None:
         kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
         self._text = json.dumps(kept).encode()
-        told = [node for node, site in self.sites.items() if site.told]
-        if self._share == "nodes" and not told:
+        reporting = [node for node, site in self.sites.items() if site.reports]
+        if self._share == "nodes" and not reporting:
             why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
             raise FederationError(
                 f"statistics.share=nodes: none of {max(len(self._sites), 1)} nodes tells statistics of its images "
                 f"({why}); see statistics.least_images, and the policies of the nodes' owners"
             )
-        log.info("statistics of images: %d of %d nodes tell theirs", len(told), len(self._sites), extra=_fields(None))
+        log.info(
+            "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
+        )
         if differ := statistics_section.differing(self._named()):
             log.info("%s", differ, extra=_fields(None))
 
@@ -161,7 +159,7 @@ class SiteStatistics(ServerFeature):
     # --- what a run shows of it ----------------------------------------------------------------------
 
     def finish_round(self, result: RoundResult) -> None:
-        """Hand on what the nodes have told."""
+        """Hand on what the nodes report."""
         if self._sites:
             result.passing[self.key] = self._named()
 
@@ -172,7 +170,7 @@ class SiteStatistics(ServerFeature):
     def section_of(
         cls, result: RoundResult, classes: Sequence[str], nodes: Sequence[Node], *, drawn: bool
     ) -> dict[str, Any] | None:
-        """Return what the nodes have told until a round; None if none was asked."""
+        """Return what the nodes report until a round; None if none was asked."""
         sites = result.passing.get(cls.key)
         return statistics_section.content(sites, result.server_round, classes, nodes) if sites else None
 
@@ -188,14 +186,14 @@ def federation_images(state: Arrays, domains: Sequence[str]) -> FederationImages
 
 
 def _read(state: Arrays) -> dict[int, tuple[str, SiteImages]]:
-    kept = json.loads(state[TOLD].tobytes()) if TOLD in state else {}
+    kept = json.loads(state[SITES].tobytes()) if SITES in state else {}
     return {int(node): (domain, SiteImages(**site)) for node, (domain, site) in kept.items()}
 
 
 def _of_all(sites: Mapping[int, tuple[str, SiteImages]], domains: Sequence[str]) -> FederationImages | None:
     places = {domain: place for place, domain in enumerate(domains)}
-    told = [(node, places[domain], site) for node, (domain, site) in sorted(sites.items()) if site.told]
-    return FederationImages.of(told) if told else None
+    reports = [(node, places[domain], site) for node, (domain, site) in sorted(sites.items()) if site.reports]
+    return FederationImages.of(reports) if reports else None
 
 
 def _fields(node: Node | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class _FromFile(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
 
 
 class Site(_FromFile):
-    """What one node has told of its training images; numbers are None where it tells nothing."""
+    """What one node reports of its training images; numbers are None where it tells nothing."""
 
     site: str
     node: int
@@ -52,34 +52,38 @@ class Statistics(_FromFile):
 
 
 class Named(NamedTuple):
-    """A node with what it has told, and a name that no other has."""
+    """A node with what it reports, and a name that no other has."""
 
     name: str
     node: int
     domain: str
-    told: SiteImages
+    report: SiteImages
 
 
 def named(sites: Sequence[tuple[int, str, SiteImages]]) -> list[Named]:
     """Return nodes with names: their domain, where no other node has it."""
     number_of = Counter(domain for _, domain, _ in sites)
     return [
-        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, told)
-        for node, domain, told in sites
+        Named(domain if number_of[domain] == 1 else f"{domain} (node {node})", node, domain, report)
+        for node, domain, report in sites
     ]
 
 
 def differing(sites: Sequence[Named]) -> str:
     """Return a sentence on sites whose images clearly differ; empty if none do."""
-    told = {site.name: (site.told.numbers["mean"], site.told.numbers["variance"]) for site in sites if site.told.told}
-    return site_differences.sentence(told)
+    moments = {
+        site.name: (site.report.numbers["mean"], site.report.numbers["variance"])
+        for site in sites
+        if site.report.reports
+    }
+    return site_differences.sentence(moments)
 
 
 def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], nodes: Sequence[Node]) -> dict[str, Any]:
     """Return the section of a round.
 
     Args:
-        sites: What nodes have told until then.
+        sites: What nodes have reported until then.
         server_round: The round.
         classes: Names of the classes.
         nodes: All nodes of the run.
@@ -93,15 +97,15 @@ def content(sites: Sequence[Named], server_round: int, classes: Sequence[str], n
 
 
 def _site(site: Named, node: Node | None) -> dict[str, Any]:
-    told = site.told
+    report = site.report
     about: dict[str, Any] = {
         "site": site.name, "node": site.node, "domain": site.domain,
-        "images": told.images if node is None else node.num_examples,
+        "images": report.images if node is None else node.num_examples,
         "images_of_class": [] if node is None else list(node.shown_counts),
     }  # fmt: skip
-    if told.kept:
-        return {**about, "kept": told.kept}
+    if report.kept:
+        return {**about, "kept": report.kept}
     return {
-        **about, **{name: list(row) for name, row in told.numbers.items()},
-        "histogram": [list(row) for row in told.histogram], "sizes": dict(told.sizes), "modes": dict(told.modes),
+        **about, **{name: list(row) for name, row in report.numbers.items()},
+        "histogram": [list(row) for row in report.histogram], "sizes": dict(report.sizes), "modes": dict(report.modes),
     }  # fmt: skip

@@ -13,7 +13,7 @@ from support import InlineRun, ListeningGrid, refusal_of
 
 from clients.base import DomainClient
 from clients.features import statistics
-from clients.features.statistics import told
+from clients.features.statistics import report_of
 from fedshift.report import reading, site_images
 from fedshift_app import client_app
 from fedshift_app.config import statistics as statistics_check
@@ -59,18 +59,18 @@ def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
     run = run_inline(rounds=1, grid=watching, set=SHARED)
     assert watching.asked == [0, 1, 2, 3]
     assert {kind for kind, _ in watching.sent} == {MessageType.TRAIN, MessageType.EVALUATE}
-    told = json.loads((run.folder / "statistics.json").read_text())
+    shown = json.loads((run.folder / "statistics.json").read_text())
     first = watching.sent[0][1]
     assert first["nodes"].tolist() == [0, 1, 2, 3]
     assert first["domains"].tolist() == [0, 1, 0, 1]
-    np.testing.assert_array_equal(first["mean"], [site["mean"] for site in told["sites"]])
+    np.testing.assert_array_equal(first["mean"], [site["mean"] for site in shown["sites"]])
     config = resolve({"set": SHARED})
     own = own_images(config, Place("sketch", 3, 4, config.dataset.source(), True, 1)).train
-    np.testing.assert_allclose(told["sites"][3]["mean"], (own.x / 255).mean(axis=(0, 1, 2)), atol=1e-12)
-    assert told["sites"][3]["images"] == len(own)
-    assert [int(n) for n in told["sites"][3]["images_of_class"]] == np.bincount(own.y, minlength=10).tolist()
-    assert told["differ"].startswith("images of scan (node ")
-    assert run.results["statistics"] == told
+    np.testing.assert_allclose(shown["sites"][3]["mean"], (own.x / 255).mean(axis=(0, 1, 2)), atol=1e-12)
+    assert shown["sites"][3]["images"] == len(own)
+    assert [int(n) for n in shown["sites"][3]["images_of_class"]] == np.bincount(own.y, minlength=10).tolist()
+    assert shown["differ"].startswith("images of scan (node ")
+    assert run.results["statistics"] == shown
 
     watching.sent.clear()
     run_inline("", grid=watching, resume=str(run.folder), rounds=2)
@@ -78,14 +78,14 @@ def test_each_node_is_asked_once_also_by_a_resumed_run_and_all_get_means(
     for _, arrays in watching.sent:
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, first[name])
-    assert json.loads((run.folder / "statistics.json").read_text())["sites"] == told["sites"]
+    assert json.loads((run.folder / "statistics.json").read_text())["sites"] == shown["sites"]
 
     record = reading.read(run.folder)
     part = site_images.section(record.statistics)
-    assert [row[0] for row in part.tables[0].rows] == [site["site"] for site in told["sites"]]
-    assert part.notes[1] == f"Warning: {told['differ']}."
+    assert [row[0] for row in part.tables[0].rows] == [site["site"] for site in shown["sites"]]
+    assert part.notes[1] == f"Warning: {shown['differ']}."
     assert len(part.figures) == 1
-    assert site_images.section(None).missing.startswith("No site told")
+    assert site_images.section(None).missing.startswith("No site reports")
 
 
 def test_nothing_travels_where_nobody_asks_and_sharing_changes_no_bit(
@@ -210,7 +210,9 @@ def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: 
     file.write_text("statistics: true\nleast_images: 12\n")
     file.chmod(0o600)
     assert ask(folder, str(file)).config_records[names.CONFIG][names.STATISTICS_IMAGES] == 12
-    monkeypatch.setattr(statistics, "told", lambda site, least: dataclasses.replace(told(site, 2), modes={"L": 1}))
+    monkeypatch.setattr(
+        statistics, "report_of", lambda site, least: dataclasses.replace(report_of(site, 2), modes={"L": 1})
+    )
     assert "least_images=12 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
 
 

@@ -19,7 +19,7 @@ def test_what_a_node_tells_comes_back() -> None:
     assert SiteImages.from_config(SITE.to_config(), 40, 4) == SITE
     few = SiteImages(kept="few")
     assert SiteImages.from_config(few.to_config(), 40, 4) == few
-    assert not few.told
+    assert not few.reports
 
 
 @pytest.mark.parametrize(
