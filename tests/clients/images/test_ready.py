@@ -12,7 +12,7 @@ from support import IMAGES, fedavg, fit, image_set, same
 from clients.images import preprocessed
 from clients.images.augment import Pipeline, draw_moves
 from clients.images.preprocessed import Ready, num_bytes
-from clients.training import node as node_tools
+from clients.training import image_batches
 from clients.training.settings import ImageConfig
 from datasets.base import Form
 from datasets.io import cache, trees
@@ -46,7 +46,7 @@ def test_training_has_the_same_bits_with_and_without_room_for_them(views: int, m
     mine = fedavg(images=config, epochs=2)
     arrays, metrics = fit(mine)
     assert mine._ready is not None
-    monkeypatch.setattr(node_tools, "MOST_BYTES", 0)
+    monkeypatch.setattr(image_batches, "MOST_BYTES", 0)
     plain = fedavg(images=config, epochs=2)
     wanted, expected = fit(plain)
     assert plain._ready is None
