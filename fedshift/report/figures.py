@@ -45,8 +45,8 @@ def sections(record: Record, sight: Sight, numbers: dict[str, Any]) -> list[Sect
             part.lacks |= {f"{part.name} of {domain}": why for domain, why in missing.items()}
     parts[0].notes = [*who, *parts[0].notes]
     counted_by_class = by_class.section(record.figures, requested=record.config.evaluate.figures)
-    images = site_images.section(record.statistics)
-    return [images, counted_by_class, report_sites.section(record.sites), *parts]
+    images = [site_images.section(record.statistics)] if record.statistics else []
+    return [*images, counted_by_class, report_sites.section(record.sites), *parts]
 
 
 def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str, Ints]:

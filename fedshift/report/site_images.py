@@ -16,12 +16,9 @@ KEPT = {POLICY: "not reported: its owner's policy", FEW: "not reported: too few 
 MOST_KINDS = 3  # sizes and modes that a cell names
 
 
-def section(statistics: Statistics | None) -> Section:
-    """Return the section of the page; without statistics it has a note instead."""
+def section(statistics: Statistics) -> Section:
+    """Return the section of the page."""
     part = Section("images", "Images of the sites")
-    if statistics is None:
-        part.missing = "No site reports statistics of its images (statistics.share; runs of earlier versions did not)."
-        return part
     reporting = [site for site in statistics.sites if site.mean is not None]
     part.notes.append(
         "Of each site's training images as the network is given them, before augmentation and normalisation: values "
