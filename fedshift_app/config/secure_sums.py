@@ -63,10 +63,9 @@ def fits(method: Method) -> str:
     """Return in a word or a few whether a method fits: ``yes``, or why not; with its own defaults."""
     strategy = method.strategy_class()
     if method.numbers:
-        return "no: its weights go by what each node says of its own images"
+        return f"no: each node sends {method.numbers}"
     if method.defaults.get("aggregation", {}).get("gma_tau"):
         return "no: it counts the signs of single nodes' changes"
-        return f"no: each node sends {method.numbers}"
     try:
         params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
     except ValidationError:  # of another package; a run of it says what is wrong
