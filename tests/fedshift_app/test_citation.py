@@ -16,7 +16,7 @@ NEEDED = {"type", "title", "authors"}
 KNOWN = NEEDED | {
     "keywords", "journal", "collection-title", "year", "volume", "issue", "start", "end", "doi", "url", "notes",
 }  # fmt: skip
-LINK = re.compile(r"https://(?:arxiv\.org|doi\.org|openreview\.net)/[^)\s]+")
+LINK = re.compile(r"https://(?:arxiv\.org|doi\.org|openreview\.net|proceedings\.mlr\.press)/[^)\s]+")
 
 
 def test_each_method_with_a_paper_has_one_reference() -> None:
