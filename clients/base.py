@@ -31,6 +31,7 @@ from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, says_again
+from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import SERVER_ROUND
 from fedshift_core.wire.scores import DomainScore
 
@@ -58,6 +59,8 @@ class DomainClient(LocalTrainer[P]):
     #: Whether it needs means and variances of all nodes' images (``statistics.share=nodes``), which are then
     #: ``self.federation_images``.
     uses_statistics: ClassVar[bool] = False
+    #: Means and deviations of single images of all nodes (``statistics.image_share``); None elsewhere.
+    image_styles: ImageStyles | None = None
     #: Whether a node's memory holds a copy of the shared weights, which decides the room that it takes on the disk.
     remembers_shared: ClassVar[bool] = False
     #: Whether the loss is a mean of ``image_losses`` plus ``weight_losses``, and nothing else that the method does with
@@ -99,6 +102,11 @@ class DomainClient(LocalTrainer[P]):
     @classmethod
     def check_run(cls, params: P, model: ModelConfig, train: TrainConfig, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if the method cannot run so; called before anything starts."""
+
+    @classmethod
+    def needs_image_styles(cls, params: P) -> bool:
+        """Tell whether it needs means and deviations of single images of other nodes, ``self.image_styles``."""
+        return False
 
     @classmethod
     def trains_encoder_alone(cls, params: P) -> bool:

@@ -148,13 +148,20 @@ OURS = (
     Feature(
         "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
         "strategies.features.statistics:SiteStatistics", "clients.features.statistics:SiteStatisticsOnNode",
-        train=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),
-        evaluate=(Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),),
+        train=(
+            Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
+            Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
+        ),
+        evaluate=(
+            Key(wire.SITE_IMAGES, "bool", "means and variances of all nodes' images go along"),
+            Key(wire.IMAGE_STYLES, "bool", "means and deviations of single images of all nodes go along"),
+        ),
         query=(Key(wire.SITE_IMAGES, "bool", "tell statistics of the training images"),),
         query_reply=(
             Key(wire.STATISTICS_KEPT, "text", "why the node tells none: policy or few"),
             Key(wire.STATISTICS_IMAGES, "int", "training images behind them"),
             Key(wire.STATISTICS_OF, "list of float", "mean, variance, percentiles and histogram of each channel"),
+            Key(wire.STATISTICS_STYLES, "list of float", "means and deviations of some images, six numbers each"),
             Key(wire.STATISTICS_SIZES, "list of text", "sizes of the images' files, or other"),
             Key(wire.STATISTICS_SIZE_COUNTS, "list of int", "images of each size"),
             Key(wire.STATISTICS_MODES, "list of text", "modes of the images' files, or other"),
@@ -162,8 +169,10 @@ OURS = (
         ),
         records=(
             Key(wire.SITE_IMAGES, "arrays (K, 3) float64", "to the node: means and variances of K nodes' images"),
+            Key(wire.IMAGE_STYLES, "arrays (M, 3) float32", "to the node: means and deviations of M images"),
         ),
-        tells="means, variances, percentiles and histograms of the node's training images",
+        tells="means, variances, percentiles and histograms of the node's training images; with "
+        "statistics.image_share means and deviations of single ones",
     ),
     Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
             node="clients.features.normalization:NormalizationOnNode"),

@@ -17,6 +17,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
 from fedshift_core.secure.identity import Signer
+from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.site_images import FederationImages
 
 Metrics = dict[str, Any]
@@ -39,6 +40,7 @@ class Client(Protocol):
     statistics: Arrays
     federation_images: FederationImages | None
     normalizer: Normalizer | None
+    image_styles: ImageStyles | None
 
     def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put shared weights into the model and let the method act on them."""

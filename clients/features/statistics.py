@@ -1,14 +1,20 @@
 """Statistics of the node's training images, reported once, and those of all nodes (``statistics.share``)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from clients.features.base import Call, Client, NodeFeature, Request, Site
 from datasets.quality import pixel_statistics
 from fedshift_core.arrays import Arrays
-from fedshift_core.options.statistics import BINS
-from fedshift_core.wire.names import SITE_IMAGES
+from fedshift_core.options.statistics import BINS, MOST_STYLES
+from fedshift_core.seeding import generator
+from fedshift_core.wire.image_styles import ImageStyles, Rows
+from fedshift_core.wire.names import IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FEW, MOST_KINDS, NUMBERS, POLICY, FederationImages, SiteImages
+
+#: What an owner keeps back of it by a key of its own: statistics of single images.
+OF_IMAGES = "image-statistics"
 
 
 class SiteStatisticsOnNode(NodeFeature):
@@ -16,15 +22,17 @@ class SiteStatisticsOnNode(NodeFeature):
 
     def refuse(self, request: Request, key: str, value: Any) -> str:
         """Allow the question where the run asks for statistics, and those of all nodes where it sends them."""
-        share = request.config.statistics.share
+        share, images = request.config.statistics.share, request.config.statistics.image_share
         if request.private:
             return request.private
+        if key == IMAGE_STYLES:
+            return "" if value is True and images > 0 else f"this run has statistics.image_share={images:g}"
         wanted = ("server", "nodes") if request.kind == "query" else ("nodes",)
         return "" if value is True and share in wanted else f"this run has statistics.share={share}"
 
     def sent_records(self, request: Request) -> tuple[str, ...]:
         """Allow the record of all nodes with a message that says so."""
-        return (SITE_IMAGES,) if request.kind != "query" and SITE_IMAGES in request.given else ()
+        return tuple(name for name in (SITE_IMAGES, IMAGE_STYLES) if request.kind != "query" and name in request.given)
 
     def query(self, call: Call) -> dict[str, Any] | None:
         """Return the statistics, or why there are none."""
@@ -33,12 +41,26 @@ class SiteStatisticsOnNode(NodeFeature):
         if self.name in call.withheld:
             return SiteImages(kept=POLICY).to_config()
         least = max(call.least_images, call.config.statistics.least_images)
-        return report_of(call.site(), least).to_config()
+        site, share = call.site(), call.config.statistics.image_share
+        answer = report_of(site, least)
+        if share > 0 and answer.reports and OF_IMAGES not in call.withheld:
+            answer = replace(answer, styles=styles(site, share, call.config.seed, call.index))
+        return answer.to_config()
 
     def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
         """Give the client means and variances of all nodes."""
         if SITE_IMAGES in records:
             client.federation_images = FederationImages.from_arrays(records[SITE_IMAGES])
+        if IMAGE_STYLES in records:
+            client.image_styles = ImageStyles.from_arrays(records[IMAGE_STYLES])
+
+
+def styles(site: Site, share: float, seed: int, node: int) -> Rows:
+    """Return means and deviations of a drawn share of the node's images, in drawn order, so that no place is told."""
+    images = site.images.x
+    drawn = generator(seed, "image-statistics", node).permutation(len(images))
+    chosen = drawn[: min(int(share * len(images)), MOST_STYLES)]
+    return tuple(tuple(row) for row in pixel_statistics.styles(images[chosen]).tolist())
 
 
 def report_of(site: Site, least: int) -> SiteImages:

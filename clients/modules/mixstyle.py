@@ -57,10 +57,24 @@ def mixed(f: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
         lam: (B,).
     """
     with torch.no_grad():
-        mu, sigma = style(f)
+        own = style(f)
+    return restyled(f, own, (own[0][partner], own[1][partner]), lam)
+
+
+def restyled(f: Tensor, own: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], lam: Tensor) -> Tensor:
+    """Return a map (B, C, H, W) with its own style mixed with another one, by lambda (B,); as :func:`mixed`.
+
+    Args:
+        f: The map.
+        own: Its mu and sigma, (B, C, 1, 1) each.
+        other: Those that it is mixed with.
+        lam: The part of its own.
+    """
+    (mu, sigma), (mu_other, sigma_other) = own, other
+    with torch.no_grad():
         of_own = lam.view(-1, 1, 1, 1)
-        mu_mix = of_own * mu + (1 - of_own) * mu[partner]
-        sigma_mix = of_own * sigma + (1 - of_own) * sigma[partner]
+        mu_mix = of_own * mu + (1 - of_own) * mu_other
+        sigma_mix = of_own * sigma + (1 - of_own) * sigma_other
     return (f - mu) / sigma * sigma_mix + mu_mix
 
 

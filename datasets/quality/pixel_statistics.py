@@ -49,10 +49,7 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
         part = x[start : start + _PART]
         for channel in range(3):
             counts[channel] += np.bincount(part[..., channel].ravel(), minlength=LEVELS)
-        sums = part.sum(axis=(1, 2), dtype=np.int64)
-        squares = np.square(part, dtype=np.uint16).sum(axis=(1, 2), dtype=np.int64)
-        spread = (pixels * squares - sums * sums) / (pixels * max(pixels - 1, 1))
-        stds[start : start + _PART] = np.sqrt(spread) / (LEVELS - 1)
+        stds[start : start + _PART] = _by_image(part)[1]
     values, total = np.arange(LEVELS, dtype=np.int64), n * pixels
     sums, squares = counts @ values, counts @ values**2
     below = counts.cumsum(axis=1)
@@ -66,6 +63,21 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
         high=(below < HIGH * total).sum(axis=1) / (LEVELS - 1),
         histogram=(counts.reshape(3, bins, -1).sum(axis=2) / total).round(_SHARES),
     )
+
+
+def styles(x: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Return of each of images (N, H, W, 3) three means and three standard deviations, from 0 to 1, (N, 6)."""
+    parts = [np.concatenate(_by_image(x[start : start + _PART]), axis=1) for start in range(0, len(x), _PART)]
+    return np.concatenate([np.empty((0, 6)), *parts])
+
+
+def _by_image(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and standard deviations (divisor: pixels - 1) of each image, (N, 3) each."""
+    pixels = x.shape[1] * x.shape[2]
+    sums = x.sum(axis=(1, 2), dtype=np.int64)
+    squares = np.square(x, dtype=np.uint16).sum(axis=(1, 2), dtype=np.int64)
+    spread = (pixels * squares - sums * sums) / (pixels * max(pixels - 1, 1))
+    return sums / (pixels * (LEVELS - 1)), np.sqrt(spread) / (LEVELS - 1)
 
 
 def _variance(sums: int, squares: int, total: int) -> float:

@@ -112,6 +112,7 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         "least_images": _least(allowed.least_images),
         "figures": "confusion matrices, histograms and calibration leave" if allowed.figures else "none leave the node",
         "statistics": "those of training images leave once in a run" if allowed.statistics else "none leave the node",
+        "image_statistics": "those of single images leave once in a run" if allowed.image_statistics else "none leave",
         "largest_in": _bytes(allowed.largest_in),
         "largest_out": _bytes(allowed.largest_out),
         "rounds_per_day": "any number" if allowed.rounds_per_day is None else f"at most {allowed.rounds_per_day}",

@@ -130,7 +130,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         )
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
-    statistics.check(config, client_class)
+    statistics.check(config, client_class, node)
     secure_sums.check(config, method, server)
     dp_sgd.check_run(config, method, node)
     class_balance.check_run(config, method)

@@ -47,6 +47,7 @@ from fedshift_core.wire.names import (
     STATISTICS_IMAGES,
     STATISTICS_MODE_COUNTS,
     STATISTICS_SIZE_COUNTS,
+    STATISTICS_STYLES,
     WITHHELD,
 )
 from fedshift_core.wire.records import decode
@@ -58,6 +59,7 @@ log = logging.getLogger("fedshift")
 SEEN = "policy"  # the record of context.state with the SHA-256 of the policy that the node went by last
 _SHA256 = "sha256"
 STATISTICS = "statistics"  # the feature that a key of the policy keeps back
+IMAGE_STATISTICS = "image-statistics"  # what another one keeps back of it
 _OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the node's own images
 _SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
 
@@ -98,7 +100,10 @@ class Owner:
     @property
     def withheld(self) -> frozenset[str]:
         """Features whose answers the policy keeps back, which a run goes on without."""
-        return frozenset() if self.policy is None or self.policy.statistics else frozenset((STATISTICS,))
+        if self.policy is None:
+            return frozenset()
+        allowed = {STATISTICS: self.policy.statistics, IMAGE_STATISTICS: self.policy.image_statistics}
+        return frozenset(name for name, leaves in allowed.items() if not leaves)
 
     # --- while the node works ------------------------------------------------------------------------
 
@@ -186,8 +191,10 @@ class Owner:
         """Refuse statistics of images that the policy keeps back, or that have too few images behind them."""
         if STATISTICS_IMAGES not in said:
             return
-        if self.withheld:
+        if STATISTICS in self.withheld:
             raise PolicyError("statistics of images, allowed are statistics=false")
+        if IMAGE_STATISTICS in self.withheld and STATISTICS_STYLES in said:
+            raise PolicyError("statistics of single images, allowed are image_statistics=false")
         each = [said[STATISTICS_IMAGES], *said[STATISTICS_SIZE_COUNTS], *said[STATISTICS_MODE_COUNTS]]
         if any(number < self.least_images for number in each):
             raise PolicyError(_too_few(self.least_images, "images are behind a statistic"))

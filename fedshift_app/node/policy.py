@@ -104,6 +104,11 @@ class Policy(_Section):
         description="Whether means, variances, percentiles and histograms of the training images leave the node, once "
         "in a run (`statistics.share`); false: a run goes on without them.",
     )
+    image_statistics: bool = Field(
+        False,
+        description="Whether channel means and deviations of single training images leave the node, once in a run, for "
+        "the other nodes (`statistics.image_share`); needs `statistics: true`. false: a run goes on without them.",
+    )
     largest_in: int | None = Field(GIBIBYTE, gt=0, description="Largest message to the node in bytes; null for any.")
     largest_out: int | None = Field(GIBIBYTE, gt=0, description="Largest message from the node in bytes; null for any.")
     rounds_per_day: int | None = Field(
@@ -120,6 +125,12 @@ class Policy(_Section):
     def _check_shape(cls, value: Any) -> Any:
         return {} if value is None else value
 
+    @model_validator(mode="after")
+    def _check_statistics(self) -> "Policy":
+        if self.image_statistics and not self.statistics:
+            raise ValueError("image_statistics: true needs statistics: true, found false")
+        return self
+
     def allows(self, key: Literal["methods", "networks", "contributions", "features"], name: str) -> bool:
         """Tell whether a name is among those of a key."""
         names: tuple[str, ...] = getattr(self, key)
@@ -128,8 +139,11 @@ class Policy(_Section):
 
 BUILT_IN = {
     STRICT: Policy(),
-    OPEN: Policy(features=(ANY,), least_images=1, figures=True, statistics=True, largest_in=None, largest_out=None),
-}
+    OPEN: Policy(
+        features=(ANY,), least_images=1, figures=True, statistics=True, image_statistics=True, largest_in=None,
+        largest_out=None,
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

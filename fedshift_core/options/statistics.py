@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from fedshift_core.params import OFF_IS_A_WORD
 
 BINS = 16  # of a histogram, for each channel
+MOST_STYLES = 2000  # images of a node that are told of one by one
 
 
 class StatisticsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -24,4 +25,12 @@ class StatisticsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
         le=10**6,
         description="Least number of training images behind a node's statistics, and behind a size or mode of its "
         "files; a node with fewer tells none.",
+    )
+    #: A real node's owner lets them out by ``image_statistics`` of the policy.
+    image_share: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="Share of a node's training images of which it tells channel means and deviations one by one, for "
+        "a method that mixes styles of other nodes' images; needs share=nodes. 0: of none.",
     )

@@ -70,12 +70,14 @@ SECURE_MOST = "secure-most"  # list of int: the largest number of images of a no
 SECURE_IMAGES = "secure-images"  # int: the largest number of training images of a node
 MASKED = "masked"  # arrays: the vector of a node with its masks, uint32
 SITE_IMAGES = "site-statistics"  # query: True, tell statistics of your images; else True, those of all nodes go along
+IMAGE_STYLES = "image-statistics"  # True: means and deviations of single images of all nodes go along
 VALIDATION = "validation"  # True, only where nodes keep a validation part: score the weights on it too
 
 # --- answer to a query ---
 STATISTICS_KEPT = "statistics-kept"  # config: why the node tells no statistics of its images, "policy" or "few"
 STATISTICS_IMAGES = "statistics-images"  # config: training images behind them
 STATISTICS_OF = "statistics-of/"  # config: + mean, variance, ...: three numbers, or three rows one after the other
+STATISTICS_STYLES = "statistics-styles"  # config: of some images one after the other three means, three deviations
 STATISTICS_SIZES, STATISTICS_MODES = "statistics-sizes", "statistics-modes"  # config: of the images' files
 STATISTICS_SIZE_COUNTS, STATISTICS_MODE_COUNTS = "statistics-size-counts", "statistics-mode-counts"  # how many of each
 DOMAIN = "domain"  # config: the node's domain

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, Refused, plain, whole
+from fedshift_core.wire import image_styles
 from fedshift_core.wire import names as wire
 
 POLICY, FEW = "policy", "few"  # why a node tells nothing
@@ -40,6 +41,7 @@ class SiteImages:
         sizes: Images by size of their file, ``640x480``; empty where there are no image files.
         modes: Images by mode of their file, such as ``RGB``.
         kept: Why it tells nothing: ``policy``, ``few``, or an error; empty where it tells.
+        styles: Of some of its images, one by one, three means and three deviations; empty for none.
     """
 
     images: int = 0
@@ -48,6 +50,7 @@ class SiteImages:
     sizes: Mapping[str, int] = field(default_factory=dict)
     modes: Mapping[str, int] = field(default_factory=dict)
     kept: str = ""
+    styles: image_styles.Rows = ()
 
     @property
     def reports(self) -> bool:
@@ -64,6 +67,7 @@ class SiteImages:
             wire.STATISTICS_OF + HISTOGRAM: [share for row in self.histogram for share in row],
             wire.STATISTICS_SIZES: list(self.sizes), wire.STATISTICS_SIZE_COUNTS: list(self.sizes.values()),
             wire.STATISTICS_MODES: list(self.modes), wire.STATISTICS_MODE_COUNTS: list(self.modes.values()),
+            **({wire.STATISTICS_STYLES: [value for row in self.styles for value in row]} if self.styles else {}),
         }  # fmt: skip
 
     @classmethod
@@ -83,7 +87,7 @@ class SiteImages:
                 raise Refused(f"{wire.STATISTICS_KEPT} is neither {POLICY} nor {FEW}")
             return cls(kept=str(given[wire.STATISTICS_KEPT]))
         wanted = _names()
-        if strange := sorted(set(given) ^ wanted):
+        if strange := sorted((set(given) - {wire.STATISTICS_STYLES}) ^ wanted):
             raise Refused(f"statistics of images: {plain(strange[0], MOST_NAME)!r} is missing or unknown")
         images = whole(given[wire.STATISTICS_IMAGES], 1, LARGEST_COUNT)
         if images is None or images > announced:
@@ -97,7 +101,7 @@ class SiteImages:
             raise Refused("statistics of images: the shares of a histogram do not sum to 1")
         sizes = _kinds(given, wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS, images)
         modes = _kinds(given, wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS, images)
-        return cls(images, numbers, rows, sizes, modes)
+        return cls(images, numbers, rows, sizes, modes, styles=image_styles.read(given, images))
 
 
 def _names() -> set[str]:

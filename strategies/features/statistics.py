@@ -2,7 +2,8 @@
 
 Each node that is connected is asked before it trains, in a run without rounds before it is scored. What it tells is
 kept with the checkpoints, so that a resumed run does not ask it again. With ``statistics.share=nodes`` means and
-variances of all nodes go to each node with every message about work.
+variances of all nodes go to each node with every message about work; with ``statistics.image_share`` means and
+deviations of single images too.
 """
 
 import json
@@ -19,7 +20,8 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, some
 from fedshift_core.options.statistics import BINS
 from fedshift_core.params import Params
-from fedshift_core.wire.names import CONFIG, METRICS, SITE_IMAGES
+from fedshift_core.wire.image_styles import ImageStyles
+from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, METRICS, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
 from strategies.features import statistics_section
 from strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
@@ -68,6 +70,12 @@ class SiteStatistics(ServerFeature):
         return _of_all(self._sites, self.run.domains)
 
     @property
+    def of_images(self) -> ImageStyles | None:
+        """Means and deviations of single images of all nodes that tell some; None while none does."""
+        told = [(node, site.styles) for node, site in self.sites.items() if site.styles]
+        return ImageStyles.of(told) if told else None
+
+    @property
     def _share(self) -> str:
         return self.run.config.statistics.share
 
@@ -76,7 +84,9 @@ class SiteStatistics(ServerFeature):
         if self._share == "off":
             return ""
         who = "the server" if self._share == "server" else "the server and all nodes"
-        return f"statistics.share={self._share}: each node tells {who} statistics of its training images, once"
+        share = self.run.config.statistics.image_share
+        single = f", and of {share:g} of them one by one" if share > 0 else ""
+        return f"statistics.share={self._share}: each node tells {who} statistics of its training images{single}, once"
 
     # --- the question --------------------------------------------------------------------------------
 
@@ -131,6 +141,11 @@ class SiteStatistics(ServerFeature):
                 f"statistics.share=nodes: none of {max(len(self._sites), 1)} nodes tells statistics of its images "
                 f"({why}); see statistics.least_images, and the policies of the nodes' owners"
             )
+        if (share := self.run.config.statistics.image_share) > 0 and self.of_images is None:
+            raise FederationError(
+                f"statistics.image_share={share:g}: none of {max(len(self._sites), 1)} nodes tells statistics of "
+                "single images; see image_statistics of the policies of the nodes' owners, and the share"
+            )
         log.info(
             "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
         )
@@ -140,7 +155,7 @@ class SiteStatistics(ServerFeature):
     # --- what all nodes are sent ---------------------------------------------------------------------
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
-        """Say that means and variances go along."""
+        """Say what goes along."""
         return self._options
 
     def score_options(self, evaluation: Evaluation) -> dict[str, Any]:
@@ -149,12 +164,16 @@ class SiteStatistics(ServerFeature):
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {SITE_IMAGES: True} if self._share == "nodes" and self.of_all is not None else {}
+        if self._share != "nodes" or self.of_all is None:
+            return {}
+        return {SITE_IMAGES: True} | ({IMAGE_STYLES: True} if self.of_images is not None else {})
 
     def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
-        """Return means and variances of all nodes."""
+        """Return means and variances of all nodes, and those of single images."""
         of_all = self.of_all if SITE_IMAGES in options else None
-        return {} if of_all is None else {SITE_IMAGES: of_all.to_arrays()}
+        of_images = self.of_images if IMAGE_STYLES in options else None
+        sent = {SITE_IMAGES: of_all, IMAGE_STYLES: of_images}
+        return {name: record.to_arrays() for name, record in sent.items() if record is not None}
 
     # --- what a run shows of it ----------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import holdings, image_files
 from fedshift_app.node.data import Place, own_images
 from fedshift_core.errors import ConfigError, FederationError
+from fedshift_core.params import Params
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 
@@ -151,9 +152,11 @@ def test_a_method_that_needs_them_says_so() -> None:
         uses_statistics = True
 
     for share in ("off", "server"):
-        text = refusal_of(ConfigError, statistics_check.check, resolve({"set": f"statistics.share={share}"}), Needs)
+        text = refusal_of(
+            ConfigError, statistics_check.check, resolve({"set": f"statistics.share={share}"}), Needs, Params()
+        )
         assert text.startswith(f"statistics.share={share}: the method 'fedavg' needs means and variances")
-    statistics_check.check(resolve({"set": "statistics.share=nodes"}), Needs)
+    statistics_check.check(resolve({"set": "statistics.share=nodes"}), Needs, Params())
 
 
 # --- real nodes and image files ----------------------------------------------------------------------

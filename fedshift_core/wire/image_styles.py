@@ -1,0 +1,106 @@
+"""Means and deviations of the channels of single images, which a node tells of some of its own once.
+
+A node tells rows of six numbers (``SiteImages.styles``). Those of all nodes go to each (:class:`ImageStyles`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import Refused
+from fedshift_core.options.statistics import MOST_STYLES
+from fedshift_core.wire import names as wire
+
+ROW = 6  # three means, three deviations
+#: A mean, and a deviation, of numbers from 0 to 1 (divisor: pixels - 1; an image has two pixels or more).
+_MOST = (1.0, 1.0, 1.0, 0.75, 0.75, 0.75)
+_SLACK = 1e-6
+_ARRAYS = ("nodes", "mean", "std")
+
+Rows = tuple[tuple[float, ...], ...]
+
+
+def read(given: Mapping[str, Any], images: int) -> Rows:
+    """Return the rows of an answer; none where it has none.
+
+    Args:
+        given: The record ``config`` of the answer.
+        images: Training images behind the answer.
+
+    Raises:
+        Refused: If they are not rows of numbers in range, of no more images than there are.
+    """
+    values = given.get(wire.STATISTICS_STYLES, [])
+    most = min(images, MOST_STYLES)
+    if not isinstance(values, list) or len(values) % ROW or len(values) > ROW * most:
+        raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {most} images")
+    rows = tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
+    if not all(_in_range(value, top) for row in rows for value, top in zip(row, _MOST, strict=True)):
+        raise Refused(f"{wire.STATISTICS_STYLES}: means are from 0 to 1, deviations from 0 to 0.75")
+    return rows
+
+
+def _in_range(value: object, most: float) -> bool:
+    return type(value) is float and math.isfinite(value) and 0 <= value <= most + _SLACK
+
+
+@dataclass(frozen=True)
+class ImageStyles:
+    """Means and deviations of M training images of all nodes; red, green, blue from 0 to 1.
+
+    Attributes:
+        nodes: Place in the federation of each image's node, (M,), int64, not falling.
+        mean: (M, 3), float32.
+        std: Over an image's pixels (divisor: pixels - 1), (M, 3), float32.
+    """
+
+    nodes: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    std: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    @classmethod
+    def of(cls, told: Sequence[tuple[int, Rows]]) -> "ImageStyles":
+        """Return those of nodes by their place, of which at least one tells a row."""
+        nodes = np.repeat(
+            np.array([node for node, _ in told], np.int64), np.array([len(rows) for _, rows in told], np.int64)
+        )
+        values = np.array([row for _, rows in told for row in rows], np.float32).reshape(-1, ROW)
+        return cls(nodes, values[:, :3].copy(), values[:, 3:].copy())
+
+    def to_arrays(self) -> Arrays:
+        """Return the arrays of the record that goes to the nodes."""
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays) -> "ImageStyles":
+        """Read the record on a node.
+
+        Raises:
+            FedShiftError: If an array, its shape, type or a number is not what it should be.
+        """
+        if set(arrays) != set(_ARRAYS) or arrays["nodes"].ndim != 1 or not len(arrays["nodes"]):
+            raise FedShiftError(f"the server's record {wire.IMAGE_STYLES} has not the arrays that it should have")
+        count = len(arrays["nodes"])
+        for name, array in arrays.items():
+            shape, kind, most = ((count,), "int64", math.inf) if name == "nodes" else ((count, 3), "float32", 1.0)
+            if array.shape != shape or array.dtype != kind or not ((array >= 0) & (array <= most + _SLACK)).all():
+                raise FedShiftError(
+                    f"the server's record {wire.IMAGE_STYLES}: {name} is not {shape} of {kind} in range"
+                )
+        if (np.diff(arrays["nodes"]) < 0).any():
+            raise FedShiftError(f"the server's record {wire.IMAGE_STYLES}: its nodes fall")
+        return cls(*(arrays[name] for name in _ARRAYS))
+
+    def of_others(self, node: int) -> "ImageStyles":
+        """Return those of the images of all other nodes."""
+        other = self.nodes != node
+        return ImageStyles(self.nodes[other], self.mean[other], self.std[other])
