@@ -10,8 +10,8 @@ tau temperature.
 Deviations: (1) nodes tell statistics of images once, before round 1, where the code draws other images in each round;
 (2) they are of the images as they are, and mixed into images after the run's augmentation, which the code's experiments
 have none of; (3) values outside 0 to 255 are cut and the others rounded before AugMix, where the code's conversion to
-bytes wraps round and cuts decimals; (4) a node tells of at most 2000 images; (5) where no other node tells of any, an image
-keeps its style.
+bytes wraps round and cuts decimals; (4) a node tells of at most 2000 images; (5) where no other node tells of any,
+an image keeps its style.
 """
 
 from typing import ClassVar

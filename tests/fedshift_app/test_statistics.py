@@ -21,6 +21,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import holdings, image_files
 from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.policy import Policy
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.params import Params
 from fedshift_core.wire import names
@@ -35,6 +36,7 @@ class Watching(ListeningGrid):
 
     asked: ClassVar[list[int]]
     sent: ClassVar[list[tuple[str, dict[str, Any]]]]
+    styles: ClassVar[list[dict[str, Any]]]
 
     def pass_on(self, message: Message, reply: Message) -> Message | None:
         kind, given = message.metadata.message_type, message.content
@@ -42,6 +44,8 @@ class Watching(ListeningGrid):
             self.asked.append(int(str(given.config_records[names.CONFIG][names.NODE_INDEX])))
         if names.SITE_IMAGES in given.array_records:
             self.sent.append((kind, decode(given.array_records[names.SITE_IMAGES])))
+        if names.IMAGE_STYLES in given.array_records:
+            self.styles.append(decode(given.array_records[names.IMAGE_STYLES]))
         return reply
 
 
@@ -50,6 +54,7 @@ def watching() -> type[Watching]:
     class Grid(Watching):
         asked: ClassVar[list[int]] = []
         sent: ClassVar[list[tuple[str, dict[str, Any]]]] = []
+        styles: ClassVar[list[dict[str, Any]]] = []
 
     return Grid
 
@@ -159,6 +164,48 @@ def test_a_method_that_needs_them_says_so() -> None:
     statistics_check.check(resolve({"set": "statistics.share=nodes"}), Needs, Params())
 
 
+def test_single_images_are_told_once_and_go_to_all_nodes(run_inline: InlineRun, watching: type[Watching]) -> None:
+    given = f"{SHORT} statistics.least_images=2"
+    run = run_inline(rounds=1, grid=watching, method="fedccrl", set=f"{given} statistics.image_share=0.5")
+    assert watching.asked == [0, 1, 2, 3]
+    images = [site["images"] for site in run.results["statistics"]["sites"]]
+    styles = watching.styles[0]
+    assert np.bincount(styles["nodes"]).tolist() == [n // 2 for n in images]
+    for arrays in watching.styles:
+        np.testing.assert_array_equal(arrays["mean"], styles["mean"])
+    config = resolve({"set": SHARED})
+    own = own_images(config, Place("sketch", 3, 4, config.dataset.source(), True, 1)).train.x / 255
+    of_node = styles["mean"][styles["nodes"] == 3]
+    held = own.mean(axis=(1, 2))
+    assert max(np.abs(held - row).max(axis=1).min() for row in of_node) < 1e-6  # each is that of one of its images
+    assert "styles" not in json.dumps(run.results["statistics"])
+
+    run_inline("", grid=watching, resume=str(run.folder), rounds=2)
+    assert watching.asked == [0, 1, 2, 3]  # nobody again
+    np.testing.assert_allclose(watching.styles[-1]["std"], styles["std"])
+    with pytest.raises(FederationError, match=r"statistics\.image_share=0\.0001: none of 4 nodes tells"):
+        run_inline(rounds=1, method="fedccrl", set=f"{given} statistics.image_share=0.0001")
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "why"),
+    [
+        ("fedavg", "statistics.share=nodes statistics.image_share=0.1", "'fedavg', as it is configured, uses no"),
+        ("fedccrl", "method.copies=0", "'fedccrl', as it is configured, uses no"),
+        ("fedccrl", "statistics.image_share=0", "needs channel means and deviations of single images"),
+        ("fedccrl", "statistics.share=server", "needs statistics.share=nodes, found server"),
+        ("fedccrl", "statistics.image_share=1.5", "image_share"),
+        ("fedccrl", "privacy.name=local-dp", "privacy.name=local-dp"),
+        ("fedccrl", "model.freeze=encoder model.precompute=on images.crop_padding=0 images.flip=false",
+         "kept features have none"),
+        ("fedccrl", "images.normalization=fedrdn", "changes pixels on one scale"),
+    ],
+)  # fmt: skip
+def test_single_images_that_do_not_fit_are_refused(method: str, given: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        resolve({"method": method, "set": given})
+
+
 # --- real nodes and image files ----------------------------------------------------------------------
 
 
@@ -177,13 +224,21 @@ def folder_of(root: Path) -> Path:
     return root
 
 
-def ask(folder: Path, policy: str, given: str = "statistics.share=server statistics.least_images=5") -> RecordDict:
+def ask(
+    folder: Path, policy: str, given: str = "statistics.share=server statistics.least_images=5", method: str = "fedavg"
+) -> RecordDict:
     identify_process()
     node = {"domain": "north", "data-dir": str(folder), "policy": policy}
     context: Context = make_context(7, node, {})
     keys = "dataset.classes=[bar,disc] dataset.domains=[north,south] allocation.validation_fraction=0"
     config = resolve(
-        {"experiment": "", "dataset": "folders", "rounds": 2, "set": f"{keys} model.name=cnn dataset.size=32 {given}"}
+        {
+            "experiment": "",
+            "dataset": "folders",
+            "method": method,
+            "rounds": 2,
+            "set": f"{keys} model.name=cnn dataset.size=32 {given}",
+        }
     )
     entries: dict[str, Any] = {
         names.RUN_ID: "a" * 32, names.NODE_INDEX: 0, names.ENGINE: "deployment", names.RUN: config.model_dump_json(),
@@ -217,6 +272,27 @@ def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: 
         statistics, "report_of", lambda site, least: dataclasses.replace(report_of(site, 2), modes={"L": 1})
     )
     assert "least_images=12 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
+
+
+def test_a_real_node_tells_of_single_images_what_its_owner_lets_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDSHIFT_STATE", str(tmp_path / "state"))
+    folder, given = folder_of(tmp_path / "images"), "statistics.least_images=5 statistics.image_share=0.5"
+    said = ask(folder, "open", given, "fedccrl").config_records[names.CONFIG]
+    assert len(said[names.STATISTICS_STYLES]) == 6 * 6
+    file = tmp_path / "policy.yaml"
+    file.write_text("statistics: true\n")
+    file.chmod(0o600)
+    said = ask(folder, str(file), given, "fedccrl").config_records[names.CONFIG]
+    assert said[names.STATISTICS_IMAGES] == 12
+    assert names.STATISTICS_STYLES not in said
+    monkeypatch.setattr(
+        statistics, "report_of", lambda site, least: dataclasses.replace(report_of(site, 2), styles=((0.5,) * 6,))
+    )
+    assert "image_statistics=false" in refusal_of(FederationError, ask, folder, str(file), given, "fedccrl")
+    with pytest.raises(ValueError, match="needs statistics: true"):
+        Policy(image_statistics=True)
 
 
 def test_a_simulated_node_reads_the_headers_of_its_own_files(tmp_path: Path) -> None:
