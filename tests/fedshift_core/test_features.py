@@ -245,7 +245,8 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
     wanted = {kind: {key.name for feature in OURS for key in getattr(feature, kind)} for kind in KINDS}
     for kind in ("introduction", "train_reply", "evaluate_reply"):
         assert sent[kind] == wanted[kind]
-    assert sent["records"] == wanted["records"] - {wire.STATISTICS, wire.SITE_IMAGES}  # from the server to the node
+    from_server = {wire.STATISTICS, wire.SITE_IMAGES, wire.IMAGE_STYLES}
+    assert sent["records"] == wanted["records"] - from_server
     client.trained_by = None
 
 
