@@ -18,7 +18,7 @@ from fedshift_app.node import setup, state_store
 from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
-SMALL = "model.name=cnn_bn train.epochs=1 allocation.share=0.1"
+SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.1"
 
 
 def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) -> None:
@@ -47,8 +47,8 @@ def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) ->
 def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
     """Slow and obvious: global weights and one node's modules, from their files, in a network of its own."""
     run = run_inline(
-        method="f2dc", rounds=1, nodes=4,
-        set="train.epochs=2 train.lr=0.03 train.precision=float32 method.local_modules=local "
+        method="f2dc", rounds=1, nodes=2,
+        set="dataset.domains=[scan,sketch] train.epochs=2 train.lr=0.03 train.precision=float32 method.local_modules=local "
         "method.eval_modules=client_mean",
     )  # fmt: skip
     assert run.results["evaluated"] == "personal models, each on all domains"
