@@ -61,6 +61,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = lanes[0] + rest[:first] + [item for lane in lanes[1:] for item in lane] + rest[first:]
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """Forget the command of a test that calls ``cli.main``, which notes it in the environment for what it starts."""
+    from fedshift_core.env import COMMAND
+
+    before = os.environ.get(COMMAND)
+    try:
+        return (yield)
+    finally:
+        os.environ.pop(COMMAND, None)
+        if before is not None:
+            os.environ[COMMAND] = before
+
+
 @pytest.fixture(autouse=True, scope="session")
 def image_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep decoded images of tests apart from those of the person who runs them."""

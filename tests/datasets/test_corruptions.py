@@ -29,7 +29,7 @@ WITHOUT_CHANCE = ("defocus_blur", "zoom_blur", "brightness", "contrast", "pixela
 #: What only moves or mixes colours of an image has nothing to do where there is one colour.
 KEEP_FLAT = (*CORRUPTIONS[3:7], *CORRUPTIONS[11:])
 #: How many images the growth of a distance is averaged over, by size.
-COUNTS = {28: 40, 32: 40, 64: 24, 128: 10, 224: 6}
+COUNTS = {28: 24, 32: 40, 64: 12, 128: 10, 224: 5}
 
 
 def resized(images: Pixels, size: int) -> Pixels:

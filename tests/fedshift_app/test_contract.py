@@ -480,6 +480,11 @@ class _Reads(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Without torch's compiler, of which nothing runs here: to import it takes longer than the tests."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func is torch.ops.aten._local_scalar_dense.default
         return func(*args, **(kwargs or {}))

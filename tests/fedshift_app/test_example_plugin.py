@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -83,18 +84,30 @@ SENSELESS = {
 LISTS = {"methods": "equal-domains", "datasets": "stripes", "models": "tiny"}
 
 
+@dataclass(frozen=True)
+class Asked:
+    """How commands end where the package is."""
+
+    lists: list[Ended]
+    senseless: list[Ended]
+    run: Ended
+    runs: Path
+
+
 @pytest.fixture(scope="module")
-def with_it(python: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Ended], list[Ended]]:
-    """Return how the lists and the senseless runs end where the package is: one process, for its imports."""
-    runs = tmp_path_factory.mktemp("runs")
-    run = ["run", str(PACKAGE / "experiment.yaml"), "engine=inline", "method=fedavg", f"output-dir={runs}"]
-    ended = each_of(python, *([kind] for kind in LISTS), *([*run, *given.split()] for given in SENSELESS))
-    assert not list(runs.iterdir())
-    return ended[: len(LISTS)], ended[len(LISTS) :]
+def with_it(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """Run the lists, the senseless runs and a whole one in one process, for its imports."""
+    runs, none = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("none")
+    run = ["run", str(PACKAGE / "experiment.yaml"), "engine=inline"]
+    senseless = ([*run, "method=fedavg", f"output-dir={none}", *given.split()] for given in SENSELESS)
+    whole = [*run, "nodes=2", "rounds=2", "report=false", f"output-dir={runs}"]
+    ended = each_of(python, *([kind] for kind in LISTS), *senseless, whole)
+    assert not list(none.iterdir())
+    return Asked(ended[: len(LISTS)], ended[len(LISTS) : -1], ended[-1], runs)
 
 
-def test_lists_name_the_package(with_it: tuple[list[Ended], list[Ended]]) -> None:
-    for name, (code, out, err) in zip(LISTS.values(), with_it[0], strict=True):
+def test_lists_name_the_package(with_it: Asked) -> None:
+    for name, (code, out, err) in zip(LISTS.values(), with_it.lists, strict=True):
         assert (code, err) == (0, "")
         (line,) = [line for line in out.splitlines() if line.split()[:1] == [name]]
         assert line.endswith("[fedshift-example 1.0]")
@@ -139,14 +152,11 @@ def test_all_in_one_run_pass_the_contract(python: Path) -> None:
     assert int(last.split(" passed")[0].split()[-1]) >= 9, last
 
 
-def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
-    ran = ask(
-        python, "-m", "fedshift.cli", "run", str(PACKAGE / "experiment.yaml"), "engine=inline", "nodes=2",
-        "rounds=2", "report=false", f"output-dir={tmp_path}",
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "equal-domains on stripes, tiny" in ran.stdout
-    (config,) = tmp_path.glob("*/config.yaml")
+def test_it_runs_from_an_experiment_file(with_it: Asked) -> None:
+    code, out, err = with_it.run
+    assert code == 0, out + err
+    assert "equal-domains on stripes, tiny" in out
+    (config,) = with_it.runs.glob("*/config.yaml")
     assert "fedshift-example: '1.0'" in config.read_text()
     assert "name: weight-norms" in config.read_text() and "begins: encoder." in config.read_text()
     events = [json.loads(line) for line in config.with_name("log.jsonl").read_text().splitlines()]
@@ -157,8 +167,8 @@ def test_it_runs_from_an_experiment_file(python: Path, tmp_path: Path) -> None:
     assert (kept > 1).all() and (kept < 100).all()
 
 
-def test_what_makes_no_sense_is_reported_before_anything_starts(with_it: tuple[list[Ended], list[Ended]]) -> None:
-    for (code, _, err), error in zip(with_it[1], SENSELESS.values(), strict=True):
+def test_what_makes_no_sense_is_reported_before_anything_starts(with_it: Asked) -> None:
+    for (code, _, err), error in zip(with_it.senseless, SENSELESS.values(), strict=True):
         assert code == 1
         assert err.startswith(f"error: {error}") and len(err.splitlines()) == 1, err
         assert ("did you mean weight-norms?" in err) is ("unknown feature" in error)

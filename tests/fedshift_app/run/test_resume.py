@@ -247,10 +247,18 @@ def refusal(folder: Path, **flat: Any) -> str:
     return message
 
 
+@pytest.fixture(scope="module")
+def killed_in_round_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that was killed before the second round's checkpoint, to be copied."""
+    runs = tmp_path_factory.mktemp("interrupted")
+    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00002", "before"):
+        start(runs, method="fedprox")
+    return only(runs)
+
+
 @pytest.fixture
-def interrupted(tmp_path: Path, kill_at: KillAt) -> Path:
-    with kill_at("weights-00002", "before"):
-        start(tmp_path, method="fedprox")
+def interrupted(tmp_path: Path, killed_in_round_2: Path) -> Path:
+    shutil.copytree(killed_in_round_2, tmp_path / killed_in_round_2.name)
     return tmp_path
 
 
