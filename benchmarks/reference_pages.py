@@ -64,7 +64,7 @@ Every message is a Flower `RecordDict`. Its records have fixed names:
 | record | type | server to node | node to server |
 | --- | --- | --- | --- |
 | `arrays` | ArrayRecord | the shared weights | the shared weights after local training |
-| `knowledge` | ArrayRecord | what the method shares besides weights | what the method's nodes contribute |
+| `knowledge` | ArrayRecord | what the method shares in addition to weights | what the method's nodes contribute |
 | `config` | ConfigRecord | the round, the configuration, scalars for this node | answers in words |
 | `metrics` | MetricRecord | | numbers of images, losses, correct and count |
 | `start` | ArrayRecord | what a node begins from, once (frozen parts) | |
@@ -163,7 +163,13 @@ def wire() -> str:
         (registry.marked(m.name), registry.contributed(m), m.down, m.numbers, m.private)
         for m in sorted(ours, key=lambda method: method.name)
     ]
-    head = ("method", "node to server, besides weights", "server to node, besides weights", "numbers", "stays")
+    head = (
+        "method",
+        "node to server, in addition to weights",
+        "server to node, in addition to weights",
+        "numbers",
+        "stays",
+    )
     note = "C classes, D feature width, P any number, S public images."
     parts.append("\n".join(["## By method", "", note, "", *_table(head, rows)]))
     return "\n\n".join(parts) + "\n"

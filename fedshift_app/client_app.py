@@ -228,7 +228,9 @@ def open_client(msg: Message, context: Context, least_images: int = 1) -> Called
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
     anew = kept_in < store.expected
     if anew:
-        log.warning("this node (%s) has no private parts of round %d: it starts anew", where.domain, store.expected)
+        log.warning(
+            "this node (%s) has no private parts of round %d: it starts without them", where.domain, store.expected
+        )
     client.prepare(RoundInputs(decode(request.knowledge), request.scalars, {} if anew else memory))
     client.features.receive(client, {name: decode(record) for name, record in request.records.items()})
     return Called(client, request, store, anew)

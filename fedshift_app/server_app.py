@@ -199,7 +199,9 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             if skipped:
                 write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 fields = {"event": "skipped", "images": len(skipped)}
-                console.log.warning("%d broken images are left out: %s", len(skipped), SKIPPED_FILE, extra=fields)
+                console.log.warning(
+                    "images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields
+                )
             for line in copied:
                 console.log.warning("%s", line, extra={"event": "copies"})
             progress.folder, progress.strategy = folder, strategy

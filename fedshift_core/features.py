@@ -261,13 +261,13 @@ OURS = (
         tells="counts of test images by class, prediction and confidence", shows=True,
     ),
     Feature(
-        "site-figures", "Figures of each site with 95 % intervals", "evaluate.site_figures",
+        "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
         "strategies.features.site_figures:SiteFigures", "clients.features.site_figures:SiteFiguresOnNode",
-        evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out figures with intervals of the node's test images"),),
+        evaluate=(Key(wire.ASK_SITE_FIGURES, "bool", "work out metrics with intervals of the node's test images"),),
         records=(
-            Key(wire.SITE_FIGURES, "arrays", "figures, their 95 % intervals, and the images and patients behind them"),
+            Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),
         ),
-        tells="figures of test images over all and by class, with numbers of images and patients", shows=True,
+        tells="metrics of test images over all and by class, with numbers of images and patients", shows=True,
     ),
     Feature(
         "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",

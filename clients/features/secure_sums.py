@@ -117,8 +117,8 @@ class SecureSumsOnNode(NodeFeature):
         sums = read(options[wire.SECURE_SUMS])
         if sums.keys() != reply.knowledge.keys():
             raise FedShiftError(
-                f"secure sums: the server asks for {', '.join(sums) or 'nothing'} besides weights, this node has "
-                f"{', '.join(reply.knowledge) or 'nothing'}"
+                f"secure sums: the server asks for {', '.join(sums) or 'nothing'} in addition to weights, this node "
+                f"has {', '.join(reply.knowledge) or 'nothing'}"
             )
         terms = options[wire.SECURE_TERMS]
         layout = layout_of(

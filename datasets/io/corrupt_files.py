@@ -104,7 +104,8 @@ def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
 @functools.cache
 def _warn(broken: int, total: int, name: str, reason: str) -> None:
     """Warn once per process of images that are left out."""
-    log.warning("%d of %d images cannot be read and are left out: %s (%s), ...", broken, total, name, reason)
+    are, more = ("is", "") if broken == 1 else ("are", ", ...")
+    log.warning("%d of %d images cannot be read and %s left out: %s (%s)%s", broken, total, are, name, reason, more)
 
 
 def _reason(form: Form, item: Item) -> str:

@@ -103,7 +103,7 @@ def _facts(method: Method, origin: str) -> list[tuple[str, str]]:
         ("is not", f"an approximation of its paper's method: {method.approximation}" if method.approximation else ""),
         ("server", _class(method.strategy or FEDAVG_STRATEGY)),
         ("node", _class(method.client or FEDAVG_CLIENT)),
-        ("travels", f"besides the weights: {registry.travels(method)}"),
+        ("travels", f"in addition to the weights: {registry.travels(method)}"),
         ("stays", f"on the node: {method.private}"),
         ("asks for", asks),
         ("tuned in", ", ".join(f"{key} {as_yaml(read(space, key).as_yaml())}" for key, space in method.search.items())),

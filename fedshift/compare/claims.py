@@ -30,22 +30,23 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 
 SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not comparable"
-VERDICTS = (SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE)
+#: Each verdict, as JSON has it, and its words in tables.
+VERDICTS = {SEEN: "confirmed", NOT_SEEN: "not significant", REVERSED: "reversed", NOT_COMPARABLE: "not comparable"}
 LEVEL = 0.05  # of p
 LEAST_DOMAINS = 2
 #: Settings that define another task: the network and the corruption of the test images.
 ANOTHER_TASK = ("model.name", "shift.name", "shift.corruption", "shift.severity")
 #: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
 FREE = (HELD_OUT, "allocation.counts", NODES)
-HEAD = ("table", "row", "gain there", "gain here", "n", "p", "verdict", "on", "differ", "runs")
+HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
 RULE = (
     "gain: accuracy less FedAvg's in the same table, mean over the domains that table and runs have",
     f"not comparable: fewer than {LEAST_FOR_TEST} seeds that the row and FedAvg share, fewer than {LEAST_DOMAINS} "
     "common domains, another network or other corruptions than the paper's, an approximation, a label that is a "
     "reading, or no gain printed",
-    f"seen: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the other "
-    "sign with such a p; not seen: all else, which is no proof that it is not there: few seeds have little power",
+    f"confirmed: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the "
+    "other sign with such a p; not significant: all else, which does not refute the gain: few seeds have little power",
     "where all seeds differ by the same, to which there is no test, the sign decides",
     "the size decides no verdict; p is not corrected for the number of rows",
 )
@@ -142,7 +143,7 @@ class Claims:
         }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
-        return f"gains over FedAvg that the papers print, there and here ({run_metrics.score(self.score)[1]})"
+        return f"gains over FedAvg that the papers print, and ours ({run_metrics.score(self.score)[1]})"
 
     def _notes(self) -> list[str]:
         notes = []
@@ -151,7 +152,9 @@ class Claims:
         for who, own in (("the papers' own methods", True), ("baselines", False)):
             counted = Counter(claim.verdict for claim in self.claims if claim.own is own)
             if counted:
-                counts = ", ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
+                counts = ", ".join(
+                    f"{counted[verdict]} {words}" for verdict, words in VERDICTS.items() if counted[verdict]
+                )
                 notes.append(f"{who}{' (bold)' if own else ''}: {counts}")
         notes += self._gain_notes()
         notes.append(f"printed gains without a run here: {self.without}")
@@ -358,7 +361,8 @@ def _verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains
 def _cells(claim: Claim) -> tuple[str, ...]:
     gain = claim.our_gain
     ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
-    verdict = f"{claim.verdict}: {claim.why}" if claim.why else claim.verdict
+    words = VERDICTS[claim.verdict]
+    verdict = f"{words}: {claim.why}" if claim.why else words
     return (
         claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
         "" if gain.p is None else formats.p_value(gain.p), verdict,

@@ -45,7 +45,7 @@ def compare(
     sites: Annotated[
         str,
         typer.Option(
-            help="A figure of each site by method, with 95 % intervals: accuracy, balanced_accuracy, auroc, auprc, "
+            help="A metric of each site by method, with 95 % intervals: accuracy, balanced_accuracy, auroc, auprc, "
             "brier, ece, or of a class sensitivity:CLASS, specificity:CLASS, auroc:CLASS, auprc:CLASS."
         ),
     ] = "",
@@ -174,7 +174,7 @@ def claims(
     markdown: options.Markdown = False,
     as_json: options.Json = False,
 ) -> None:
-    """Hold runs against each gain over FedAvg that the papers print: seen, not seen, reversed or not comparable."""
+    """Compare runs with each gain over FedAvg that papers print: confirmed, not significant, or reversed."""
     from fedshift.compare import claims as claiming
 
     form = options.table_form(markdown=markdown, as_json=as_json)

@@ -166,10 +166,10 @@ def _differences(numbers: Numbers, form: Form) -> list[Plot]:
         interval = "" if paired.interval is None else f" ({paired.interval[0]:+.2f} to {paired.interval[1]:+.2f})"
         descriptions.append(f"{_label(row)} {mean:+.2f}{interval}")
     _name_rows(axes, [row for row, _ in rows], form)
-    axes.set_title(f"{numbers.headline} less that of {form.base}", loc="left")
+    axes.set_title(f"{numbers.headline} - {form.base}", loc="left")
     title = f"Difference of {numbers.headline} to {form.base} with 95 % intervals: {_few(descriptions)}."
     caption = (
-        f"{numbers.headline} less that of {form.base}, seed by seed (small), their mean and its 95 % interval "
+        f"{numbers.headline} - {form.base}, seed by seed (small), their mean and its 95 % interval "
         "(Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
         "all differences equal."
     )
@@ -213,7 +213,7 @@ def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:
         )  # fmt: skip
         descriptions = [f"{_label(rows[i])} {ys[i]:.2f} at {xs[i]:.4g}" for i in on]
         on_front = _few(descriptions) or "none, as rows are of other images"
-        title = f"{numbers.headline} against {what}; on the front: {on_front}."
+        title = f"{numbers.headline} against {what}; Pareto-optimal: {on_front}."
         caption = (
             f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
             "better for as little or less. Crosses: the others."

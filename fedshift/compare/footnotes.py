@@ -52,11 +52,11 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes += _images(rows)
     if any(row.best for row in rows):
         tasks = dict.fromkeys(row.scored for row in rows)
-        each = f", among the rows of each task ({', '.join(tasks)}) by itself" if len(tasks) > 1 else ""
-        notes.append(f"marked: the best mean of a column{each}, which says nothing of significance")
+        each = f", within each task ({', '.join(tasks)})" if len(tasks) > 1 else ""
+        notes.append(f"marked: the best mean of a column{each}; not a test of significance")
     if any(row.difference is not None for row in rows):
         notes.append(
-            f"difference: {headline} less that of {BASELINE}, seed by seed; p: two-sided paired t-test over "
+            f"{headline} - {BASELINE}: seed by seed; p: two-sided paired t-test over "
             f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
         )
     elif not any(row.refused for row in rows):

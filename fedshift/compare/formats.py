@@ -201,10 +201,10 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[
     empty = [""] * extra
     label = row.paper.label + ("" if row.paper.certain else " (a reading)")
     count = len(row.paper.altered)
-    differ = f", {count} {'value differs' if count == 1 else 'values differ'}" if count else ""
+    differ = f" ({count} {'setting differs' if count == 1 else 'settings differ'})" if count else ""
     return [
         Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
-        Line((f"  less paper{differ}", "", "", *less, *empty), aside=True),
+        Line((f"  ours - paper{differ}", "", "", *less, *empty), aside=True),
     ]
 
 

@@ -128,7 +128,7 @@ def table(
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
     if not have:
         raise ConfigError(
-            f"--sites {plain(figure, MOST_NAME)}: none of these runs has figures of sites (evaluate.site_figures=true; "
+            f"--sites {plain(figure, MOST_NAME)}: none of these runs has metrics of sites (evaluate.site_figures=true; "
             "runs of earlier versions have none)"
         )
     entries: list[Entry] = []
@@ -164,7 +164,7 @@ def _entries(row: Row, seed: int, sites: Sites, name: str, label: str) -> list[E
 
 def _of_class(site: Site, classes: Sequence[str], name: str, label: str) -> tuple[int | None, Figure]:
     if not site.per_class:
-        raise ConfigError("--sites: files that --keep wrote have no figures of classes; name the run folders")
+        raise ConfigError("--sites: files that --keep wrote have no metrics of classes; name the run folders")
     if label not in classes:
         raise ConfigError(
             f"--sites {name}: there is no class {as_found(label)}; the classes are {', '.join(classes)}"
@@ -188,7 +188,7 @@ def _notes(entries: Sequence[Entry], lacking: Sequence[str]) -> list[str]:
     elif any(entry.figure.how for entry in entries):
         notes.append(f"{ALL}: pooled")
     if lacking:
-        notes.append(f"left out, without figures of sites: {', '.join(lacking)}")
+        notes.append(f"left out, without metrics of sites: {', '.join(lacking)}")
     return notes
 
 

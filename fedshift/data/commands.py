@@ -11,7 +11,9 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
 
 app = typer.Typer()
-cache_app = typer.Typer(help="List, verify and delete decoded images and computed features; alone: list.")
+cache_app = typer.Typer(
+    help="List, verify and delete decoded images and computed features; without an action, list them."
+)
 app.add_typer(cache_app, name="cache")
 
 CacheNames = Annotated[
@@ -61,7 +63,13 @@ def prepare(
 
 @app.command()
 def preview(
-    dataset: Annotated[str, typer.Argument(help="See `fedshift datasets`.", autocompletion=completion.data_sets)],
+    dataset: Annotated[
+        str,
+        typer.Argument(
+            help="See `fedshift datasets`; or an experiment: its name or .yaml file.",
+            autocompletion=completion.prepared,
+        ),
+    ],
     output: Annotated[Path, options.path_option("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
     data_dir: Annotated[Path | None, options.path_option("Folder of the images.")] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
@@ -87,7 +95,7 @@ def preview(
 
 @cache_app.callback(invoke_without_command=True)
 def cache(ctx: typer.Context, as_json: options.JsonObject = False) -> None:
-    """List, verify and delete decoded images and computed features; alone: list."""
+    """List, verify and delete decoded images and computed features; without an action, list them."""
     if ctx.invoked_subcommand is None:
         cache_list(as_json=as_json)
     elif as_json:

@@ -188,8 +188,8 @@ def preview(
     """Draw a contact sheet of a data set.
 
     Args:
-        name: The data set.
-        data_dir: Folder of the images; empty where it makes its own.
+        name: A data set, or an experiment whose data set it is.
+        data_dir: Folder of the images; empty where it makes its own, or the experiment names one.
         domains: Those to draw, with commas; empty for all.
         split: Which split.
         per_class: Samples per class and domain.
@@ -200,18 +200,20 @@ def preview(
         ConfigError: If a name or a severity is none.
         DataError: If images are missing or broken.
     """
-    cfg = configuration.resolve_dataset(name, data_dir, [])
-    chosen = _chosen_domains(name, cfg.known().domains, domains)
+    arguments = [f"data-dir={data_dir}"] if data_dir else []
+    cfg, config, _ = _dataset_config(name, arguments)
+    chosen = _chosen_domains(name, cfg.known().domains if config is None else cfg.domains, domains)
     if public:
         others = [domain for domain in chosen if domain != public]
         overrides = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
-        cfg = configuration.resolve_dataset(name, data_dir, overrides)
+        cfg, _, _ = _dataset_config(name, [*arguments, *overrides])
         of = cfg.domains if cfg.public_share else (cfg.public_domain,)
         sets = {
             f"public, {domain}": node_data.public_images(cfg, Allocation(), cfg.source(), (domain,), 0) for domain in of
         }
         return _sheet(cfg.known().classes, sets, per_class, severities)
-    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), None, cfg.form()) for domain in chosen}
+    size = None if config is None else cfg.size
+    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), size, cfg.form()) for domain in chosen}
     return _sheet(cfg.known().classes, sets, per_class, severities)
 
 

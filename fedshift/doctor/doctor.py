@@ -133,10 +133,10 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         ("GPUs", ", ".join(gpus) or "none"),
         (
             "torch",
-            f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, {built['threads']} threads",
+            f"{built['version']}, {built['vectors']}, CUDA {built['cuda'] or 'none'}, threads: {built['threads']}",
         ),
         ("versions", ", ".join(f"{name} {number or 'missing'}" for name, number in report["versions"].items())),
-        ("extras", "; ".join(map(_extra, report["extras"].items())) or "not known"),
+        ("extras", "; ".join(map(_extra, report["extras"].items())) or "unknown"),
         ("images", f"{shown(folders['images'])}, {folders['images_free'] / 1e9:.1f} GB free"),
         ("state", shown(folders["state"])),
         ("run folders", f"{shown(folders['runs'])}, {folders['runs_free'] / 1e9:.1f} GB free"),

@@ -128,7 +128,7 @@ def _check_run(record: reading.Record) -> None:
         )
     if not registry.get(method).client_class().scores_as_sent(config.node_params()):
         raise ConfigError(
-            f"{where}: {method!r} makes its model anew on each node before a score",
+            f"{where}: {method!r} makes a new model on each node before a score",
             remedy="the model before that can be evaluated: fedshift save RUN --before-adaptation",
         )
 

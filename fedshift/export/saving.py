@@ -212,7 +212,7 @@ def _before_a_score(config: RunConfig, allowed: bool) -> str:
     adapts = setup.adaptation(config)
     client_class = registry.get(config.method["name"]).client_class()
     done = (
-        [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes it anew"]
+        [] if client_class.scores_as_sent(config.node_params()) else [f"method {config.method['name']} makes a new one"]
     )
     done += [] if adapts is None else [f"adapt.name={config.adapt['name']}"]
     changes = " and ".join(done)

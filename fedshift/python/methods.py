@@ -37,7 +37,7 @@ class MethodInfo:
 
     @property
     def travels(self) -> str:
-        """What travels besides the shared weights, in both directions."""
+        """What is sent in addition to the shared weights, in both directions."""
         return registry.travels(registry.get(self.name))
 
     @property

@@ -16,7 +16,7 @@ def section(sites: Sites | None) -> Section:
     """Return the section of the page; without figures it has a note instead."""
     part = Section("sites", "Sites")
     if sites is None:
-        part.missing = "No site worked out figures (evaluate.site_figures; runs of earlier versions did not)."
+        part.missing = "No site worked out metrics (evaluate.site_figures; runs of earlier versions did not)."
         return part
     shown = [*sites.sites[:MOST_SHOWN], *([sites.overall] if sites.overall else [])]
     if sites.mix.warning:
@@ -40,7 +40,7 @@ def section(sites: Sites | None) -> Section:
         for site in shown
     ]
     heads = ["site", "test images", "patients", *(HEADS[name] for name in OVERALL)]
-    part.tables.append(Table("site-figures", heads, rows, "Figures by site"))
+    part.tables.append(Table("site-figures", heads, rows, "Metrics by site"))
     by_class = [
         [
             _name(name),

@@ -149,9 +149,7 @@ def _events(lines: list[dict[str, Any]]) -> list[tuple[Any, str]]:
     events: list[tuple[Any, str]] = []
     for line in lines:
         events += [(line["round"], f"left out: {who}") for who in line["left_out"]]
-        events += [
-            (line["round"], f"started anew, without its private parts: {who}") for who in line.get("started_anew", [])
-        ]
+        events += [(line["round"], f"started without its private parts: {who}") for who in line.get("started_anew", [])]
     more = len(events) - EVENTS
     shown = [(number, plain(what, MOST_EVENT)) for number, what in events[:EVENTS]]
     return [*shown, ("", f"and {more} more, see metrics.jsonl")] if more > 0 else shown

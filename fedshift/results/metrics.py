@@ -79,7 +79,8 @@ def _by_figure(name: str) -> Score:
         figures = run.results.figures
         if figures is None:
             raise NotScoredError(
-                f"--score {name}: {run.name} has no figures (evaluate.figures=true; runs of earlier versions had none)"
+                f"--score {name}: {run.name} has no metrics by class (evaluate.figures=true; "
+                "runs of earlier versions had none)"
             )
         domains = {domain: figures.domains.get(domain) for domain in run.results.domains}
         return {domain: None if figure is None else getattr(figure, name) for domain, figure in domains.items()}
@@ -134,7 +135,7 @@ def called_of(called: str, rounds: Collection[int]) -> str:
 SCORES: dict[str, tuple[Score, str]] = {
     "last5": (lambda run: run.results.domains, LAST_FIVE),
     "final": (lambda run: run.results.final, "last round"),
-    "best": (lambda run: run.results.best_test.domains, "best round, chosen on test images"),
+    "best": (lambda run: run.results.best_test.domains, "best round, chosen after seeing test results"),
     "validation": (_validation, "round chosen on validation images"),
     "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
     **{

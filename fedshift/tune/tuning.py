@@ -144,7 +144,7 @@ class Tuning:
             comparison = sweep.run(paper)
         if given_up:
             reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
-            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods were given up: {reasons}")
+            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods failed: {reasons}")
         return comparison
 
     def _search(self) -> None:

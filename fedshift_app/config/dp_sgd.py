@@ -25,7 +25,7 @@ def reason_against(method: Method) -> str:
 
     client, contributed = method.client_class(), method.strategy_class().contributes
     if not client.is_per_image():
-        return "its loss, or what it does with a node's images besides, is no mean of terms of one image each"
+        return "its loss, or what it also does with a node's images, is no mean of terms of one image each"
     if method.numbers:
         return f"its nodes also send numbers without noise: {method.numbers}"
     if contributed and not (client.sends_prototypes and set(contributed) == set(RELEASED)):

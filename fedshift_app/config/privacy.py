@@ -79,7 +79,7 @@ def mechanisms(method: Method) -> tuple[str, ...]:
 
 
 def markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute besides weights, for docs/deploy/security.md.
+    """Return what nodes of each of FedShift's own methods contribute in addition to weights (docs/deploy/security.md).
 
     The last column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
     """
@@ -93,5 +93,5 @@ def markdown() -> str:
         for m in registry.listed()
         if registry.METHODS.origin(m.name) == OURS
     ]  # fmt: skip
-    head = ("method", "a node sends besides weights", "stays on the node", "`privacy.name`", "secure sums")
+    head = ("method", "a node sends in addition to weights", "stays on the node", "`privacy.name`", "secure sums")
     return registry.table(head, rows)

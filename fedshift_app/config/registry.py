@@ -158,7 +158,7 @@ def contributed(method: Method) -> str:
 
 
 def travels(method: Method) -> str:
-    """Return a text on what travels besides the shared weights, in both directions."""
+    """Return a text on what is sent in addition to the shared weights, in both directions."""
     up = contributed(method)
     parts = ([] if up == "nothing" else [f"up: {up}"]) + ([] if method.down == "nothing" else [f"down: {method.down}"])
     parts += [f"numbers: {method.numbers}"] if method.numbers else []
@@ -172,7 +172,7 @@ def listed() -> list[Method]:
 
 def markdown() -> str:
     """Return FedShift's own methods for a README that lies next to ``docs``: a table per group, folded."""
-    head = ("name", "method", "venue", "travels besides the weights", "stays on the node", "page")
+    head = ("name", "method", "venue", "sent in addition to weights", "stays on the node", "page")
     ours = [m for m in listed() if METHODS.origin(m.name) == OURS]
     parts = []
     for group in _GROUPS:

@@ -73,7 +73,7 @@ class Version:
             return atomic_io.unpack(data)
         except (OSError, ValueError) as error:
             raise FedShiftError(
-                f"cannot read a node's private parts from {self.path}: {error}; remove it to start them anew"
+                f"cannot read a node's private parts from {self.path}: {error}; remove it to start without them"
             ) from None
 
 

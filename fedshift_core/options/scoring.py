@@ -67,7 +67,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
     #: docs/guide/figures.md, too. A round that the run may keep or end with is known only when it is over.
     site_figures: bool = Field(
         True,
-        description="Whether nodes work out figures with 95 % intervals of their test images, in the last round; with "
+        description="Whether nodes work out metrics with 95 % intervals of their test images, in the last round; with "
         "keep=best-validation or evaluate.patience in every round that is scored in full.",
     )
     #: all_domains: accuracy is the mean over nodes, with their spread; n nodes make n passes over each test set.

@@ -120,7 +120,7 @@ def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[s
     known = {name for names in wanted.values() for name in names}
     for name in record:
         if name not in known:
-            raise Refused(f"unknown figures {plain(name, MOST_NAME)!r}")
+            raise Refused(f"unknown metrics {plain(name, MOST_NAME)!r}")
     arrays = decode(record)
     numbers_of = {}
     for answer in answers:
@@ -136,7 +136,7 @@ def read(content: RecordDict, answers: Sequence[Answer], classes: int) -> dict[s
 def _check_shapes(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], type[np.generic]]]) -> None:
     for name, (shape, kind) in wanted.items():
         if name not in arrays:
-            raise Refused(f"the figures lack {name}")
+            raise Refused(f"the metrics lack {name}")
         if arrays[name].shape != shape or arrays[name].dtype != kind:
             raise Refused(
                 f"{name} has shape {arrays[name].shape} and type {arrays[name].dtype}, expected {shape} and "
@@ -146,7 +146,7 @@ def _check_shapes(arrays: Arrays, wanted: Mapping[str, tuple[tuple[int, ...], ty
 
 def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
     """Hold figures against how many images were scored and how many of them are right, and against one another."""
-    where, images = f"the figures of {part.domain}", numbers.images
+    where, images = f"the metrics of {part.domain}", numbers.images
     if images != part.drawn:
         raise Refused(f"{where} are of {images} images, asked were {part.drawn}")
     if not (numbers.patients == UNKNOWN or 1 <= numbers.patients <= max(images, 1)):
@@ -201,4 +201,4 @@ def _check_classes(numbers: SiteNumbers, where: str) -> None:
     for name in MACRO:
         is_known = bool(numbers.overall_marks[OVERALL.index(name)] == KNOWN)
         if is_known != (numbers.macro_classes(name) > 0):
-            raise Refused(f"{where}: {name} does not go with the figures of classes")
+            raise Refused(f"{where}: {name} does not go with the metrics of classes")

@@ -41,7 +41,9 @@ class NodeMemory:
         """Take in what a node says of its memory; return what is wrong with it, empty if nothing is."""
         problem = ""
         if STARTED_ANEW in metrics and node.index in self.rounds:
-            problem = f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started them anew"
+            problem = (
+                f"{node}: its private parts of round {self.rounds.pop(node.index)} are gone, it started without them"
+            )
             fields = {"event": "started_anew", "round": server_round, "node": node.index, "domain": node.domain}
             log.warning("round %d: %s", server_round, problem, extra=fields)
         if KEPT in metrics:

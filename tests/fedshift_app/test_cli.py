@@ -305,6 +305,13 @@ def test_preview_writes_a_picture(fedshift: Command, tmp_path: Path) -> None:
         assert picture.height > 4 * 2 * 32
 
 
+def test_preview_of_an_experiment_draws_its_domains(fedshift: Command, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("dataset: {name: handwritten, domains: [scan]}\n")
+    assert fedshift("preview", "mine.yaml", "-o", "mine.png").code == 0
+    assert fedshift("preview", "handwritten", "-o", "scan.png", "--domains", "scan").code == 0
+    assert (tmp_path / "mine.png").read_bytes() == (tmp_path / "scan.png").read_bytes()
+
+
 def test_preview_of_chosen_domains_is_smaller(fedshift: Command, tmp_path: Path) -> None:
     for name, options in (("all", []), ("one", ["--domains", "scan", "--split", "test", "--per-class", "1"])):
         assert fedshift("preview", "handwritten", "-o", f"{name}.png", *options).code == 0

@@ -140,7 +140,7 @@ def test_figures_are_scores(make_run: MakeRun, tmp_path: Path) -> None:
     assert "balanced accuracy (%), last round" in compare(runs, score="balanced_accuracy").numbers.title
     assert "confusion" not in next((tmp_path / "kept").iterdir()).read_text()
     old = make_run("fedprox", 0, two(1, 2), flat=flat)
-    with pytest.raises(ConfigError, match=f"--score auc: {old.name} has no figures"):
+    with pytest.raises(ConfigError, match=f"--score auc: {old.name} has no metrics by class"):
         compare([*runs, old], score="auc")
     other = make_run("fedbn", 0, two(1, 2), flat=flat, figures=figures_of(1, 2, n=7))
     assert "test images of fedbn: scan 7, street 7" in " ".join(compare([*runs, other]).markdown().split("\n"))
@@ -384,7 +384,7 @@ def test_scores(make_run: MakeRun) -> None:
     scan = {score: compare([run], score=score).numbers.rows[0].values["scan"].mean
             for score in ("last5", "final", "best", "validation")}  # fmt: skip
     assert scan == {"last5": 1, "final": 3, "best": 5, "validation": 7}
-    assert "best round, chosen on test images" in compare([run], score="best").text()
+    assert "best round, chosen after seeing test results" in compare([run], score="best").text()
     values = compare([run], score="clients").numbers.rows[0].values
     assert {name: value.mean for name, value in values.items()} == {
         "ATA scan": 10, "ATA street": 30, "LTA": 90, "GASA": 80, "CPRR": 25, "GATA": 20,
@@ -458,7 +458,7 @@ def test_a_papers_row_stands_next_to_ours(make_run: MakeRun) -> None:
     budget = "budget: rounds 100 (paper 100), epochs 10 (paper 10), nodes 4 (paper 20); network resnet10"
     assert any(note.startswith(budget) for note in table.numbers.notes)
     assert any(note.startswith("print error: Table 2 FDSE") for note in table.numbers.notes)
-    assert "81.24" in table.text() and "less paper" in table.markdown()
+    assert "81.24" in table.text() and "ours - paper" in table.markdown()
 
 
 def as_many(number: int) -> list[dict[str, Any]]:
@@ -557,7 +557,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
     assert f"- not the paper's, f2dc with F2DC: {result}" in table.markdown()
     assert f"<li>not the paper&#39;s, f2dc with F2DC: {result}</li>" in table.html()
     for text in (table.text(), table.markdown(), table.html()):
-        assert "  less paper, 2 values differ" in text
+        assert "  ours - paper (2 settings differ)" in text
     (line,) = csv.DictReader(io.StringIO(table.csv()))
     assert line["not the paper's"] == result.replace(", ", "; ")
     (row,) = json.loads(table.json())["rows"]
@@ -568,7 +568,7 @@ def test_altered_values_stand_in_every_format(make_run: MakeRun) -> None:
         [make_run("f2dc", 0, DIGITS, experiment="f2dc-digits", nodes=as_many(20))],
         paper="f2dc.table2",
     )
-    assert "  less paper  " in as_printed.text() and "less paper," not in as_printed.text()
+    assert "  ours - paper  " in as_printed.text() and "ours - paper (" not in as_printed.text()
 
 
 def test_values_that_all_rows_alter_are_reported_once(make_run: MakeRun) -> None:

@@ -119,7 +119,7 @@ def test_they_stand_in_every_format_and_are_not_counted(keep: Keep) -> None:
     assert f"- {result}".replace("_", r"\_") in outcome.markdown()
     assert f"<li>{result}</li>" in outcome.html()
     for text in (outcome.text(), outcome.markdown(), outcome.html()):
-        assert "  less paper, 1 value differs" in text
+        assert "  ours - paper (1 setting differs)" in text
     (line,) = csv.DictReader(io.StringIO(outcome.csv()))
     assert line["not the paper's"] == "sigma=5.0 (paper 0.1)"
     assert line["where the paper is silent"] == "eval_modules=none (client_mean)"

@@ -270,7 +270,7 @@ def test_a_run_without_a_model_for_all_nodes_says_what_can_be_done(finished_run:
     only_scores = finished_run(method="fedavg", rounds=0, set=QUICK)
     for path, message in (
         (fedbn.folder, "with 'fedbn' each node keeps parts of the model, .*\n.*fedshift save RUN --node 0"),
-        (mixed.folder, "'fedala' makes its model anew on each node before a score\n.*--before-adaptation"),
+        (mixed.folder, "'fedala' makes a new model on each node before a score\n.*--before-adaptation"),
         (node, "'fedproto' classifies by more than the weights of a network, which other nodes do not have"),
         (only_scores.folder, "has rounds=0: it trained no model"),
     ):

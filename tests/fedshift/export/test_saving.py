@@ -230,7 +230,7 @@ def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) ->
     ("method", "options", "reason"),
     [
         ("fedavg-ft", "", "adapt.name=finetune"),
-        ("fedicon", "", "method fedicon makes it anew and adapt.name=fedicon"),
+        ("fedicon", "", "method fedicon makes a new one and adapt.name=fedicon"),
         ("fedavg", "adapt.name=finetune", "adapt.name=finetune"),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     for run in (first, second, third):
         assert run.results["engine"] == "deployment"
         assert run.results["weights_sha256"] == inline.results["weights_sha256"]
-    assert "it starts anew" not in log
+    assert "it starts without them" not in log
     assert "The warm process is lost (it was ended); another one is started." in log
     assert "the executor of this SuperNode has ended (by signal 9)" in log
     values = [json.loads(line) for line in result.read_text().splitlines()]

@@ -317,7 +317,7 @@ def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
     searches: Searches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (searches.home / "break").touch()
-    with pytest.raises(FederationError, match=r"^1 of 2 methods were given up: fedprox: its first trial failed: no no"):
+    with pytest.raises(FederationError, match=r"^1 of 2 methods failed: fedprox: its first trial failed: no no"):
         searches.tune("method=fedavg,fedprox", "budget=2", "retries=1")
     assert [name for name in searches.started if name.startswith("fedprox")] == ["fedprox trial 0.01"] * 2
     assert all(label.startswith("fedavg") for label in searches.compared[0])

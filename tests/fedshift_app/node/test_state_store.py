@@ -228,7 +228,7 @@ def test_private_parts_outlive_the_supernodes_process(
     assert hashes[0] == hashes[1]  # a restart changes nothing
     assert hashes[0] != hashes[2]  # because the parts are on disk
     anew = [line.get("started_anew") for line in run.rounds]  # ... and the loss is recorded
-    gone = "node 1 (sketch): its private parts of round {} are gone, it started them anew"
+    gone = "node 1 (sketch): its private parts of round {} are gone, it started without them"
     assert anew == [[gone.format(number)] for number in (1, 2, 3)]
 
 
@@ -275,5 +275,5 @@ def test_a_deployment_is_resumed_from_the_nodes_own_disks(
     run = run_inline("", nodes=4, resume=folder)
     assert kept_rounds(run) != kept_rounds(whole)
     assert run.rounds[2]["started_anew"] == [
-        "node 2 (scan): its private parts of round 2 are gone, it started them anew"
+        "node 2 (scan): its private parts of round 2 are gone, it started without them"
     ]

@@ -74,25 +74,25 @@ def put(name: str, *place: int, to: float) -> Lie:
 
 
 LIES: list[tuple[Lie, str]] = [
-    (lambda arrays: arrays.pop("marks/a"), "the figures lack marks/a"),
-    (lambda arrays: arrays.update({"numbers/z": arrays["numbers/a"]}), "unknown figures 'numbers/z'"),
-    (lambda arrays: arrays.update({"\x1b[2J": arrays["numbers/a"]}), "unknown figures ' [2J'"),
+    (lambda arrays: arrays.pop("marks/a"), "the metrics lack marks/a"),
+    (lambda arrays: arrays.update({"numbers/z": arrays["numbers/a"]}), "unknown metrics 'numbers/z'"),
+    (lambda arrays: arrays.update({"\x1b[2J": arrays["numbers/a"]}), "unknown metrics ' [2J'"),
     (lambda arrays: arrays.update({"numbers/a": arrays["numbers/a"][:-1]}), "numbers/a has shape (17, 3)"),
     (lambda arrays: arrays.update({"marks/a": arrays["marks/a"].astype(int)}), "marks/a has shape (18,) and type"),
-    (put("images/a", 0, to=31), "the figures of a are of 31 images, asked were 30"),
-    (put("images/a", 1, to=31), "the figures of a are of 31 patients with 30 images"),
-    (put("images/a", 1, to=0), "the figures of a are of 0 patients"),
-    (put("images/a", 2, to=10**9), "the figures of a are of 1000000000 resamples, allowed are 0 to 1000"),
-    (put("images/a", 3, to=29), "the figures of a are of"),
-    (put("images/a", 4, to=-2), "the figures of a are of"),
-    (put("images/a", 3, to=UNKNOWN), "the figures of a have a number of a class whose images they do not tell"),
+    (put("images/a", 0, to=31), "the metrics of a are of 31 images, asked were 30"),
+    (put("images/a", 1, to=31), "the metrics of a are of 31 patients with 30 images"),
+    (put("images/a", 1, to=0), "the metrics of a are of 0 patients"),
+    (put("images/a", 2, to=10**9), "the metrics of a are of 1000000000 resamples, allowed are 0 to 1000"),
+    (put("images/a", 3, to=29), "the metrics of a are of"),
+    (put("images/a", 4, to=-2), "the metrics of a are of"),
+    (put("images/a", 3, to=UNKNOWN), "the metrics of a have a number of a class whose images they do not tell"),
     (put("numbers/a", 0, 0, to=0.0), "accuracy of a is not in its interval"),
     (put("numbers/a", 2, 2, to=1.5), "auroc of a is not between 0 and 1"),
     (put("numbers/a", 4, 1, to=-0.1), "brier of a is not between 0 and 1"),
     (put("numbers/a", 5, 1, to=math.nan), "ece of a is not between 0 and 1"),
     (put("numbers/a", 13, 1, to=1.0), "auroc of a is not in its interval"),
-    (put("numbers/a", 6, 1, to=0.0), "the figures of a have a sensitivity that no number of right images gives"),
-    (put("numbers/a", 9, 1, to=0.0), "the figures of a have a specificity that no number of right images gives"),
+    (put("numbers/a", 6, 1, to=0.0), "the metrics of a have a sensitivity that no number of right images gives"),
+    (put("numbers/a", 9, 1, to=0.0), "the metrics of a have a specificity that no number of right images gives"),
     (put("marks/a", 7, to=9), "sensitivity of a has an unknown mark"),
     (put("marks/a", 4, to=1), "brier of a has a number though it is marked"),
 ]  # fmt: skip
@@ -113,16 +113,16 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
     made = honest()
     given = answers(made)
     other = [Answer(given[0].node, given[0].part, DomainScore(right(made) - 1, N, 1.0))]
-    with pytest.raises(Refused, match=r"the figures of a say that 0\.\d+ of 30 are right, its score says"):
+    with pytest.raises(Refused, match=r"the metrics of a say that 0\.\d+ of 30 are right, its score says"):
         read(made.arrays("a"), other)
-    with pytest.raises(Refused, match="unknown figures"):  # of a part that is not the first
+    with pytest.raises(Refused, match="unknown metrics"):  # of a part that is not the first
         read(made.arrays("a"), answers(made, start=10, stop=30))
     assert read(made.arrays("a"), answers(made, stop=10))  # of the first part, of the whole
     hidden = made.arrays("a")
     hidden["marks/a"] = hidden["marks/a"].copy()
     hidden["marks/a"][1], hidden["numbers/a"] = 1, hidden["numbers/a"].copy()
     hidden["numbers/a"][1] = 0
-    with pytest.raises(Refused, match="balanced_accuracy does not go with the figures of classes"):
+    with pytest.raises(Refused, match="balanced_accuracy does not go with the metrics of classes"):
         read(hidden, given)
     with pytest.raises(Refused, match="is not one of arrays"):
         site_figures.read(RecordDict({"site-figures": ConfigRecord({"a": 1})}), given, C)
