@@ -131,7 +131,7 @@ def plots(numbers: Numbers, form: Form | None = None) -> Plots:
             notes.append(f"{len(columns) - MOST_PANELS} more columns of the table have no figure.")
         curves = _curves(numbers, form)
         if not curves and numbers.score in BY_ROUND:
-            notes.append("No curves over the rounds: the files of these runs tell of none.")
+            notes.append("No curves over the rounds: the files of these runs have none.")
         notes += _lacking_costs(numbers)
         if refused := [named(row) for row in numbers.rows if row.refused]:
             notes.append(f"No difference to {form.base} of {_few(refused)}: {contents.OTHER_IMAGES}.")

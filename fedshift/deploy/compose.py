@@ -31,7 +31,7 @@ HOSTS = ["superlink", "localhost", "127.0.0.1"]  # by which nodes and the flwr c
 HEAD = """\
 # Made by `fedshift export --compose`: a SuperLink, a SuperNode for each folder node-*, and a run that prints its table.
 #
-#   docker/build.sh                                             # once, in a checkout: the image
+#   docker/build.sh                                                       # once, in a checkout: the image
 #   docker compose -f {file} up                                 # here, in this folder
 #   docker compose -f {file} down
 #
@@ -104,7 +104,7 @@ def composed(nodes: Sequence[NodeFolder]) -> dict[str, Any]:
     started = {name: {"condition": "service_started"} for name in names}
     run = f'experiment="{HOME}/{EXPERIMENT}" set="federation.min_nodes={len(nodes)}"'
     public, experiment = f"./{PUBLIC}:{HOME}/public:ro", f"./{EXPERIMENT}:{HOME}/{EXPERIMENT}:ro"
-    beside = {"network_mode": "service:superlink", "volumes": [public]}  # its Control API answers its loopback alone
+    network = {"network_mode": "service:superlink"}  # its Control API answers its loopback alone
     return {
         "services": {
             "superlink": _service("3g", restart="unless-stopped") | {
@@ -123,10 +123,12 @@ def composed(nodes: Sequence[NodeFolder]) -> dict[str, Any]:
                     interval="5s", retries=12, start_period="20s",
                 ),
             },
-            "register": _service("1g") | {"command": ["/app/docker/register.sh"]} | beside | {
+            "register": _service("1g") | {"command": ["/app/docker/register.sh"]} | network | {
+                "volumes": [public],
                 "depends_on": {"superlink": {"condition": "service_healthy"}},
             },
-            "run": _service("1g") | {"command": ["/app/docker/submit.sh"]} | beside | {
+            "run": _service("1g") | {"command": ["/app/docker/submit.sh"]} | network | {
+                "volumes": [public],
                 "depends_on": {"register": {"condition": "service_completed_successfully"}} | started,
                 "environment": {"RUN_CONFIG": f"${{RUN_CONFIG:-{run}}}"},
             },

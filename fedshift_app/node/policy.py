@@ -52,7 +52,7 @@ class Budget(_Section):
     """What all runs together may spend of the images' privacy."""
 
     epsilon: float = Field(gt=0, description="Most epsilon of all runs together. A run without noise is refused.")
-    delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is reckoned.")
+    delta: float = Field(1e-5, gt=0, lt=1, description="The delta at which that epsilon is computed.")
 
 
 class SecureSums(_Section):

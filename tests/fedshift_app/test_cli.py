@@ -306,7 +306,10 @@ def test_preview_writes_a_picture(fedshift: Command, tmp_path: Path) -> None:
 
 
 def test_preview_of_an_experiment_draws_its_domains(fedshift: Command, tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("dataset: {name: handwritten, domains: [scan]}\n")
+    (tmp_path / "mine.yaml").write_text(
+        "dataset: {name: handwritten, domains: [scan]}\nmodel: {name: cnn}\nmethod: {name: fedavg}\n"
+        "train: {epochs: 1, batch_size: 8, lr: 0.01}\nrounds: 1\n"
+    )
     assert fedshift("preview", "mine.yaml", "-o", "mine.png").code == 0
     assert fedshift("preview", "handwritten", "-o", "scan.png", "--domains", "scan").code == 0
     assert (tmp_path / "mine.png").read_bytes() == (tmp_path / "scan.png").read_bytes()

@@ -174,7 +174,7 @@ def test_the_command_in_three_forms(make: Make, tmp_path: Path) -> None:
         make("f2dc", seed, 55 + seed)
     folder = str(tmp_path / "pacs")
     text = CliRunner().invoke(cli.app, ["claims", folder]).stdout
-    assert "F2DC" in text and " seen" in text and "printed gains without a run here: " in text
+    assert "F2DC" in text and " confirmed" in text and "printed gains without a run here: " in text
     page = CliRunner().invoke(cli.app, ["claims", folder, "--markdown", "--score", "final"]).stdout
     assert "| f2dc.table1b | **F2DC** |" in page and "last round" in page
     output = json.loads(CliRunner().invoke(cli.app, ["claims", folder, "--json"]).stdout)

@@ -768,7 +768,7 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
     assert figures.draw(replace(table.numbers, rows=rows)) == figures.Drawn([], [], ["More than 60 rows: no figures."])
     (runs[0] / "metrics.jsonl").unlink()
     assert figures.draw(compare(runs[:1]).numbers).lacking == [
-        "No curves over the rounds: the files of these runs tell of none."
+        "No curves over the rounds: the files of these runs have none."
     ]
 
 
