@@ -103,10 +103,11 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
     notes = []
     if len(others) > MOST_SHOWN:
         notes.append(f"{len(others) - MOST_SHOWN} more ways to score are in results.json.")
-    for mark, key in (("*", "best_test"), ("+", "best_validation")):
+    tested, validated = "after seeing test results", "on validation images"
+    for mark, key, how in (("*", "best_test", tested), ("+", "best_validation", validated)):
         if best := results.get(key):
             columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
-            notes.append(f"{mark} chosen on {best['chosen_on']}.")
+            notes.append(f"{mark} chosen {how}.")
     if chosen := results.get("chosen_round"):
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
     if partly := results.get("partly_scored_rounds"):

@@ -76,12 +76,13 @@ class Validation(ServerFeature):
         """Return the columns of the best rounds, by test images and by validation images."""
         columns: dict[str, Column] = {}
         notes = []
-        for mark, key, images in (("*", "best_test", "test images"), ("+", "best_validation", "validation images")):
+        by_test, by_validation = "after seeing test results", "on validation images"
+        for mark, key, how in (("*", "best_test", by_test), ("+", "best_validation", by_validation)):
             if found := results.get(key):
                 columns[f"best round ({found['round']}){mark}"] = (found["domains"], found["avg"], "")
                 partly = results.get("partly_scored_rounds", 0)
                 among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
-                notes.append(f"{mark} chosen on {images}{among}")
+                notes.append(f"{mark} chosen {how}{among}")
         if kept := results.get("chosen_round"):
             notes[-1] += f"; its model is kept: {kept['files'][0]}"
         return View(columns, notes=tuple(notes))

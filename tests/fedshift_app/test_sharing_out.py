@@ -103,4 +103,4 @@ def test_a_share_of_the_test_images_is_scored_before_the_last_five_rounds(run_in
         assert part.results[key] == whole.results[key]
     assert shown.count("(on 22.2 % of the test images)") == 3
     assert "before the last 5 rounds accuracy is that on 20 % of the test images" in shown
-    assert "* chosen on test images, among the rounds scored on all test images (3 were not)" in shown
+    assert "* chosen after seeing test results, among the rounds scored on all test images (3 were not)" in shown

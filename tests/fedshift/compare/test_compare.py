@@ -1029,7 +1029,7 @@ def test_each_task_has_its_own_best(make_run: MakeRun) -> None:
     table = compare([make_run(method, 0, domains, flat=flat) for method, domains in scores])
     best = {row.method: row.best - {"STD", "WORST"} for row in table.numbers.rows}
     assert best == {"fedavg": {"scan", "AVG"}, "i2pfl": {"street"}, "local": {"street", "AVG"}, "fedproto": {"scan"}}
-    result = "marked: the best mean of a column, among the rows of each task (global, personal) by itself"
+    result = "marked: the best mean of a column, within each task (global, personal); not a test"
     assert any(note.startswith(result) for note in table.numbers.notes)
     assert sum("**60.00**" in line for line in table.markdown().splitlines()) == 1
     assert "90.00*" not in table.text() and "95.00*" in table.text() and "60.00*" in table.text()

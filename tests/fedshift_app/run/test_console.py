@@ -85,7 +85,7 @@ def test_table_holds_everything() -> None:
         assert part in title
     assert "last 5 rounds" in text
     assert "best round (4)*" in text
-    assert "* chosen on test images" in text
+    assert "* chosen after seeing test results" in text
     assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0"]
     assert row(text, "usps") == ["usps", "75.0", "76.0", "77.0"]
     assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "70.0"]
@@ -170,7 +170,7 @@ def test_table_with_the_round_chosen_on_validation_images() -> None:
     assert row(text, "mnistm")[-1] == "missing"
     assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0", "1.5"]
     assert row(text, "STD") == ["STD", "11.9"]
-    assert text.rstrip().endswith("* chosen on test images\n+ chosen on validation images")
+    assert text.rstrip().endswith("* chosen after seeing test results\n+ chosen on validation images")
 
 
 def test_table_of_client_models() -> None:
