@@ -111,7 +111,7 @@ def check_network(weights: PackagedWeights, network: str) -> None:
     """
     if network != weights.network and not network.startswith(f"{weights.network}."):
         raise ConfigError(
-            f"model.weights={PREFIX}{weights.name} is for model.name={weights.network}, found model.name={network}",
+            f"model.weights={PREFIX}{weights.name} is for model.name={weights.network}, found model.name={network}; "
             "another network begins at random with: model.weights= model.freeze=none model.projection=0 "
             "model.precompute=off",
         )
