@@ -2,12 +2,12 @@
 
 import functools
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
-from datasets.base import PLAIN, Dataset, Form, ImageSet, Names, Source, Split, checked
+from datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.io import cache, corrupt_files, files, layout, same_file, trees
 from datasets.io.decode import Progress, no_progress
 from datasets.listing import Arrays, ImageFiles, Listing
@@ -171,15 +171,39 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
     dataset = get(name)
     if dataset.own is None:
         return
-    paths: list[Path] = []
-    for domain, split in parts:
-        image_files = dataset.find(domain, split, source)
-        items = (
-            [item.path for item in image_files.items if item.length < 0]
-            if isinstance(image_files, Listing)
-            else image_files.files
-        )
-        paths += items
+    _refuse_twice([path for domain, split in parts for path in _paths(dataset.find(domain, split, source))])
+
+
+@functools.lru_cache(maxsize=8)
+def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None:
+    """Refuse a real node's own folder in which two of its domains have a file in common.
+
+    Raises:
+        DataError: With what there is; and as for :func:`load_own`.
+    """
+    dataset, seen = get(name), dict[Path, str]()
+    for domain in domains:
+        for split in OWN_SPLITS:
+            if split != SPLITS[0] and not has_own(name, domain, split, source):  # images to train on there must be
+                continue
+            own = _own(dataset, domain, split, source)
+            for path in () if own is None else _paths(own):
+                if seen.setdefault(path, domain) != domain:
+                    raise DataError(
+                        f"node-config: domain names {seen[path]!r} and {domain!r}, and {shown(path)} would be an image "
+                        "of both; a node of several domains has a folder of each in data-dir"
+                    )
+    _refuse_twice(list(seen))
+
+
+def _paths(image_files: ImageFiles) -> Sequence[Path]:
+    """Return the files of images that are there for themselves, not as a piece of another file."""
+    if isinstance(image_files, Listing):
+        return [item.path for item in image_files.items if item.length < 0]
+    return image_files.files
+
+
+def _refuse_twice(paths: Sequence[Path]) -> None:
     if pair := same_file.twice(paths):
         raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
 

@@ -189,7 +189,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         with logs.written_to(folder.path) as file:
             public = run_build.public_line(config, nodes)
             frozen = run_build.frozen_line(config, federation, initial)
-            mixed = run_build.mixing_line(config, len(nodes)) if simulated else ""
+            mixed = run_build.mixing_line(config, len(nodes)) if simulated else run_build.sites_line(config, nodes)
             about = (computed, *beginning.messages, frozen, public, mixed)
             first = describe(config, engine, nodes, strategy.features)
             lines = (first, *(f"  {line}" for line in about if line))
@@ -363,7 +363,8 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
     """Return a few lines that say what is about to run, which node holds which domain, and what features do."""
     held: dict[str, list[Node]] = {domain: [] for domain in config.dataset.domains}
     for n in nodes:
-        held[n.domain].append(n)
+        for domain in n.domains:
+            held[domain].append(n)
     rounds = (
         f"{config.rounds} rounds of {config.train.epochs} local epochs" if config.rounds else "no training (rounds=0)"
     )
@@ -389,6 +390,10 @@ def _held_by(nodes: list[Node]) -> str:
     if not nodes:
         return "held by no node"
     if len(nodes) <= NAMED_NODES:
-        return "node " + ", ".join(f"{n.index} ({n.num_examples} images)" for n in nodes)
+        return "node " + ", ".join(f"{n.index} ({n.num_examples} images{_with_others(n)})" for n in nodes)
     sizes = [n.num_examples for n in nodes]
     return f"{len(nodes)} nodes, {min(sizes)} to {max(sizes)} images each, {sum(sizes)} in all"
+
+
+def _with_others(node: Node) -> str:
+    return f" of {len(node.domains)} domains" if node.held_tests else ""

@@ -140,7 +140,7 @@ def composed(nodes: Sequence[NodeFolder]) -> dict[str, Any]:
 
 def _node(node: NodeFolder) -> dict[str, Any]:
     name, home = node.path.name, f"{HOME}/node"
-    about = f'domain="{node.domain}" data-dir="{home}/images" partition-id={node.index} threads=1'
+    about = f'domain="{node.domains}" data-dir="{home}/images" partition-id={node.index} threads=1'
     return _service("3g", restart="unless-stopped") | {
         "command": [
             "fedshift", "supernode", "--policy", f"${{NODE_POLICY:-{STRICT}}}",

@@ -13,7 +13,15 @@ from datasets.base import ImageSet, Split
 from datasets.io import files
 from fedshift.launch import credentials, runner
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.data import Place, given_validation, own_images, public_images, test_images, uncorrupted
+from fedshift_app.node.data import (
+    Place,
+    given_validation,
+    own_images,
+    public_images,
+    test_images,
+    train_places,
+    uncorrupted,
+)
 from fedshift_core import private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
@@ -24,16 +32,25 @@ _QUOTES = "'\"\\"
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """A node's folder: ``<domain>_{train,test}.npz``, maybe ``<domain>_validation.npz`` and the public set."""
+    """A node's folder: ``<domain>_{train,test}.npz``, maybe ``<domain>_validation.npz`` and the public set.
+
+    With ``allocation.mixing`` it has ``<domain>_train.npz`` of ``others`` too.
+    """
 
     path: Path
     domain: str
     index: int
+    others: tuple[str, ...] = ()
+
+    @property
+    def domains(self) -> str:
+        """Its domains as a ``--node-config`` names them, home first."""
+        return ",".join((self.domain, *self.others))
 
     @property
     def node_config(self) -> str:
         """The node's ``--node-config``."""
-        return f'domain="{self.domain}" data-dir="{self.path}" partition-id={self.index}'
+        return f'domain="{self.domains}" data-dir="{self.path}" partition-id={self.index}'
 
 
 def node_name(index: int, domain: str) -> str:
@@ -72,7 +89,10 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     undivided = config.allocation.model_copy(update={"validation_fraction": 0.0})
     config = config.model_copy(update={"allocation": undivided})  # once: holdings are cached by allocation
-    folders = [NodeFolder(output / node_name(i, domain), domain, i) for i, domain in enumerate(dealt)]
+    folders = [
+        NodeFolder(output / node_name(i, domain), domain, i, _others(config, dealt, i))
+        for i, domain in enumerate(dealt)
+    ]
     cfg, held = config.dataset, tuple(dict.fromkeys(dealt))
     classes = cfg.known().classes
     public = None
@@ -84,8 +104,8 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     try:
         for folder in folders:
             inside = part / folder.path.name
-            for split, images in _images(config, dealt, folder.index).items():
-                files.write_npz(inside / f"{folder.domain}_{split}.npz", images, classes)
+            for (domain, split), images in _images(config, dealt, folder.index).items():
+                files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
                 files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public, classes)
         part.rename(output)
@@ -100,14 +120,37 @@ def supernode_command(folder: NodeFolder) -> str:
     return f"fedshift supernode {security} --superlink HOST:PORT --node-config '{folder.node_config}'"
 
 
-def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[Split, ImageSet]:
-    """Return the images of one node by split; the node itself takes validation images from its training images."""
-    domain = dealt[index]
-    where = Place(domain, index, len(dealt), config.dataset.source(), shared=True, threads=0)
-    own = own_images(config, where)
-    images: dict[Split, ImageSet] = {"train": own.train, "test": own.test or _test(config, where, dealt)}
+def _place(config: RunConfig, dealt: tuple[str, ...], index: int) -> Place:
+    return Place(dealt[index], index, len(dealt), config.dataset.source(), shared=True, threads=0)
+
+
+def _others(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[str, ...]:
+    """Return the domains besides its home of which a node holds images (``allocation.mixing``).
+
+    Raises:
+        ConfigError: If it is left no image of its home.
+    """
+    home, *others = train_places(config, _place(config, dealt, index))
+    if home != dealt[index]:
+        raise ConfigError(
+            f"allocation.mixing={config.allocation.mixing:g} leaves node {index} no image of its home domain "
+            f"{dealt[index]!r}, which a real node needs; allowed is a smaller part"
+        )
+    return tuple(others)
+
+
+def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[tuple[str, Split], ImageSet]:
+    """Return the images of one node by domain and split; it takes validation images from its training images itself."""
+    where = _place(config, dealt, index)
+    own, places = own_images(config, where), train_places(config, where)
+    images: dict[tuple[str, Split], ImageSet] = {}
+    first = 0
+    for domain, held in places.items():
+        images[domain, "train"] = own.train.select(np.arange(first, first + len(held)))
+        first += len(held)
+    images[where.domain, "test"] = own.test or _test(config, where, dealt)
     given = given_validation(config, where)
-    return images if given is None else images | {"validation": given}
+    return images if given is None else images | {(where.domain, "validation"): given}
 
 
 def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from datasets import catalog
 from datasets.base import ImageSet
 from datasets.io import corrupt_files
-from datasets.listing import Listing
+from datasets.listing import Item, Listing, joined
 from fedshift.export import predicting
 from fedshift.html.rendering import render
 from fedshift.site import model, page
@@ -73,7 +73,7 @@ def write(wanted: Wanted) -> Path:
         confusion=[] if scored is None else scored.metrics.confusion.tolist(),
     )  # fmt: skip
     before, lost = _last(wanted.node.folder / KEPT_FILE)
-    content = page.content(where.domain, splits, scored, now, before, lost)
+    content = page.content(", ".join(where.domains), splits, scored, now, before, lost)
     target = wanted.node.folder / PAGE_FILE if wanted.output is None else user_path(wanted.output, "--output")
     atomic_io.write_durably(target, render("site", content).encode(), private=True)
     atomic_io.write_durably(wanted.node.folder / KEPT_FILE, now.model_dump_json().encode(), private=True)
@@ -95,8 +95,9 @@ def _splits(config: RunConfig, where: Place) -> dict[str, ImageSet]:
     """Return a node's images by split: those that it trains on, chooses rounds by, is tested on."""
     own = node_data.own_images(config, where)
     splits: dict[str, ImageSet] = {"train": own.train, **own.sets}
-    if "test" not in splits and node_data.num_test(config, where):
-        splits["test"] = node_data.test_images(config, where, where.domain)
+    tested = [domain for domain in where.domains if node_data.num_test(config, where, domain)]
+    if "test" not in splits and tested:
+        splits["test"] = joined([node_data.test_images(config, where, domain) for domain in tested])
     return splits
 
 
@@ -115,13 +116,18 @@ def _scored(opened: Opened, config: RunConfig, where: Place, test: ImageSet) -> 
 def _names(config: RunConfig, where: Place, number: int) -> Sequence[str] | None:
     """Return the files of the test images, in their order; None where images come in arrays."""
     cfg = config.dataset
-    files = catalog.own_files(cfg.kind, where.domain, "test", where.source)
-    if where.source.skip_broken and files is not None:
-        files = corrupt_files.left_out(files, cfg.form())
-    if not isinstance(files, Listing) or len(files) != number:
+    items: list[Item] = []
+    for domain in where.domains:
+        if not catalog.has_own(cfg.kind, domain, "test", where.source):
+            continue
+        files = catalog.own_files(cfg.kind, domain, "test", where.source)
+        if where.source.skip_broken and files is not None:
+            files = corrupt_files.left_out(files, cfg.form())
+        items += files.items if isinstance(files, Listing) else ()
+    if len(items) != number:
         return None
     home = str(where.source.data_dir)
-    return [os.path.relpath(item.path, home) if item.length < 0 else item.name for item in files.items]
+    return [os.path.relpath(item.path, home) if item.length < 0 else item.name for item in items]
 
 
 def _last(path: Path) -> tuple[Kept | None, str]:

@@ -16,7 +16,7 @@ from fedshift.data import inventory
 from fedshift.launch import processes
 from fedshift.site import nodes
 from fedshift.site.nodes import SiteNode
-from fedshift_app.node import chained_log
+from fedshift_app.node import chained_log, state_folder
 from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
@@ -160,12 +160,12 @@ def _cached(node: SiteNode) -> list[inventory.Entry]:
     """Return the decoded images of the node's domain, or of a public set, whose files are in its folder of images."""
     if "data-dir" not in node.config:
         return []
-    own = str(node.config.get("domain", ""))
+    own = state_folder.named_domains(node.config.get("domain", ""))
     home = Path(os.path.expanduser(str(node.config["data-dir"]))).resolve()  # noqa: PTH111 (never fails)
     return [
         entry for entry in inventory.entries()
         if entry.kind == "images" and "origin" in entry.about
-        and (same_names.same(entry.about["domain"], own) or entry.about["domain"] == catalog.PUBLIC)
+        and (same_names.place(entry.about["domain"], own) is not None or entry.about["domain"] == catalog.PUBLIC)
         and Path(str(entry.about["origin"])).resolve().is_relative_to(home)
     ]  # fmt: skip
 

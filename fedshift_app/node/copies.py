@@ -56,19 +56,22 @@ def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
 
 
 @functools.cache
-def warn_node(dataset: DatasetConfig, domain: str, source: Source) -> None:
+def warn_node(dataset: DatasetConfig, domains: tuple[str, ...], source: Source) -> None:
     """Say once in a real node's own log how many of its test images are training images too.
 
     Raises:
         DataError: If images are missing or broken.
     """
-    if catalog.get(dataset.kind).own is None or not catalog.has_own(dataset.kind, domain, "test", source):
+    if catalog.get(dataset.kind).own is None:
         return
+    tested = [domain for domain in domains if catalog.has_own(dataset.kind, domain, "test", source)]
     sets = [
         Role(
             domain, split == "test", catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
         )
+        for domain in (domains if tested else ())
         for split in SPLITS
+        if split != "test" or domain in tested
     ]
     for line in _lines(sets):
         log.warning("%s", line)

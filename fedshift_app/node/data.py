@@ -18,31 +18,9 @@ from datasets.partition.shares import Indices, divide_given
 from datasets.partition.splits import Parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_app.node import holdings
+from fedshift_app.node.place import Place as Place
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.seeding import generator
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a node stands.
-
-    Attributes:
-        domain: The domain of its training images.
-        partition_id: Its number, or -1 if it was given none.
-        num_partitions: How many nodes there are, or -1 where the node does not know.
-        source: Where its images are.
-        shared: It sees whole domains and takes its share of them (simulation).
-        threads: CPU threads; 0 leaves torch's choice.
-        network: The network that the node names for itself, or empty.
-    """
-
-    domain: str
-    partition_id: int
-    num_partitions: int
-    source: Source
-    shared: bool
-    threads: int
-    network: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,6 +126,8 @@ def own_images(config: RunConfig, where: Place) -> Own:
     Raises:
         DataError: If they are missing or broken, or the domain has too few.
     """
+    if where.others:
+        return _images_of_sites(config, where)
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     if where.shared and config.allocation.mixing > 0:
         return _mixed_images(config, where, given)
@@ -180,6 +160,8 @@ def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:
     """
     if where.shared and config.allocation.mixing > 0:
         return holdings.mixed_parts(config, where.num_partitions, where.partition_id)[0]
+    if where.others:
+        return {domain: train_places(config, where.alone(domain))[domain] for domain in where.domains}
     given = given_validation(config, where) if config.allocation.validation_fraction > 0 else None
     return {where.domain: _parts(config, where, given).train}
 
@@ -203,11 +185,31 @@ def _mixed_images(config: RunConfig, where: Place, given: ImageSet | None) -> Ow
     )
 
 
+def _images_of_sites(config: RunConfig, where: Place) -> Own:
+    """Return the images of a real node of several domains: of each what a node of it alone has, one after the other.
+
+    Raises:
+        DataError: As :func:`own_images`, or if two domains are one folder.
+    """
+    catalog.check_own_files(config.dataset.kind, where.domains, where.source)
+    each = {domain: own_images(config, where.alone(domain)) for domain in where.domains}
+    validation = {domain: own.validation for domain, own in each.items() if own.validation is not None}
+    return Own(
+        train=_together(config, {domain: own.train for domain, own in each.items()}),
+        validation=_together(config, validation) if validation else None,
+        test=None,
+    )
+
+
 def _of_domains(config: RunConfig, where: Place, parts: Mapping[str, Indices]) -> ImageSet:
-    """Return images of one or more domains, each with its domain if nodes know it."""
+    """Return images of one or more domains' pools."""
+    return _together(config, {domain: _take(config, where, domain, index) for domain, index in parts.items()})
+
+
+def _together(config: RunConfig, sets: Mapping[str, ImageSet]) -> ImageSet:
+    """Return the images of several domains, each with its domain if nodes know it."""
     known = config.allocation.domain_labels == "known"
-    places = [config.dataset.domains.index(domain) for domain in parts]
-    return joined([_take(config, where, domain, index) for domain, index in parts.items()], places if known else None)
+    return joined(list(sets.values()), [config.dataset.domains.index(domain) for domain in sets] if known else None)
 
 
 def given_validation(config: RunConfig, where: Place) -> ImageSet | None:
@@ -241,8 +243,9 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
         DataError: If they are missing or broken, or lack a class that the node is to be scored on.
         ConfigError: If a real node is asked for a domain that is not its own.
     """
-    if not where.shared and domain != where.domain:
-        raise ConfigError(f"this node holds {where.domain!r}, it has no test images of {domain!r}")
+    if not where.shared and domain not in where.domains:
+        held = ", ".join(map(repr, where.domains))
+        raise ConfigError(f"this node holds {held}, it has no test images of {domain!r}")
     shift = config.shift
     if shift.name == "corruption" and shift.severity > 0:
         images = _corrupted(config.dataset, domain, where.source, where.shared, shift, config.seed)
@@ -258,12 +261,13 @@ def test_images(config: RunConfig, where: Place, domain: str) -> ImageSet:
     return _take(config, where, domain, chosen) if len(chosen) else images  # nobody divides a held-out domain
 
 
-def num_test(config: RunConfig, where: Place) -> int:
-    """Return how many test images of its own domain the node sees; a real node may have none."""
-    if not where.shared and not catalog.has_own(config.dataset.kind, where.domain, "test", where.source):
+def num_test(config: RunConfig, where: Place, domain: str = "") -> int:
+    """Return how many test images the node sees of a domain of its own, by default its home; it may have none."""
+    domain = domain or where.domain
+    if not where.shared and not catalog.has_own(config.dataset.kind, domain, "test", where.source):
         return 0
     # A corruption changes no number, and corrupting a test set only to count it takes seconds.
-    return len(test_images(uncorrupted(config), where, where.domain))
+    return len(test_images(uncorrupted(config), where, domain))
 
 
 def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:

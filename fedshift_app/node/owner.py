@@ -21,7 +21,7 @@ from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, policy, policy_rules, setup
-from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.data import Place, own_images, train_places
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.policy import Policy
 from fedshift_core import suppression
@@ -37,6 +37,7 @@ from fedshift_core.wire.names import (
     COUNT,
     COUNTS,
     DRAWN,
+    HELD_TEST,
     KNOWLEDGE,
     LEAST_IMAGES,
     METRICS,
@@ -116,14 +117,20 @@ class Owner:
         least, counts = self.least_images, said.class_counts
         if sum(counts) < least:
             raise PolicyError(_too_few(least, "training images"))
+        for domain in self.where.domains if self.where.others else ():
+            if len(train_places(self.config, self.where)[domain]) < least:
+                raise PolicyError(_too_few(least, f"training images of {domain!r}"))
         marks = list(suppression.hide(counts, least))
         more = {NUM_TRAIN: sum(counts)} if min(marks) < 0 else {}
         other = {NUM_TEST: said.num_test} | {k: n for k, n in said.numbers.items() if self._counts_images(k, _SAID)}
+        other |= {HELD_TEST + domain: number for domain, number in said.held_tests.items()}
         few = {name: suppression.FEW for name, number in other.items() if 0 < number < least}
         if more or few:
             more[LEAST_IMAGES] = least
         num_test = few.pop(NUM_TEST, said.num_test)
-        return replace(said, class_counts=marks, num_test=num_test, numbers={**said.numbers, **few, **more})
+        held = {domain: few.pop(HELD_TEST + domain, number) for domain, number in said.held_tests.items()}
+        numbers = {**said.numbers, **few, **more}
+        return replace(said, class_counts=marks, num_test=num_test, numbers=numbers, held_tests=held)
 
     def contribution(self, knowledge: Arrays, labels: NDArray[Any]) -> Arrays:
         """Return what a method contributes, in which a hidden class is one that the node does not hold.
@@ -182,7 +189,7 @@ class Owner:
         """Refuse a number of images below the least, whatever the reply calls it."""
         kinds = _SAID if kind == MessageType.QUERY else _WORKED
         for name, value in numbers.items():
-            if name in _OF_IMAGES or name.startswith(COUNT) or self._counts_images(name, kinds):
+            if name in _OF_IMAGES or name.startswith((COUNT, HELD_TEST)) or self._counts_images(name, kinds):
                 each = value if isinstance(value, list) else [value]
                 if any(0 < number < self.least_images for number in each):
                     raise PolicyError(_too_few(self.least_images, f"images are behind {plain(name, MOST_NAME)}"))

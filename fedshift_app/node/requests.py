@@ -66,7 +66,7 @@ class NodeRequest(Request):
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any], config: RunConfig, where: Place) -> Self:
         """Return a message of a kind with this record ``config``."""
-        own = config.dataset.domains if where.shared else (where.domain,)
+        own = config.dataset.domains if where.shared else where.domains
         return cls(kind, given, config, where.shared, own, _sums(config), run=config, where=where)
 
     @property

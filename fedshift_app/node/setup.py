@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from clients.training.settings import ModelConfig
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import from_json
-from fedshift_app.node import copies, holdings
+from fedshift_app.node import copies, holdings, state_folder
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
 from fedshift_core import dp_accounting, same_names
@@ -68,18 +68,35 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
                 f"a node was started without {key!r}: give each SuperNode "
                 '--node-config \'domain="NAME" data-dir="/folder/of/its/images"\''
             )
-    domain, data_dir = str(given["domain"]), Path(str(given["data-dir"])).expanduser()
-    known = config.dataset.domains
-    number = same_names.place(domain, known)
-    if number is None or any(letter < " " for letter in domain):  # no hand types a control character
-        raise ConfigError(f"node-config: unknown domain {domain!r}; there are {', '.join(known)}{meant(domain, known)}")
-    domain = known[number]  # as the run spells it
+    domains = _domains(str(given["domain"]), config.dataset.domains)
+    data_dir = Path(str(given["data-dir"])).expanduser()
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
     threads = config.train.threads or max(_integer(given, "threads"), 0)
     return Place(
-        domain, partition_id, num_partitions, config.dataset.source(data_dir), False, threads, _network(config, given)
-    )
+        domains[0], partition_id, num_partitions, config.dataset.source(data_dir), False, threads,
+        _network(config, given), domains[1:],
+    )  # fmt: skip
+
+
+def _domains(given: str, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the domains of a real node as the run spells them, home first.
+
+    Raises:
+        ConfigError: If one is unknown, empty or named twice.
+    """
+    domains: list[str] = []
+    names = state_folder.named_domains(given) if "," in given else (given,)
+    for name in names:
+        number = same_names.place(name, known)
+        if not name and len(names) > 1:
+            raise ConfigError(f"node-config: domain={given!r} names an empty domain; there are {', '.join(known)}")
+        if number is None or any(letter < " " for letter in name):  # no hand types a control character
+            raise ConfigError(f"node-config: unknown domain {name!r}; there are {', '.join(known)}{meant(name, known)}")
+        if known[number] in domains:
+            raise ConfigError(f"node-config: domain={given!r} names {known[number]!r} twice")
+        domains.append(known[number])
+    return tuple(domains)
 
 
 def _network(config: RunConfig, given: Any) -> str:
@@ -131,7 +148,7 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)
     if not where.shared:
-        copies.warn_node(config.dataset, where.domain, where.source)
+        copies.warn_node(config.dataset, where.domains, where.source)
     bench = _bench(config, network, device)
     client: DomainClient = client_class(
         model=bench.model,

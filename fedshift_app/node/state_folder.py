@@ -36,6 +36,11 @@ def node_folder(partition_id: int, domain: str, data_dir: str) -> Path:
     return state_dir() / (f"{name}{ending}" if f"{name}{ending}" in there else next(others, f"{name}{ending}"))
 
 
+def named_domains(given: object) -> tuple[str, ...]:
+    """Return the domains that a ``--node-config`` names (``domain="north,south"``), as it writes them; home first."""
+    return tuple(name.strip() for name in str(given).split(","))
+
+
 def own_folder(node_config: Mapping[str, Any]) -> Path | None:
     """Return the folder of the node that was started with a ``--node-config``; None of a simulated one.
 
@@ -46,4 +51,4 @@ def own_folder(node_config: Mapping[str, Any]) -> Path | None:
     number = node_config.get("partition-id", -1)
     number = number if isinstance(number, int) and not isinstance(number, bool) else -1
     data_dir = str(Path(os.path.expanduser(str(node_config.get("data-dir", "")))))  # noqa: PTH111 (never fails)
-    return node_folder(number, str(node_config.get("domain", "")), data_dir)
+    return node_folder(number, named_domains(node_config.get("domain", ""))[0], data_dir)

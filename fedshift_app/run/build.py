@@ -18,6 +18,7 @@ from fedshift_app.run.disk_space import size
 from fedshift_app.run.initial_model import InitialModel
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import some
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
@@ -25,6 +26,7 @@ from strategies.base import DomainStrategy, Observer
 from strategies.federation.context import Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
 
+MOST_NAMED = 20  # nodes of several domains
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 
 
@@ -140,6 +142,19 @@ def mixing_line(config: RunConfig, num_nodes: int) -> str:
         f"{allocation.domain_labels} to it"
     )
     return "; ".join([line, *reasons])
+
+
+def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
+    """Return a line about real nodes that hold images of several domains; empty where there are none."""
+    several = [f"node {node.index} holds {', '.join(node.domains)}" for node in nodes if node.held_tests]
+    if not several:
+        return ""
+    reasons = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
+    about = (
+        f"{some(several, MOST_NAMED, '; ')}: the first is its home, under which tables have it; the domain of an "
+        f"image is {config.allocation.domain_labels} to it"
+    )
+    return "; ".join([about, *reasons])
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:

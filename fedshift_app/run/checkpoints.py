@@ -206,6 +206,9 @@ def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
 
 
 def _node(fields: dict[str, Any]) -> Node:
-    unheld = tuple((str(domain), int(number)) for domain, number in fields["unheld_tests"])
+    tests = {
+        key: tuple((str(domain), int(number)) for domain, number in fields.get(key, ()))
+        for key in ("unheld_tests", "held_tests")
+    }
     listed = {name: tuple(fields.get(name, ())) for name in ("class_counts", "marks", "few")}
-    return Node(**fields | listed | {"unheld_tests": unheld})
+    return Node(**fields | listed | tests)

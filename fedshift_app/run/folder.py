@@ -344,6 +344,7 @@ class RunFolder:
                         "num_examples": n.num_examples,
                         "class_counts": n.shown_counts if n.marks else n.class_counts,
                     }
+                    | ({"domains": n.domains} if n.held_tests else {})
                     for n in nodes
                 ],
                 "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),

@@ -179,8 +179,9 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
         if node.index not in nodes_before:
             continue
         node_before = nodes_before.pop(node.index)
-        if node.domain != node_before.domain:
-            raise FederationError(f"resume: node {node.index} holds {node.domain!r}, it held {node_before.domain!r}")
+        if node.domains != node_before.domains:
+            now, before = (", ".join(map(repr, each.domains)) for each in (node, node_before))
+            raise FederationError(f"resume: node {node.index} holds {now}, it held {before}")
         if node.public != node_before.public:
             raise FederationError(
                 f"resume: {node} has a different public set of {node.num_public} images; it had "

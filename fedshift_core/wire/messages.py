@@ -202,6 +202,7 @@ class NodeIntroduction:
         unheld_tests: By domain that no node holds: test images of it that the node sees.
         numbers: What features add, by name.
         words: Likewise in words.
+        held_tests: By further domain that a real node holds: test images of it that the node has.
     """
 
     domain: str
@@ -214,6 +215,7 @@ class NodeIntroduction:
     unheld_tests: Mapping[str, int] = field(default_factory=dict)
     numbers: Mapping[str, Any] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    held_tests: Mapping[str, int] = field(default_factory=dict)
 
     def to_record(self) -> RecordDict:
         """Return the message."""
@@ -222,6 +224,7 @@ class NodeIntroduction:
             wire.SHARED_TEST: int(self.sees_all_tests), wire.PARTITION_ID: self.partition_id,
             wire.NUM_PARTITIONS: self.num_partitions, **self.numbers,
             **{wire.UNHELD_TEST + domain: number for domain, number in self.unheld_tests.items()},
+            **{wire.HELD_TEST + domain: number for domain, number in self.held_tests.items()},
         }  # fmt: skip
         numbers |= {} if self.fastest is None else {wire.FASTEST: self.fastest}
         return RecordDict({

@@ -87,6 +87,7 @@ PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
 NUM_TEST = "num-test"  # metrics: test images of the node's own domain; -1: fewer than LEAST_IMAGES
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
+HELD_TEST = "held-test/"  # metrics: + each further domain that a real node holds: its test images; -1 as above
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
 CLASS_COUNTS = "class-counts"  # metrics: training images per class; -1: fewer than LEAST_IMAGES, -2: hidden with such
 FASTEST = "fastest"  # metrics: place in ``ARITHMETICS`` of what trains fastest there; absent where the run says it

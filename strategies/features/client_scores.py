@@ -49,7 +49,7 @@ class ClientScores:
 
 def asked_of(node: Node, run: RunContext) -> dict[str, list[str]]:
     """Return the domains on which a node scores its own model: all whose test images it sees."""
-    own = [node.domain] if node.num_test else []
+    own = [domain for domain in node.domains if node.tests_of(domain)]
     return {LOCAL_DOMAINS: list(run.domains) if node.shared_test else own}
 
 
@@ -323,7 +323,7 @@ def _why_missing(nodes: Sequence[Node]) -> str:
     reasons = []
     if not all(node.shared_test for node in nodes):
         reasons.append("nodes have test images of their own only, so no model was scored on another node's")
-    untested = ", ".join(str(node) for node in nodes if not node.num_test)
+    untested = ", ".join(str(node) for node in nodes if not any(map(node.tests_of, node.domains)))
     if untested:
         reasons.append(f"without test images: {untested}")
     if len({node.domain for node in nodes}) == 1:

@@ -117,10 +117,10 @@ def test_images(nodes: Sequence[Node], domain: str, *, drawn: bool) -> int | Non
     """
     if drawn:
         return None
-    counts = [node.tests_of(domain) for node in nodes if node.domain == domain]
+    counts = [node.tests_of(domain) for node in nodes if domain in node.domains]
     if not counts:
         return next((count for node in nodes if (count := node.tests_of(domain))), None)
-    shared = any(node.shared_test for node in nodes if node.domain == domain)
+    shared = any(node.shared_test for node in nodes if domain in node.domains)
     return (max(counts) if shared else sum(counts)) or None
 
 

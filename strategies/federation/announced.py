@@ -45,11 +45,17 @@ def warning(node: Node, nodes: Sequence[Node], factor: float) -> str:
             f"{node.num_examples} training images, {node.num_examples * factor / most:.3g} times the median of the "
             f"nodes: it weighs as if it had {int(most)}"
         )
-    near = [other for other in nodes if other.domain == node.domain and not other.shared_test]
-    for what, number, numbers in (
-        ("test", node.num_test, [other.num_test for other in near if other.num_test]),
-        ("validation", node.num_validation, [other.num_validation for other in near]),
-    ):
+    real = [other for other in nodes if not other.shared_test]
+    tests = [
+        (
+            "test",
+            node.tests_of(domain),
+            [n for other in real if domain in other.domains and (n := other.tests_of(domain))],
+        )
+        for domain in node.domains
+    ]
+    near = [other.num_validation for other in real if other.domain == node.domain]
+    for what, number, numbers in (*tests, ("validation", node.num_validation, near)):
         if not node.shared_test and is_too_many(number, numbers, factor):
             parts.append(f"{number} {what} images, far more than the other nodes of its domain: they are not counted")
     return "; ".join(parts)

@@ -174,7 +174,7 @@ class Evaluation:
         self._domains, self._extras = domains, tuple(extras)
         self._scores = (*scores, *(name for extra in extras for name in extra.other_scores()))
         self._everyone, self._everywhere = personal or own_tests, everywhere
-        self._held = {node.domain for node in nodes}
+        self._held = {domain for node in nodes for domain in node.domains}
         self._silent, self._trained_only = frozenset(silent), trained_only
         self._batch, self._divisible = batch, divisible
         self._failed: set[Node] = set()
@@ -313,10 +313,10 @@ class Evaluation:
     def _candidates(self, place: int, domain: str) -> list[Node]:
         if self._everywhere and any(node.shared_test and node.tests_of(domain) for node in self.nodes):
             return [node for node in self.nodes if node.shared_test]
-        own = [node for node in self.nodes if node.domain == domain and node.num_test > 0]
-        if own or any(node.domain == domain for node in self.nodes):
-            tests = [node.num_test for node in own]
-            return [node for node in own if not announced.is_too_many(node.num_test, tests, self.max_images)]
+        own = [node for node in self.nodes if domain in node.domains and node.tests_of(domain) > 0]
+        if domain in self._held:
+            tests = [node.tests_of(domain) for node in own]
+            return [node for node in own if not announced.is_too_many(node.tests_of(domain), tests, self.max_images)]
         elsewhere = [node for node in self.nodes if node.shared_test and node.tests_of(domain) > 0]
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]

@@ -16,6 +16,7 @@ from fedshift_core.wire.names import (
     CONFIG,
     DOMAIN,
     FASTEST,
+    HELD_TEST,
     LEAST_IMAGES,
     METRICS,
     NUM_PARTITIONS,
@@ -64,6 +65,7 @@ class Introduction:
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
             NUM_TRAIN, LEAST_IMAGES, *(UNHELD_TEST + domain for domain in domains),
+            *(HELD_TEST + domain for domain in domains),
         ))  # fmt: skip
 
     def read(self, reply: Message) -> Answer:
@@ -85,6 +87,12 @@ class Introduction:
             tests = _whole(NUM_TEST, numbers[NUM_TEST], FEW if least > 1 else 0)
             validation = _whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0), FEW if least > 1 else 0)
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
+            held = {
+                key.removeprefix(HELD_TEST): _whole(HELD_TEST, numbers[key], FEW if least > 1 else 0)
+                for key in numbers
+                if key.startswith(HELD_TEST)
+            }
+            few = {"test": tests, "validation": validation} | {HELD_TEST + name: n for name, n in held.items()}
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
@@ -100,7 +108,8 @@ class Introduction:
                 marks=marks if min(marks) < 0 else (),
                 num_hidden=_num_hidden(marks, counts, numbers),
                 least_images=least,
-                few=tuple(split for split, number in (("test", tests), ("validation", validation)) if number == FEW),
+                few=tuple(what for what, number in few.items() if number == FEW),
+                held_tests=tuple((name, max(number, 0)) for name, number in held.items()),
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
@@ -126,6 +135,9 @@ class Introduction:
         if node.domain not in self._domains:
             name = plain(node.domain, MOST_NAME) if isinstance(node.domain, str) else type(node.domain).__name__
             raise FederationError(f"a node says that its domain is {name!r}; allowed are {', '.join(self._domains)}")
+        if node.held_tests and (self._simulated or len(set(node.domains)) < len(node.domains)):
+            allowed = "in a simulation each has one" if self._simulated else f"{node.domain!r} is to be named once"
+            raise FederationError(f"a node says that it holds {', '.join(node.domains)}; {allowed}")
         if not node.num_examples:
             raise FederationError(f"a node of {node.domain!r} announces 0 training images, expected at least one")
         if node.shared_test and not self._simulated:

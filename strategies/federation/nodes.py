@@ -28,7 +28,8 @@ class Node:
         marks: By class its number, or that it is hidden (``fedshift_core.suppression``); empty where none is.
         num_hidden: Training images of all hidden classes together.
         least_images: Least images behind a number that the node's owner lets out; 1 where nothing was hidden.
-        few: What else has fewer: ``test``, ``validation``; its number counts as 0.
+        few: What else has fewer: ``test``, ``validation``, or a further domain's test; its number counts as 0.
+        held_tests: Further domains whose images a real node holds, and its test images of each.
     """
 
     node_id: int
@@ -46,10 +47,16 @@ class Node:
     num_hidden: int = 0
     least_images: int = 1
     few: tuple[str, ...] = ()
+    held_tests: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The domains of its images, its home first."""
+        return (self.domain, *(domain for domain, _ in self.held_tests))
 
     def tests_of(self, domain: str) -> int:
         """Return the number of test images that the node can be asked to score of a domain."""
-        return self.num_test if domain == self.domain else dict(self.unheld_tests).get(domain, 0)
+        return self.num_test if domain == self.domain else dict(self.unheld_tests + self.held_tests).get(domain, 0)
 
     @property
     def num_examples(self) -> int:

@@ -1,0 +1,284 @@
+"""Real nodes whose data-dir holds several sites: their app called directly, and whole runs in this process."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from own_sites import write
+from real_node import AppOfNode
+from support import InlineRun, ListeningGrid, refusal_of
+from support import node as node_of
+
+from fedshift.deploy import exporting
+from fedshift.deploy.exporting import NodeFolder
+from fedshift.site import report
+from fedshift_app import server_app
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.flower.internals import make_context
+from fedshift_app.node import data as node_data
+from fedshift_app.node import image_files, setup, state_folder
+from fedshift_app.node.place import Place
+from fedshift_app.run import checkpoints
+from fedshift_core.errors import ConfigError, DataError, FederationError
+from fedshift_core.suppression import FEW
+from fedshift_core.wire import names
+from strategies.federation.evaluation import Evaluation
+from strategies.federation.introduction import Introduction
+
+SITES = ("north", "south", "west")
+MIXED = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.mixing=0.5"
+SHORT = "dataset.size=32 train.epochs=1 train.batch_size=16 model.name=cnn"
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three sites of 45 images each."""
+    root = tmp_path_factory.mktemp("sites") / "images"
+    write(root, SITES, 45)
+    return root
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> list[NodeFolder]:
+    """Return the folders of two nodes of the embedded digits, each with images of both domains."""
+    return exporting.export(resolve({"set": MIXED}), 2, tmp_path_factory.mktemp("mixed") / "nodes")
+
+
+def config(images: Path, given: str = "", method: str = "fedavg") -> RunConfig:
+    keys = {"dataset": "folders", "data-dir": str(images), "method": method, "set": f"{SHORT} {given}"}
+    return resolve({**keys, "rounds": 2})
+
+
+def place(cfg: RunConfig, images: Path, domain: str, **given: Any) -> Place:
+    context = make_context(7, {"domain": domain, "data-dir": str(images), **given}, {})
+    return setup.place(cfg, context, setup.DEPLOYMENT)
+
+
+# --- its images ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", ["known", "unknown"])
+def test_it_holds_what_nodes_of_each_site_alone_hold_one_after_the_other(images: Path, labels: str) -> None:
+    cfg = config(images, f"allocation.validation_fraction=0.2 allocation.domain_labels={labels}")
+    both = place(cfg, images, "South, north")
+    assert (both.domain, both.domains) == ("south", ("south", "north"))
+    own, each = node_data.own_images(cfg, both), [
+        node_data.own_images(cfg, place(cfg, images, site)) for site in both.domains
+    ]  # fmt: skip
+    assert np.array_equal(own.train.x, np.concatenate([one.train.x for one in each]))
+    assert np.array_equal(own.train.y, np.concatenate([one.train.y for one in each]))
+    assert own.validation is not None
+    assert np.array_equal(own.validation.x, np.concatenate([one.validation.x for one in each if one.validation]))
+    of_each = np.repeat([SITES.index(site) for site in both.domains], [len(one.train) for one in each])
+    assert (None if own.train.domains is None else own.train.domains.tolist()) == (
+        None if labels == "unknown" else of_each.tolist()
+    )
+    assert each[0].train.domains is None
+    for site in both.domains:
+        test = node_data.test_images(cfg, place(cfg, images, site), site)
+        assert np.array_equal(node_data.test_images(cfg, both, site).x, test.x)
+        assert node_data.num_test(cfg, both, site) == len(test) > 0
+    with pytest.raises(ConfigError, match="this node holds 'south', 'north', it has no test images of 'west'"):
+        node_data.test_images(cfg, both, "west")
+    assert len(image_files.site_of(cfg, both).files) == len(own.train)
+
+
+@pytest.mark.parametrize(
+    ("domain", "message"),
+    [
+        ("north,east", "node-config: unknown domain 'east'; there are north, south, west"),
+        ("north,North", "node-config: domain='north,North' names 'north' twice"),
+        ("north,,south", "node-config: domain='north,,south' names an empty domain"),
+        ("north,", "node-config: domain='north,' names an empty domain; there are north, south, west"),
+        ("", "node-config: unknown domain ''"),
+    ],
+)
+def test_what_is_no_list_of_domains_is_refused(images: Path, domain: str, message: str) -> None:
+    assert message in refusal_of(ConfigError, lambda: place(config(images), images, domain))
+
+
+def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
+    cfg = config(images)
+    where = place(cfg, images / "north", "north,south")  # class folders of one site
+    said = refusal_of(DataError, lambda: node_data.own_images(cfg, where))
+    assert "domain names 'north' and 'south', and" in said and "a folder of each in data-dir" in said
+    shutil.copytree(images, tmp_path / "linked")
+    shutil.rmtree(tmp_path / "linked" / "south")
+    (tmp_path / "linked" / "south").symlink_to("north", target_is_directory=True)
+    where = place(cfg, tmp_path / "linked", "north,south")
+    assert "are one file" in refusal_of(DataError, lambda: node_data.own_images(cfg, where))
+    where = place(cfg, images, "north,south")
+    where = replace(where, source=replace(where.source, data_dir=images / "north" / "disc"))
+    assert "north" in refusal_of(DataError, lambda: node_data.own_images(cfg, where))
+
+
+def test_its_state_lies_under_its_home() -> None:
+    alone, both = (state_folder.own_folder({"domain": d, "data-dir": "/data"}) for d in ("north", "north, south"))
+    assert alone == both
+    assert state_folder.named_domains("north, south") == ("north", "south")
+
+
+def test_its_report_scores_all_its_test_images(images: Path) -> None:
+    cfg = config(images)
+    where = place(cfg, images, "north,west")
+    test = report._splits(cfg, where)["test"]
+    assert len(test) == sum(node_data.num_test(cfg, where, site) for site in where.domains)
+    files = report._names(cfg, where, len(test))
+    assert files is not None
+    assert {file.split("/")[0] for file in files} == {"north", "west"}
+
+
+# --- its app -------------------------------------------------------------------------------------------
+
+
+def app_of(images: Path, cfg: RunConfig, domain: str, **given: Any) -> AppOfNode:
+    node = AppOfNode(NodeFolder(images, domain, 0), **given)
+    node.config = cfg
+    return node
+
+
+def told(reply: Message) -> RecordDict:
+    assert not reply.has_error(), reply.error.reason
+    content: RecordDict = reply.content
+    return content
+
+
+def test_it_names_its_domains_and_scores_each(images: Path) -> None:
+    cfg = config(images)
+    node = app_of(images, cfg, "north,south", policy="open")
+    numbers = told(node.ask(MessageType.QUERY)).metric_records[names.METRICS]
+    where = place(cfg, images, "north,south")
+    tests = {site: node_data.num_test(cfg, where, site) for site in where.domains}
+    assert numbers[names.NUM_TEST] == tests["north"]
+    assert {key: number for key, number in numbers.items() if key.startswith(names.HELD_TEST)} == {
+        f"{names.HELD_TEST}south": tests["south"]
+    }
+    train = node_data.own_images(cfg, where).train
+    assert numbers[names.CLASS_COUNTS] == np.bincount(train.y, minlength=3).tolist()
+    drawn = {names.DOMAINS: ["north", "south"], names.DRAWN: [tests["north"], tests["south"]]}
+    scored = told(node.ask(MessageType.EVALUATE, 2, **drawn)).metric_records[names.METRICS]
+    assert [scored[f"{names.COUNT}{site}"] for site in tests] == list(tests.values())
+    reply = node.ask(MessageType.EVALUATE, 2, **{names.DOMAINS: ["west"], names.DRAWN: [9]})
+    assert "this node holds north, south, each to be named once" in reply.error.reason
+
+
+@pytest.fixture
+def thinned(images: Path, tmp_path: Path) -> Callable[[int], Path]:
+    """Return a function that copies the folder with so many images of each class of the second site."""
+
+    def copy(number: int) -> Path:
+        shutil.copytree(images, tmp_path / "thin")
+        for kind in (tmp_path / "thin" / "south").iterdir():
+            for file in sorted(kind.iterdir())[number:]:
+                file.unlink()
+        return tmp_path / "thin"
+
+    return copy
+
+
+def test_the_owners_least_images_hold_of_each_domain(thinned: Callable[[int], Path]) -> None:
+    folder = thinned(2)  # one of each class to train on, one to test: fewer than 5
+    cfg = config(folder, "allocation.validation_fraction=0")
+    strict = app_of(folder, cfg, "north,south").ask(MessageType.QUERY)
+    assert strict.error.code == names.DECLINED
+    assert "node of north,south: fewer than least_images=5 training images of 'south'" in strict.error.reason
+    assert told(app_of(folder, cfg, "north,south", policy="open").ask(MessageType.QUERY))
+
+
+def test_few_test_images_of_a_further_domain_are_not_told(thinned: Callable[[int], Path]) -> None:
+    folder = thinned(5)  # four of each class to train on, one to test
+    cfg = config(folder)
+    node = app_of(folder, cfg, "north,south")
+    content = told(node.ask(MessageType.QUERY))
+    assert content.metric_records[names.METRICS][f"{names.HELD_TEST}south"] == FEW
+    said = Introduction(SITES, 3, simulated=False).read(Message(content, 7, MessageType.QUERY)).node
+    assert (said.domains, said.tests_of("south")) == (("north", "south"), 0)
+    assert said.few == (f"{names.HELD_TEST}south",)
+    reply = node.ask(MessageType.EVALUATE, 2, **{names.DOMAINS: ["south"], names.DRAWN: [3]})
+    assert reply.error.code == names.DECLINED
+
+
+# --- the server ----------------------------------------------------------------------------------------
+
+
+def test_the_server_asks_for_each_domain_and_refuses_what_makes_no_sense() -> None:
+    both = node_of(0, domain="north", num_test=9, shared_test=False, held_tests=(("south", 6), ("west", 0)))
+    alone = node_of(1, domain="south", num_test=7, shared_test=False)
+    evaluation = Evaluation(SITES, [both, alone], personal=False)
+    asked = {node.index: {part.domain: len(part) for part in parts} for node, parts in evaluation.first().items()}
+    assert asked == {0: {"north": 9, "south": 6}, 1: {"south": 7}}
+    fields = json.loads(json.dumps(asdict(both)))
+    assert checkpoints._node(fields) == both
+    del fields["held_tests"]  # as runs of before have it
+    assert checkpoints._node(fields) == replace(both, held_tests=())
+
+    def read(held: str, shared: int = 0, simulated: bool = False) -> Any:
+        numbers: dict[str, Any] = {names.CLASS_COUNTS: [3, 3, 3], names.NUM_TEST: 9, names.SHARED_TEST: shared,
+                   names.PARTITION_ID: 0, names.NUM_PARTITIONS: 1, f"{names.HELD_TEST}{held}": 4}  # fmt: skip
+        content = RecordDict({"config": ConfigRecord({names.DOMAIN: "north"}), "metrics": MetricRecord(numbers)})
+        return Introduction(SITES, 3, simulated=simulated).read(Message(content, 7, MessageType.QUERY))
+
+    assert read("south").node.held_tests == (("south", 4),)
+    with pytest.raises(FederationError, match="it holds north, north; 'north' is to be named once"):
+        read("north")
+    with pytest.raises(FederationError, match="it holds north, south; in a simulation each has one"):
+        read("south", 1, True)
+
+
+@pytest.fixture
+def on_real_nodes(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that runs an experiment on real nodes in this process, each with these domains and a folder."""
+
+    def run(given: list[tuple[str, Path]], **flat: Any) -> Any:
+        def nodes(*args: Any) -> Any:
+            grid = ListeningGrid(*args)
+            for i, (domain, folder) in enumerate(given):
+                own = {"domain": domain, "data-dir": str(folder), "partition-id": i, "policy": "open"}
+                grid._contexts[1000 + i] = make_context(1000 + i, own, {})
+            return grid
+
+        with monkeypatch.context() as patch:
+            patch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+            return run_inline(grid=nodes, nodes=len(given), **flat)
+
+    return run
+
+
+def test_exported_nodes_of_a_mixture_have_the_bits_of_the_simulation(
+    mixed: list[NodeFolder], on_real_nodes: Callable[..., Any], finished_run: InlineRun
+) -> None:
+    assert [folder.domains for folder in mixed] == ["scan,sketch", "sketch,scan"]
+    assert 'domain="scan,sketch" ' in mixed[0].node_config
+    terms = f"{MIXED} modules=[within-domains] modules.within-domains.coral=1"  # which see the domain of each image
+    simulated = finished_run(nodes=2, rounds=1, set=terms)
+    given = [(folder.domains, folder.path) for folder in mixed]
+    real = on_real_nodes(given, rounds=1, set=f"{terms} federation.min_nodes=2 federation.node_timeout=5")
+    assert real.results["weights_sha256"] == simulated.results["weights_sha256"]
+    assert real.results["domains"] == simulated.results["domains"]
+
+
+def test_a_run_over_two_sites_on_one_node(images: Path, on_real_nodes: Callable[..., Any]) -> None:
+    run = on_real_nodes(
+        [("north,south", images), ("west", images)], dataset="folders", data_dir=str(images), method="copa", rounds=1,
+        set=f"{SHORT} federation.min_nodes=2 federation.node_timeout=5 allocation.validation_fraction=0.2",
+    )  # fmt: skip
+    assert set(run.rounds[0]["accuracy"]) == set(SITES)
+    assert None not in run.rounds[0]["accuracy"].values()
+    assert [node.get("domains") for node in run.results["nodes"]] == [["north", "south"], None]
+    said = (run.folder / "log.jsonl").read_text()
+    assert "node 0 holds north, south: the first is its home" in said
+    assert "copa: a node trains the head of its home domain" in said
+    assert "south: node 0 (" in said
+    assert "images of 2 domains)" in said
