@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,14 @@ from support import node as node_of
 
 from fedshift.deploy import exporting
 from fedshift.deploy.exporting import NodeFolder
-from fedshift.site import report
+from fedshift.site import report, stop
+from fedshift.site.nodes import SiteNode
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
+from fedshift_app.node import copies, image_files, setup, state_folder
 from fedshift_app.node import data as node_data
-from fedshift_app.node import image_files, setup, state_folder
 from fedshift_app.node.place import Place
 from fedshift_app.run import checkpoints
 from fedshift_core.errors import ConfigError, DataError, FederationError
@@ -138,6 +140,30 @@ def test_its_report_scores_all_its_test_images(images: Path) -> None:
     files = report._names(cfg, where, len(test))
     assert files is not None
     assert {file.split("/")[0] for file in files} == {"north", "west"}
+
+
+def test_a_copy_that_one_site_trains_on_and_another_is_tested_on_is_told(
+    images: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.copytree(images, tmp_path / "copied")
+    tested = min((tmp_path / "copied" / "west" / "test" / "bar").iterdir())
+    for number in range(10):  # of which some are trained on
+        shutil.copy(tested, tmp_path / "copied" / "north" / "bar" / f"copy-{number}.bmp")
+    where = place(cfg := config(tmp_path / "copied"), tmp_path / "copied", "north,west")
+    copies.warn_node(cfg.dataset, where.domains, where.source)
+    assert "test image" in caplog.text
+    assert "west" in caplog.text
+
+
+def test_what_is_forgotten_is_of_all_its_sites(images: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def entry(domain: str) -> Any:
+        about = {"domain": domain, "origin": str(images / domain)}
+        return SimpleNamespace(kind="images", about=about)
+
+    entries = [entry(site) for site in SITES]
+    monkeypatch.setattr(stop.inventory, "entries", lambda: entries)
+    node = SiteNode(tmp_path, {"domain": "north, West", "data-dir": str(images)})
+    assert stop._cached(node) == [entries[0], entries[2]]
 
 
 # --- its app -------------------------------------------------------------------------------------------
