@@ -41,6 +41,8 @@ class FrozenDict(dict[K, V]):
 
 def frozen(value: Any) -> Any:
     """Return a value with tuples and frozen dicts in place of lists and dicts."""
+    if isinstance(value, str | int | float | None):  # most are, and the test for mappings takes longer
+        return value
     if isinstance(value, Mapping):
         return FrozenDict(value)
     return tuple(frozen(part) for part in value) if isinstance(value, list | tuple) else value

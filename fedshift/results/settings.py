@@ -71,7 +71,7 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
         experiment: One of conf/experiments.
         given: Further settings of a printed row, in the form of the run-config key ``set``.
     """
-    config = configuration.resolve({"experiment": experiment, "set": given})
+    config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
     nodes = config.allocation.num_nodes()
     return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
 
@@ -85,4 +85,4 @@ def _known(experiment: str, dataset: str, method: str) -> bool:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    return as_requested(flat(configuration.resolve(given).model_dump(mode="json")))
+    return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))

@@ -3,7 +3,7 @@
 import json
 
 from clients.adapt.catalog import ADAPTATIONS
-from clients.models.catalog import NETWORKS
+from clients.models.catalog import NETWORKS, family_of
 from clients.modules.catalog import MODULES
 from clients.training.settings import ImageConfig
 from datasets.corruptions import LARGEST_SIDE, SMALLEST_SIDE
@@ -15,8 +15,13 @@ from fedshift_core.registry import imported
 from fedshift_core.wire.names import AVERAGED, OWN
 
 
-def check_together(config: RunConfig) -> None:
+def check_together(config: RunConfig, *, finished: bool = False) -> None:
     """Refuse contradictory combinations of sections.
+
+    Args:
+        config: The configuration.
+        finished: Of a finished run, whose network was built: networks of whole libraries are not looked up, as
+            importing these libraries takes seconds.
 
     Raises:
         ConfigError: With the keys.
@@ -27,6 +32,8 @@ def check_together(config: RunConfig) -> None:
         ("model.name", config.model.name),
         *(("model.per_node", name) for name in config.model.per_node),
     ]
+    if finished:
+        networks_of_keys = [(key, name) for key, name in networks_of_keys if family_of(name) is None]
     for key, name in networks_of_keys:
         with at("model", key.removeprefix("model.")):
             fixed_size = NETWORKS.named(name, key).size

@@ -9,6 +9,7 @@ from fedshift_app.config.recipes import targets_of
 from fedshift_core.registry import Method
 
 NONE = registry.NONE
+SCALARS = (str, int, float, type(None))
 #: The settings that decide what a method computes and sends, besides its images and its optimiser.
 COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "model.")
 
@@ -17,7 +18,9 @@ def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return all values by dotted key. A list of modules or features becomes names, and parameters by name and key."""
     values: dict[str, Any] = {}
     for key, value in section.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, SCALARS):  # most are, and the test for mappings takes longer
+            values[f"{above}{key}"] = value
+        elif isinstance(value, Mapping):
             values |= flat(value, f"{above}{key}.")
         elif key in NAMED and not above:
             values[key] = ",".join(entry["name"] for entry in value) or NONE

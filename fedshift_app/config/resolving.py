@@ -105,11 +105,12 @@ def experiment_file(experiment: str) -> Path:
     return CONF / "experiments" / f"{experiment}.yaml"
 
 
-def resolve(flat: Mapping[str, Any]) -> RunConfig:
+def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     """Return the checked configuration of a run.
 
     Args:
         flat: The run-config keys (``FLAT_KEYS``); missing ones mean "as the experiment says".
+        finished: It is only compared with that of finished runs (``cross_checks.check_together``).
 
     Raises:
         ConfigError: For anything unknown, of the wrong type, out of range or contradictory.
@@ -130,7 +131,7 @@ def resolve(flat: Mapping[str, Any]) -> RunConfig:
     typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
     method = str(overrides.get("method.name", "") or keys["method"])
     try:
-        return _of_file(path, keys, overrides)
+        return _of_file(path, keys, overrides, finished)
     except ConfigError as error:
         raise _placed(error, path, method, typed) from None
 
@@ -146,7 +147,7 @@ def _placed(error: ConfigError, path: Path, method: str, typed: Collection[str])
     return error_location.placed(error, path, method, typed, stands_for)
 
 
-def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> RunConfig:
+def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any], finished: bool) -> RunConfig:
     """Return the checked configuration of an experiment's file and the keys of the command."""
     experiment = read_yaml(path)
     plugins.take_files(experiment, path)
@@ -187,7 +188,7 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> 
     if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # a user's own images
         layers["allocation"] = folder_classes.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
     networks.find_file(layers, path)
-    config = networks.with_digest(validate(layers))
+    config = networks.with_digest(validate(layers, finished=finished))
     check_trackers(config.tracking)  # not in validate: nodes track nothing and need no tracker
     return config
 

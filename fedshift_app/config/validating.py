@@ -43,13 +43,18 @@ METHOD_SECTIONS = (
     "statistics",
     "rounds",
 )
+PLAIN = (str, int, float, type(None))  # values that hold no others, which most are
 DATASET_KEY = "public"  # the only key of the section ``dataset`` that it may set
 #: The sections that make a recipe; another method's recipe has its own.
 RECIPE_SECTIONS = ("modules", "adapt", "aggregation")
 
 
-def validate(layers: dict[str, Any]) -> RunConfig:
+def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     """Return a complete configuration, checked and with all defaults.
+
+    Args:
+        layers: The sections.
+        finished: They are those of a finished run (``cross_checks.check_together``).
 
     Raises:
         ConfigError: With the key, the value found and what is allowed.
@@ -63,7 +68,7 @@ def validate(layers: dict[str, Any]) -> RunConfig:
         config = RunConfig.model_validate(layers)
         check_dataset(config.dataset)
         config.allocation.check(config.dataset.domains)
-        check_together(config)
+        check_together(config, finished=finished)
         class_balance.check_keys(config)
     except ValidationError as error:
         raise explained(error) from None
@@ -84,14 +89,17 @@ def _check_shape(layers: Any) -> None:
         raise ConfigError(f"a configuration is a mapping of keys to values, found {as_found(layers)}")
     level: list[Any] = [layers]
     for _ in range(MOST_DEPTH):
+        if not level:
+            return
         if bad := [key for value in level if isinstance(value, Mapping) for key in value if not isinstance(key, str)]:
             raise ConfigError(f"{as_found(bad[0])} is not a key of a configuration; a key is a word")
-        level = [
+        inside = [
             inner
             for value in level
             if isinstance(value, Mapping | list | tuple)
             for inner in (value.values() if isinstance(value, Mapping) else value)
         ]
+        level = [value for value in inside if not isinstance(value, PLAIN)]
     if level:
         raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
 

@@ -28,7 +28,7 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         ConfigError: As ``validating.validate``, for checks that need no code.
     """
     try:
-        return validating.validate(dict(layers))
+        return validating.validate(dict(layers), finished=True)
     except ConfigError as error:
         if lacking(layers) is None:
             raise

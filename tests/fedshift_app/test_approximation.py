@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from fedshift import cli
 from fedshift.catalog import things
 from fedshift.compare import compare
-from fedshift.compare.claims import NOT_COMPARABLE, claims
+from fedshift.compare.claim_rule import NOT_COMPARABLE
+from fedshift.compare.claims import claims
 from fedshift.costs import command as costs
 from fedshift.export import saved, saving
 from fedshift.launch import runner

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import yaml
+from support import ROOT
 from typer.testing import CliRunner
 
+from clients.models.catalog import NETWORKS
 from fedshift import cli
 from fedshift.compare import compare, keep
 from fedshift.launch import runner
+from fedshift.results import loading, settings
 from fedshift_app.config import plugins, written
 from fedshift_app.config.resolving import resolve
 from fedshift_core import extensions
@@ -169,3 +172,18 @@ def test_commands_that_mend_something_are_never_cut(elsewhere: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve({"experiment": "handwritten", "set": f"{given} dataset.classes=[a,b]"})
     assert str(caught.value).endswith(f"dataset.domains=[{','.join(domains[1:])}]")
+
+
+def test_the_library_of_a_network_is_not_imported_for_finished_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def importing(name: str) -> None:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(NETWORKS, "_found", {})
+    monkeypatch.setattr("clients.models.catalog.imported", importing)
+    file = next((ROOT / "docs" / "results" / "pacs-pretrained").glob("*-fedavg-seed0-*.json"))
+    (run,) = loading.read([file]).runs
+    assert run.config["model.name"] == "timm:tf_efficientnet_lite0"
+    usual = settings.usual_settings.__wrapped__("pacs-pretrained", "pacs", "fedavg")
+    assert usual["model.name"] == "timm:tf_efficientnet_lite0"
+    with pytest.raises(AssertionError, match="timm_nets"):  # a run that is to start is checked as a whole
+        resolve({"experiment": "pacs-pretrained"})

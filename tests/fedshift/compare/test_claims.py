@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,30 +12,53 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.compare.claims import NOT_COMPARABLE, NOT_SEEN, REVERSED, RULE, SEEN, VERDICTS, Claim, Claims, claims
+from fedshift.compare.claim_rule import (
+    NOT_COMPARABLE,
+    NOT_SEEN,
+    ON_PRETRAINED,
+    PRETRAINED_RULE,
+    REVERSED,
+    RULE,
+    SEEN,
+    VERDICTS,
+    Claim,
+    is_pretrained,
+    unlike,
+)
+from fedshift.compare.claim_table import Claims
+from fedshift.compare.claims import claims
+from fedshift.compare.rows import PaperRow, Row
 from fedshift.papers import printed as printed_module
+from fedshift.papers.deviations import Altered
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
 Make = Callable[..., None]
 PACS = ("photo", "art_painting", "cartoon", "sketch")
 TABLE = "f2dc.table1b"
+WEIGHTS = {"weights": "/weights.safetensors", "weights_sha256": "ab" * 32}  # section `model` of a run that started so
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
     """Return a function that keeps a run of f2dc-pacs with the same accuracy in all domains but for ``more``."""
 
-    def kept(method: str, seed: int, accuracy: float, *settings: str, folder: str = "pacs", more: Any = None) -> None:
+    def kept(
+        method: str, seed: int, accuracy: float, *settings: str, folder: str = "pacs", more: Any = None,
+        model: Mapping[str, str] = {}, arithmetic: str = "",
+    ) -> None:  # fmt: skip
         config = resolve({"experiment": "f2dc-pacs", "method": method, "seed": seed, "set": " ".join(settings)})
         domains = dict.fromkeys(PACS, accuracy) | (more or {})
-        summary = {
+        summary: dict[str, Any] = {
             "method": method, "dataset": "pacs", "seed": seed, "evaluated": "global model", "averaged_rounds": 5,
             "domains": domains, "final": {name: value and value / 2 for name, value in domains.items()},
             "best_test": {"round": 3, "domains": domains}, "weights_sha256": f"{method}{settings}{seed}",
             "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in (*PACS, *PACS, "cartoon", "sketch")],
             "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
         }  # fmt: skip
+        summary["config"]["resolved"]["model"].update(model)
+        if arithmetic:
+            summary["config"]["arithmetic"] = arithmetic
         place = tmp_path / folder
         place.mkdir(exist_ok=True)
         (place / f"{method}-{seed}-{len(list(place.iterdir()))}.json").write_text(json.dumps(summary))
@@ -179,6 +203,7 @@ def test_the_command_in_three_forms(make: Make, tmp_path: Path) -> None:
     assert "| f2dc.table1b | **F2DC** |" in page and "last round" in page
     output = json.loads(CliRunner().invoke(cli.app, ["claims", folder, "--json"]).stdout)
     assert output["rule"] == list(RULE) and output["claims"][0]["seeds"] == [0, 1, 2]
+    assert output["pretrained_rule"] == list(PRETRAINED_RULE) and not output["claims"][0]["pretrained"]
 
 
 def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) -> None:
@@ -224,7 +249,7 @@ def test_what_makes_no_sense_is_refused(arguments: list[str], words: str, tmp_pa
 
 def test_the_rule_stands_in_the_docs() -> None:
     page = (ROOT / "docs" / "guide" / "compare.md").read_text()
-    for words in VERDICTS.values():
+    for words in (*VERDICTS.values(), ON_PRETRAINED):
         assert f"**{words}**" in page
 
 
@@ -265,3 +290,101 @@ def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) ->
             make("f2dc", seed, 55 + 1.1 * seed, *more)
     claim = one(claims([tmp_path / "pacs"]), "F2DC")
     assert (claim.verdict, len(claim.our_gain.seeds)) == (SEEN, 3)
+
+
+def test_image_size_and_arithmetic_are_named_among_the_differences(make: Make, tmp_path: Path) -> None:
+    cases: dict[str, tuple[tuple[str, ...], str]] = {
+        "alike": ((), ""),
+        "small": (("dataset.size=32",), ""),
+        "stated": (("train.precision=bf16",), ""),
+        "recorded": (("train.precision=auto", "dataset.size=32"), "bf16/channels_last"),
+        "same": (("train.precision=auto",), "float32/nchw"),
+        "unknown": (("train.precision=auto",), ""),
+    }
+    for folder, (settings, arithmetic) in cases.items():
+        for method, accuracy in (("fedavg", 50), ("f2dc", 55)):
+            make(method, 0, accuracy, *settings, folder=folder, arithmetic=arithmetic)
+    checked = claims([tmp_path])
+    of_table = [claim for claim in checked.claims if (claim.table, claim.row) == (TABLE, "F2DC")]
+    assert {claim.runs.split(":")[0]: claim.unlike for claim in of_table} == {
+        "alike": (),
+        "small": ("32 pixels (paper 128)",),
+        "stated": ("bf16 (float32)",),
+        "recorded": ("32 pixels (paper 128)", "bf16 (float32)"),
+        "same": (),
+        "unknown": ("arithmetic not recorded",),
+    }
+    assert "| 1: 32 pixels (paper 128), bf16 (float32) | recorded: f2dc |" in checked.markdown()
+    assert "differ also names image size" in checked.markdown()
+    records = json.loads(checked.json())["claims"]
+    assert [one["unlike"] for one in records if one["runs"] == "small: f2dc" and one["table"] == TABLE] == [
+        ["32 pixels (paper 128)"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ours", "deviation", "text", "pretrained"),
+    [
+        ({}, None, (), False),
+        ({"model.download": True}, None, (), False),  # both
+        (
+            {"model.weights_sha256": "ab"}, ("model.weights_sha256", "ab", ""),
+            ("pretrained (paper from scratch)",), True,
+        ),
+        ({"model.download": True}, ("model.download", "true", "false"), ("pretrained (paper from scratch)",), True),
+        ({}, ("model.download", "false", "true"), ("from scratch (paper pretrained)",), False),
+        (
+            {"model.download": True, "model.weights_sha256": "ab"}, ("model.weights_sha256", "ab", "cd"),
+            ("other pretrained weights",), False,
+        ),
+    ],
+)  # fmt: skip
+def test_pretrained_weights_of_either_side_are_told(
+    ours: Mapping[str, Any], deviation: tuple[str, str, str] | None, text: tuple[str, ...], pretrained: bool
+) -> None:
+    run: Any = SimpleNamespace(config={"train.precision": "float32", **ours}, surroundings={}, parts=())
+    row = Row("", "", "global", (run,), {}, {})
+    altered = () if deviation is None else (Altered(deviation[0], (deviation[1],), deviation[2]),)
+    paper = PaperRow("", {}, {}, {}, altered)
+    assert unlike(row, paper) == text and is_pretrained(row, paper) is pretrained
+
+
+def test_pretrained_runs_have_a_verdict_of_their_own_and_change_no_other(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 50 + seed, folder="scratch")
+        make("f2dc", seed, 55 + 1.1 * seed, folder="scratch")
+        make("fedavg", seed, 80 + seed, folder="three", model=WEIGHTS)
+        make("f2dc", seed, 77 + 1.1 * seed, folder="three", model=WEIGHTS)
+        make("fpl", seed, 81 + (0, 3, 0)[seed], folder="three", model=WEIGHTS)
+    for method, accuracy in (("fedavg", 80), ("f2dc", 95), ("moon", 79), ("fedprox", 78)):  # one seed, elsewhere
+        make(method, 0, accuracy, folder="one", model=WEIGHTS)
+    alone = list(claims([tmp_path / "scratch"]).claims)
+    checked = claims([tmp_path])
+    assert [claim for claim in checked.claims if not claim.pretrained] == alone
+    on_pretrained = {claim.row: claim for claim in checked.claims if claim.pretrained and claim.table == TABLE}
+    lines = {row: claim.verdict_line for row, claim in on_pretrained.items()}
+    assert lines == {
+        "F2DC": "reversed on pretrained features",
+        "FPL": "not significant on pretrained features",
+        "MOON": "not significant on pretrained features: the printed sign, 1 seed",  # printed below FedAvg
+        "FedProx": "not significant on pretrained features: the other sign, 1 seed",
+    }
+    f2dc = on_pretrained["F2DC"]
+    assert f2dc.runs == "three: f2dc" and f2dc.our_gain.difference.mean == pytest.approx(-2.9)  # not the larger gain
+    assert f2dc.unlike == ("pretrained (paper from scratch)",)
+    text = checked.markdown()
+    assert "- the papers' own methods (bold): " in text and f"- {PRETRAINED_RULE[0]}"[:60] in text
+    assert not [line for line in text.splitlines() if "not the same verdict in all folders" in line]
+    assert "comparable rows, of" not in text  # one folder only judges by the first rule
+    assert ON_PRETRAINED not in claims([tmp_path / "scratch"]).markdown()
+
+
+def test_pretrained_runs_with_another_network_compare_and_with_other_images_do_not(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        for folder, setting in (("network", "model.name=resnet18"), ("noise", "shift.name=corruption")):
+            make("fedavg", seed, 50 + seed, setting, folder=folder, model=WEIGHTS)
+            make("f2dc", seed, 55 + seed, setting, folder=folder, model=WEIGHTS)
+    assert one(claims([tmp_path / "network"]), "F2DC").verdict_line == "confirmed on pretrained features"
+    noise = one(claims([tmp_path / "noise"]), "F2DC")
+    assert noise.pretrained and noise.verdict_line.startswith("not comparable: shift.name=corruption (paper none)")
+    assert one(claims([tmp_path]), "F2DC").runs == "network: f2dc"
