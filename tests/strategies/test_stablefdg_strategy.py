@@ -1,0 +1,78 @@
+"""StableFDG on the server: whose style a node gets, and what is kept of whom."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from support import ask, check_knowledge, federation, new_strategy, node
+
+from fedshift_core.limits import Refused
+from strategies.federation.updates import Update
+from strategies.stablefdg import StableFDGStrategy
+
+S = 3
+
+
+def server(**params: Any) -> StableFDGStrategy:
+    return new_strategy(StableFDGStrategy, **params)
+
+
+def told(index: int, server_round: int = 1, channels: int = S) -> Update:
+    style = np.full((2, 2, channels), index + server_round / 10, np.float32)
+    return Update(node(index), ArrayRecord(), {"style": style}, 3, {})
+
+
+def got(made: StableFDGStrategy, index: int, server_round: int) -> float | None:
+    sent = made.knowledge_for(node(index), ask(server_round))
+    return float(sent["style"][0, 0, 0]) if sent else None
+
+
+def test_each_node_gets_the_style_of_another_and_each_style_goes_to_one() -> None:
+    made = server()
+    assert got(made, 0, 1) is None
+    made.merge_knowledge([told(index) for index in (0, 1, 3, 4)])
+    seen = set()
+    for server_round in range(2, 12):
+        given = {index: got(made, index, server_round) for index in (0, 1, 3, 4)}
+        assert all(style != pytest.approx(index + 0.1) for index, style in given.items())
+        assert len(set(given.values())) == 4
+        assert got(made, 2, server_round) in given.values()  # its own is not known yet
+        seen.add(tuple(given.values()))
+    assert len(seen) > 2
+    assert made.knowledge_for(node(0), ask(2, trains=False)) == {}
+    assert made.knowledge == {}  # what is no node's business stays in the state
+
+
+def test_who_did_not_train_keeps_its_style_and_who_tells_none_is_nobodys() -> None:
+    made = server()
+    made.merge_knowledge([told(0), told(1), told(2, channels=0)])
+    made.merge_knowledge([told(1, 2)])
+    assert made.state["nodes"].tolist() == [0, 1]
+    assert made.state["styles"][:, 0, 0, 0] == pytest.approx([0.1, 1.2])
+    assert made.state["styles"].nbytes <= server(width=S).state_bytes(ArrayRecord(), 2)
+    one = server()
+    one.merge_knowledge([told(0)])
+    assert got(one, 0, 2) is None
+
+
+def test_a_style_of_another_width_is_left_out_and_other_shapes_are_refused() -> None:
+    made = server()
+    made.merge_knowledge([told(0), told(1), told(2, channels=S + 1)])
+    assert made.state["nodes"].tolist() == [0, 1]
+    assert "4 channels, that of others of 3" in made._result.left_out[0]
+    check_knowledge(made, told(0).knowledge)
+    for wrong in ({"style": np.zeros((2, S), np.float32)}, {"style": np.full((2, 2, S), np.nan, np.float32)}, {}):
+        with pytest.raises(Refused, match="style"):
+            check_knowledge(made, wrong)
+
+
+def test_without_shifts_no_style_travels() -> None:
+    made = server(shift=0)
+    assert made.expected() == {}
+    made.merge_knowledge([Update(node(0), ArrayRecord(), {}, 3, {})])
+    assert made.state == {}
+    assert made.knowledge_for(node(0), ask(2)) == {}
+    assert made.state_bytes(ArrayRecord(), 5) == 0
+    assert StableFDGStrategy(federation(), server(shift=0).params, lambda *_: None).needs_single(made.params) == ""
+    assert "style of each node" in StableFDGStrategy.needs_single(server().params)
