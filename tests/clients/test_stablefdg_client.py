@@ -23,8 +23,10 @@ from support import (
 )
 
 from clients import stablefdg
+from clients.losses import stablefdg as styles
 from clients.models import networks
 from clients.stablefdg import StableFDGClient, StableFDGModel, StableFDGParams, Training
+from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -32,8 +34,8 @@ from strategies.stablefdg import StableFDGStrategy
 
 Float = NDArray[np.float64]
 S = 32  # channels of the CNN's first stage
-ALL = {"shift": 1.0, "explore": 1.0}
-OFF = {"shift": 0.0, "explore": 0.0, "attention": False}
+ALL: dict[str, Any] = {"shift": 1.0, "explore": 1.0}
+OFF: dict[str, Any] = {"shift": 0.0, "explore": 0.0, "attention": False}
 
 
 def other(channels: int = S) -> dict[str, NDArray[np.float32]]:
@@ -150,7 +152,7 @@ def test_the_loss_is_of_the_batch_with_what_was_added_and_features_have_the_atte
     lit = model_of(made).highlighter
     assert lit is not None
     maps = torch.from_numpy(f).float()
-    a = as64(stablefdg.styles.attention(lit.query(maps), lit.key(maps)))
+    a = as64(styles.attention(lit.query(maps), lit.key(maps)))
     np.testing.assert_allclose(as64(features[:, 64:]), (f.reshape(8, 64, -1) * a[:, None]).sum(axis=2), atol=1e-5)
 
 
@@ -193,7 +195,7 @@ def test_each_part_changes_the_training_and_none_is_fedavg() -> None:
 def test_it_fits_other_networks_heads_and_projections(network: str) -> None:
     for head, projection in (("linear", 0), ("mlp", 8)):
         plan = networks.Blueprint(
-            networks.ModelConfig.model_validate({"name": network, "head": head, "projection": projection}), C, 32, 0
+            ModelConfig.model_validate({"name": network, "head": head, "projection": projection}), C, 32, 0
         )
         model = StableFDGClient.build_model(plan, StableFDGParams())
         features, logits = model.eval()(drawn(0, 2, 3, 32, 32))
