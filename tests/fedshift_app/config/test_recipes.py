@@ -157,9 +157,11 @@ def test_a_recipe_of_a_recipe_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize("name", list(registry.METHODS))
 def test_every_parameter_of_a_recipe_stands_for_a_key_that_there_is(name: str) -> None:
-    settings = flat(resolve({"method": name, "set": registry.get(name).short}).model_dump(mode="json"))
+    method = registry.get(name)
+    network = "model.name=cnn_bn" if method.needs.get("network") == "batchnorm" else ""
+    settings = flat(resolve({"method": name, "set": f"{method.short} {network}".strip()}).model_dump(mode="json"))
     result = as_requested(settings)
-    for key in registry.get(name).parameters:
+    for key in method.parameters:
         assert f"method.{key}" in result
 
 
