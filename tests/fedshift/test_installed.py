@@ -85,7 +85,8 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
     command = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "fedshift").rglob("*")
-        if path.suffix in (".py", ".j2", ".css", ".typed", ".txt")  # code, and the templates of pages and packages
+        if path.suffix
+        in (".py", ".j2", ".css", ".js", ".typed", ".txt")  # code, and the templates of pages and packages
     }
     assert "fedshift/html/templates/base.html.j2" in command
     assert names == {f"fedshift/app/{name}" for name in app} | command

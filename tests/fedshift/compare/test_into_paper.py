@@ -359,7 +359,7 @@ def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
 
 
 def test_paper_colours_are_those_of_the_light_theme() -> None:
-    css = (ROOT / "fedshift" / "html" / "templates" / "base.css").read_text().partition("@media")[0]
+    css = (ROOT / "fedshift" / "html" / "templates" / "light.css").read_text()
     theme = dict(re.findall(r"--([a-z]+\d?):(#[0-9a-f]{6})", css))
     assert [theme[f"d{i}"] for i in range(8)] == [*printing.PAPER_DOMAINS]
     assert (theme["fg"], theme["grid"]) == (printing.PAPER_TEXT, printing.PAPER_GRID)
