@@ -299,4 +299,4 @@ class StableFDGClient(DomainClient[StableFDGParams]):
                     f = model.first_map(x)
                 parts.append(torch.cat(style(f.float()), dim=1).flatten(1))  # B x 2 S
         mu, sigma = torch.cat(parts).chunk(2, dim=1)
-        return styles.told(mu, sigma)
+        return styles.summary(mu, sigma)

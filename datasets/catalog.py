@@ -92,7 +92,7 @@ def load_own(
     if image_files is None:
         assert source.data_dir is not None
         raise DataError(f"{shown(source.data_dir)}: {domain} has no {split} images")
-    image_files = corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
+    image_files = corrupt_files.usable(image_files, source, form)
     return _images(dataset, cache.Part(f"{name}-own", domain, split, size or dataset.size, form), source, image_files)
 
 
@@ -108,7 +108,7 @@ def load_public(name: str, source: Source, size: int | None = None, form: Form =
     classes = source.classes if dataset.own is not None else dataset.classes
     stated = dataset.own is None or source.classes_stated
     image_files = trees.find_plain(source.data_dir, PUBLIC, "train", classes, stated=stated)
-    image_files = corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
+    image_files = corrupt_files.usable(image_files, source, form)
     return _images(dataset, cache.Part(f"{name}-own", PUBLIC, "train", size or dataset.size, form), source, image_files)
 
 
@@ -263,7 +263,7 @@ def prepare(
 
 def _image_files(dataset: Dataset, domain: str, split: Split, source: Source, form: Form) -> ImageFiles:
     image_files = dataset.find(domain, split, source)
-    return corrupt_files.left_out(image_files, form) if source.skip_broken else image_files
+    return corrupt_files.usable(image_files, source, form)
 
 
 def _images(

@@ -31,6 +31,12 @@ def lifted(stds: FloatArray) -> FloatArray:
     return np.maximum(stds, LEAST_STD)
 
 
+def channels_text(values: Triple | FloatArray, separator: str = " / ") -> str:
+    """Return the numbers of the three channels to two places; one number where they are the same."""
+    texts = [f"{value:.2f}" for value in values]
+    return texts[0] if len(set(texts)) == 1 else separator.join(texts)
+
+
 @dataclass(frozen=True)
 class Differences:
     """Pairs of sites that differ clearly.

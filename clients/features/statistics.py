@@ -56,7 +56,7 @@ class SiteStatisticsOnNode(NodeFeature):
 
 
 def styles(site: Site, share: float, seed: int, node: int) -> Rows:
-    """Return means and deviations of a drawn share of the node's images, in drawn order, so that no place is told."""
+    """Return means and deviations of a drawn share of the node's images, in drawn order, so that no place is known."""
     images = site.images.x
     drawn = generator(seed, "image-statistics", node).permutation(len(images))
     chosen = drawn[: min(int(share * len(images)), MOST_STYLES)]

@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 Places = NDArray[np.int64]
 
 
-def told(mu: Tensor, sigma: Tensor) -> Tensor:
+def summary(mu: Tensor, sigma: Tensor) -> Tensor:
     r"""Return what a node tells of its styles: their mean and deviation over its images.
 
     Args:
@@ -56,7 +56,7 @@ def drawn_style(style: Floats, number: int, rng: np.random.Generator) -> tuple[F
     """Return styles of another node, mu and sigma (number, S); no sigma is below 0.
 
     Args:
-        style: What that node told, (2, 2, S).
+        style: What that node sent, (2, 2, S).
         number: How many are drawn.
         rng: Of the draws: each number is normal by itself.
     """

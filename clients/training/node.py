@@ -132,7 +132,8 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
     def tensor(self, name: str) -> Tensor | None:
         """Return an array of ``self.knowledge`` on the device, or None if the server sent none."""
         array = self.knowledge.get(name)
-        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)  # nobody may change it
+        # A copy: nobody may change what the server sent.
+        return None if array is None else torch.from_numpy(array.copy()).to(self.setup.device)
 
     def torch_rng(self, purpose: str, server_round: int) -> torch.Generator:
         """Return a CPU generator for (run seed, purpose, node, round)."""
@@ -290,9 +291,8 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
-        return [
-            self.state[name].detach().cpu().numpy().copy() for name in self.shared_names
-        ]  # its memory is used again
+        # Copies: the model's memory is used again, and these are the caller's.
+        return [self.state[name].detach().cpu().numpy().copy() for name in self.shared_names]
 
     def _keep_private(self) -> None:
         state = self.state

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from datasets.base import PLAIN, Form
+from datasets.base import PLAIN, Form, Source
 from datasets.io import cache, integrity, presence
 from datasets.io.decode import decode
 from datasets.listing import ImageFiles, Item, Listing
@@ -80,6 +80,15 @@ def _decoded(listing: Listing, form: Form) -> dict[int, str]:
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
         _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
     return kept
+
+
+def usable(image_files: ImageFiles, source: Source, form: Form = PLAIN) -> ImageFiles:
+    """Return the images that are used: where ``source.skip_broken`` says so, without those that cannot be read.
+
+    Raises:
+        DataError: If no image is left.
+    """
+    return left_out(image_files, form) if source.skip_broken else image_files
 
 
 def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:

@@ -147,7 +147,7 @@ class Comparison:
         from fedshift.compare import board, board_page
         from fedshift.python import frames
 
-        runs = [part for row in self.numbers.rows for run in row.runs for part in (run.parts or (run,))]
+        runs = [part for row in self.numbers.rows for run in row.runs for part in run.singles]
         made = board.of_runs(runs)
         return frames.written(path, lambda file: board_page.page(made, file))
 

@@ -8,6 +8,7 @@ comes twice with different numbers) stand apart by arithmetic, then by folder.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from fedshift.compare import leave_one_out, run_facts
 from fedshift.compare.table import Numbers, numbers_of
@@ -28,7 +29,7 @@ STATISTICS = {
     "averaged": "averaged over nodes", "retaken": "re-estimated", "own": "each node's own", "batch": "the test batch's",
 }  # fmt: skip
 _MOST_NAMED = 2  # runs that a line names
-#: By what runs that do not compare are told apart, one after the other.
+#: By what runs that do not compare are separated, one after the other.
 _APART: tuple[Callable[[Run], str], ...] = (
     lambda run: run.surroundings.get("arithmetic", ""),
     lambda run: str(run.place.parent),
@@ -135,17 +136,21 @@ def _pools(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
         (IN_DOMAIN, [run for run in runs if not run.config[HELD_OUT]]),
         (UNSEEN, [run for run in runs if run.config[HELD_OUT]]),
     ):
-        differences = grouping.differing(some_runs) if some_runs else {}
-        if split == UNSEEN:
-            differences = {key: values for key, values in differences.items() if not leave_one_out.follows(key)}
+        differences = _differing(some_runs, split) if some_runs else {}
         members: dict[str, list[Run]] = {}
         for run, label in zip(some_runs, grouping.group_labels(some_runs, differences), strict=True):
             members.setdefault(label, []).append(run)
         yield from ((split, pool) for pool in members.values())
 
 
+def _differing(runs: Sequence[Run], split: str) -> dict[str, list[Any]]:
+    """Return the settings in which runs differ; of leave-one-out runs without the domain and what follows from it."""
+    differences = grouping.differing(runs)
+    return {key: each for key, each in differences.items() if split != UNSEEN or not leave_one_out.follows(key)}
+
+
 def _settled(runs: Sequence[Run], split: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:
-    """Yield runs that compare with their numbers; those that do not are told apart, or at last left out."""
+    """Yield runs that compare with their numbers; those that do not are separated, or at last left out."""
     try:
         yield list(runs), _numbers(runs, split, "last5")
     except ConfigError as error:
@@ -194,9 +199,8 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
     labels: dict[int, str] = {}
     for same in near.values():
         runs = [table.runs[0] for table in same]
-        differences = {key: values for key, values in grouping.differing(runs).items() if key not in _SAID}
-        if same[0].split == UNSEEN:
-            differences = {key: values for key, values in differences.items() if not leave_one_out.follows(key)}
+        differing = _differing(runs, same[0].split)
+        differences = {key: values for key, values in differing.items() if key not in _SAID}
         labels |= dict(zip(map(id, same), grouping.group_labels(runs, differences), strict=True))
     yield from (replace(table, differs=labels[id(table)]) for table in tables)
 

@@ -102,7 +102,7 @@ def _table(table: Table, number: int, where: Path | None, commands: Commands) ->
 
 def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -> dict[str, Any]:
     """Return what the page has of a row besides its record: text of its cells, marks, runs and commands."""
-    runs = [part for run in row.runs for part in (run.parts or (run,))]
+    runs = [part for run in row.runs for part in run.singles]
     return {
         "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
         "baseline": row.is_baseline, "runs": [run.name for run in row.runs],

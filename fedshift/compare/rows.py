@@ -264,7 +264,7 @@ def with_printed_row(row: Row, table: printed_module.Table, columns: Sequence[st
     values = {column: printed.value(stands[column]) if column in stands else None for column in columns}
     spreads = {column: printed.spread(stands[column]) if column in stands else None for column in columns}
     difference = {column: _less(row.values.get(column), values[column]) for column in columns}
-    configs = [part.config for run in row.runs for part in (run.parts or (run,))]
+    configs = [part.config for run in row.runs for part in run.singles]
     others = altered(configs, table, column_map, standing)
     stated, left_open = (
         tuple(deviation for deviation in others if not deviation.why),

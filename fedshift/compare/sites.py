@@ -124,7 +124,7 @@ def table(
     compared = numbers(
         paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out
     )
-    runs = [(row, part) for row in compared.rows for run in row.runs for part in (run.parts or (run,))]
+    runs = [(row, part) for row in compared.rows for run in row.runs for part in run.singles]
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
     if not have:
         raise ConfigError(

@@ -203,7 +203,7 @@ def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
 
 def mix_warnings(runs: Sequence[Run]) -> list[str]:
     """Return a line for each way in which the class mixes of sites differ, each once."""
-    sites = [part.results.site_figures for run in runs for part in (run.parts or (run,))]
+    sites = [part.results.site_figures for run in runs for part in run.singles]
     return list(dict.fromkeys(figures.mix.warning for figures in sites if figures and figures.mix.warning))
 
 

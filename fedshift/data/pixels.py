@@ -24,7 +24,11 @@ def lines(domains: Sequence[str], parts: Sequence[Part]) -> list[str]:
     if not seen:
         return []
     rows = [
-        [shown(domain, MOST_NAME), *(_channels(row) for row in (s.mean, np.sqrt(s.variance), s.low, s.high)), _bars(s)]
+        [
+            shown(domain, MOST_NAME),
+            *(site_differences.channels_text(row, " ") for row in (s.mean, np.sqrt(s.variance), s.low, s.high)),
+            _bars(s),
+        ]
         for domain, s in seen.items()
     ]
     note = differing(domains, parts)
@@ -55,11 +59,6 @@ def _first(domains: Sequence[str], parts: Sequence[Part]) -> dict[str, PixelStat
         if part.pixels is not None and part.domain in domains:
             seen.setdefault(part.domain, part.pixels)
     return seen
-
-
-def _channels(values: Any) -> str:
-    texts = [f"{value:.2f}" for value in values]
-    return texts[0] if len(set(texts)) == 1 else " ".join(texts)
 
 
 def _bars(s: PixelStatistics) -> str:

@@ -44,11 +44,8 @@ def pictures(model: SavedModel, folder: Path, given: Sequence[Path], split: str)
         site = path.resolve().name if path.resolve().name in cfg.domains else ""
         source = cfg.source(path.resolve().parent if site else path.resolve())
         for domain in (site,) if site else cfg.domains:
-            listed = catalog.get(cfg.kind).find(domain, wanted, source)
+            listed = corrupt_files.usable(catalog.get(cfg.kind).find(domain, wanted, source), source, cfg.form())
             if not isinstance(listed, Listing):
                 raise ConfigError(f"--split {split}: the images of {shown(path)} are not image files")
-            if source.skip_broken:
-                left = corrupt_files.left_out(listed, cfg.form())
-                listed = left if isinstance(left, Listing) else listed
             chosen += [Picture(item.path, int(label)) for item, label in zip(listed.items, listed.labels, strict=True)]
     return chosen

@@ -45,7 +45,7 @@ class Record:
         finished: Whether the folder has a ``results.json``.
         figures: The nodes' counts of test images in the last round that was scored on all; None without counts.
         sites: The figures that sites worked out in the last such round; None without.
-        statistics: What nodes told of their images; None if none was asked.
+        statistics: What nodes report of their images; None if none was asked.
         checkpoint: The state after the round whose model the run keeps (``keep``). If it cannot be read, the last
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from fedshift.html.drawing import TEXT, Drawing, canvas, finish
 from fedshift.report.sections import Section, Table
 from fedshift_core.limits import MOST_NAME, plain
-from fedshift_core.site_differences import CHANNELS
+from fedshift_core.site_differences import CHANNELS, channels_text
 from fedshift_core.wire.site_images import FEW, POLICY
 from strategies.features.statistics_section import Site, Statistics
 
@@ -47,14 +47,8 @@ def _row(site: Site) -> list[str]:
     if site.mean is None or site.variance is None or site.low is None or site.high is None:
         return [*start, KEPT.get(site.kept, f"not reported: {plain(site.kept)}"), *["-"] * 5]
     stds = tuple(value**0.5 for value in site.variance)
-    return [*start, *(channels(row) for row in (site.mean, stds, site.low, site.high)), _kinds(site.sizes),
+    return [*start, *(channels_text(row) for row in (site.mean, stds, site.low, site.high)), _kinds(site.sizes),
             _kinds(site.modes)]  # fmt: skip
-
-
-def channels(values: Sequence[float]) -> str:
-    """Return the numbers of the three channels; one number where they are the same."""
-    texts = [f"{value:.2f}" for value in values]
-    return texts[0] if len(set(texts)) == 1 else " / ".join(texts)
 
 
 def _classes(counts: Sequence[str]) -> str:
@@ -89,7 +83,7 @@ def _histograms(sites: Sequence[Site]) -> Drawing:
         panel.set_yticks([])
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1])
-    means = ", ".join(f"{site.site} {channels(site.mean)}" for site in sites if site.mean is not None)
+    means = ", ".join(f"{site.site} {channels_text(site.mean)}" for site in sites if site.mean is not None)
     title = f"Histograms of the pixels of {len(sites)} sites by channel ({', '.join(CHANNELS)}); means: {means}."
     caption = "Histograms of pixels by site: red, green and blue, or one where all three are the same."
     return finish(figure, "site-histograms", title, caption)

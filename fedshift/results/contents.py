@@ -26,7 +26,7 @@ def unlike(runs: Iterable[Run]) -> list[str]:
     Args:
         runs: Runs; of joined runs (``compare.leave_one_out``) the parts are checked.
     """
-    flat = [part for run in runs for part in (run.parts or (run,))]
+    flat = [part for run in runs for part in run.singles]
     named = [(run.name, run.images, run.images_read) for run in flat]
     return [*_other_hashes(named), *_other_counts(flat)]
 

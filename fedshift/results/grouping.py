@@ -140,7 +140,7 @@ def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[R
         if not _witnesses(every, values)
     ]  # fmt: skip
     lines += contents.unlike(runs)
-    lines += [run.contradiction for joined in runs for run in (joined.parts or (joined,)) if run.contradiction]
+    lines += [run.contradiction for joined in runs for run in joined.singles if run.contradiction]
     for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
         for other, its in zip(runs[:i], labels[:i], strict=True):
             if label != its and _suspicious(run, other):

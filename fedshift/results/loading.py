@@ -140,6 +140,11 @@ class Run:
         return self.recorded_method_settings or known
 
     @property
+    def singles(self) -> tuple["Run", ...]:
+        """Return the runs that it joins; of a single run, itself."""
+        return self.parts or (self,)
+
+    @property
     def name(self) -> str:
         """Return the name of its folder or file; of a joined run, all names."""
         if self.parts:

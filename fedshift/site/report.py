@@ -121,8 +121,8 @@ def _names(config: RunConfig, where: Place, number: int) -> Sequence[str] | None
         if not catalog.has_own(cfg.kind, domain, "test", where.source):
             continue
         files = catalog.own_files(cfg.kind, domain, "test", where.source)
-        if where.source.skip_broken and files is not None:
-            files = corrupt_files.left_out(files, cfg.form())
+        if files is not None:
+            files = corrupt_files.usable(files, where.source, cfg.form())
         items += files.items if isinstance(files, Listing) else ()
     if len(items) != number:
         return None

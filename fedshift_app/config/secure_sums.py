@@ -35,8 +35,10 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
     if why := strategy.needs_single(params):
         return f"{method.name!r} does not fit: {why}; {SEE}"
     if aggregation.weights in OF_IMAGES:
-        rule = aggregation.weights
-        return f"aggregation.weights={rule} weighs nodes by what each says of its own images; allowed are other rules"
+        return (
+            f"aggregation.weights={aggregation.weights} weighs nodes by what each says of its own images; allowed are "
+            "other rules"
+        )
     if method.numbers:
         return f"{method.name!r} does not fit: each node sends {method.numbers}; {SEE}"
     if aggregation.robust != "none":

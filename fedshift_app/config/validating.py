@@ -104,6 +104,28 @@ def _check_shape(layers: Any) -> None:
         raise ConfigError(f"a configuration nests lists and mappings at most {MOST_DEPTH} deep")
 
 
+def _check_own_rule(config: RunConfig, name: str) -> None:
+    """Refuse what works on averages of weights, for a method that merges them by its own rule.
+
+    Raises:
+        ConfigError: With the key and the methods that average.
+    """
+    aggregation, optimizer = config.aggregation, config.server.optimizer
+    for on, setting, more, what in (
+        (aggregation.robust != "none", f"aggregation.robust={aggregation.robust}", "", "robust averages"),
+        (aggregation.gma_tau > 0, f"aggregation.gma_tau={aggregation.gma_tau:g}", "", "masks"),
+        (
+            optimizer != "none", f"server.optimizer={optimizer}", ", and may need the merged weights unchanged",
+            "server optimisers",
+        ),
+    ):  # fmt: skip
+        if on:
+            able = [m.name for m in registry.listed() if m.strategy_class().averages()]
+            raise ConfigError(
+                f"{setting}: {name!r} merges weights by its own rule{more}; {what} go with {', '.join(able)}"
+            )
+
+
 def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = registry.get(config.method["name"])
@@ -118,24 +140,8 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
             f"model.per_node: the method {method.name!r} averages weights, so all nodes need the same network; "
             f"nodes may differ with {', '.join(able)}"
         )
-    if config.aggregation.robust != "none" and not method.strategy_class().averages():
-        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
-        raise ConfigError(
-            f"aggregation.robust={config.aggregation.robust}: {method.name!r} merges weights by its own rule; "
-            f"robust averages go with {', '.join(able)}"
-        )
-    if config.aggregation.gma_tau > 0 and not method.strategy_class().averages():
-        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
-        raise ConfigError(
-            f"aggregation.gma_tau={config.aggregation.gma_tau:g}: {method.name!r} merges weights by its own rule; "
-            f"masks go with {', '.join(able)}"
-        )
-    if config.server.optimizer != "none" and not method.strategy_class().averages():
-        able = [m.name for m in registry.listed() if m.strategy_class().averages()]
-        raise ConfigError(
-            f"server.optimizer={config.server.optimizer}: {method.name!r} merges weights by its own rule, and may "
-            f"need the merged weights unchanged; server optimisers go with {', '.join(able)}"
-        )
+    if not method.strategy_class().averages():
+        _check_own_rule(config, method.name)
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
     statistics.check(config, client_class, node)

@@ -46,9 +46,8 @@ def _pool(config: RunConfig, where: Place, domain: str) -> list[Item] | None:
             if own is None:
                 return None
             files = own
+        files = corrupt_files.usable(files, where.source, cfg.form())
         if not isinstance(files, Listing):
             return None
-        files = corrupt_files.left_out(files, cfg.form()) if where.source.skip_broken else files
-        assert isinstance(files, Listing)
         items += files.items
     return items

@@ -117,8 +117,8 @@ class Owner:
         least, counts = self.least_images, said.class_counts
         if sum(counts) < least:
             raise PolicyError(_too_few(least, "training images"))
-        for domain in self.where.domains if self.where.others else ():
-            if len(train_places(self.config, self.where)[domain]) < least:
+        for domain, places in train_places(self.config, self.where).items() if self.where.others else ():
+            if len(places) < least:
                 raise PolicyError(_too_few(least, f"training images of {domain!r}"))
         marks = list(suppression.hide(counts, least))
         more = {NUM_TRAIN: sum(counts)} if min(marks) < 0 else {}

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from fedshift_core.params import OFF_IS_A_WORD
 
 BINS = 16  # of a histogram, for each channel
-MOST_STYLES = 2000  # images of a node that are told of one by one
+MOST_STYLES = 2000  # images of a node whose statistics are sent one by one
 
 
 class StatisticsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):

@@ -16,6 +16,7 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import Refused
 from fedshift_core.options.statistics import MOST_STYLES
 from fedshift_core.wire import names as wire
+from fedshift_core.wire import rows
 
 ROW = 6  # three means, three deviations
 #: A mean, and a deviation, of numbers from 0 to 1 (divisor: pixels - 1; an image has two pixels or more).
@@ -40,10 +41,10 @@ def read(given: Mapping[str, Any], images: int) -> Rows:
     most = min(images, MOST_STYLES)
     if not isinstance(values, list) or len(values) % ROW or len(values) > ROW * most:
         raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {most} images")
-    rows = tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
-    if not all(_in_range(value, top) for row in rows for value, top in zip(row, _MOST, strict=True)):
+    read_rows = tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
+    if not all(_in_range(value, top) for row in read_rows for value, top in zip(row, _MOST, strict=True)):
         raise Refused(f"{wire.STATISTICS_STYLES}: means are from 0 to 1, deviations from 0 to 0.75")
-    return rows
+    return read_rows
 
 
 def _in_range(value: object, most: float) -> bool:
@@ -68,12 +69,12 @@ class ImageStyles:
         return len(self.nodes)
 
     @classmethod
-    def of(cls, told: Sequence[tuple[int, Rows]]) -> "ImageStyles":
+    def of(cls, reports: Sequence[tuple[int, Rows]]) -> "ImageStyles":
         """Return those of nodes by their place, of which at least one tells a row."""
         nodes = np.repeat(
-            np.array([node for node, _ in told], np.int64), np.array([len(rows) for _, rows in told], np.int64)
+            np.array([node for node, _ in reports], np.int64), np.array([len(each) for _, each in reports], np.int64)
         )
-        values = np.array([row for _, rows in told for row in rows], np.float32).reshape(-1, ROW)
+        values = np.array([row for _, each in reports for row in each], np.float32).reshape(-1, ROW)
         return cls(nodes, values[:, :3].copy(), values[:, 3:].copy())
 
     def to_arrays(self) -> Arrays:
@@ -87,15 +88,7 @@ class ImageStyles:
         Raises:
             FedShiftError: If an array, its shape, type or a number is not what it should be.
         """
-        if set(arrays) != set(_ARRAYS) or arrays["nodes"].ndim != 1 or not len(arrays["nodes"]):
-            raise FedShiftError(f"the server's record {wire.IMAGE_STYLES} has not the arrays that it should have")
-        count = len(arrays["nodes"])
-        for name, array in arrays.items():
-            shape, kind, most = ((count,), "int64", math.inf) if name == "nodes" else ((count, 3), "float32", 1.0)
-            if array.shape != shape or array.dtype != kind or not ((array >= 0) & (array <= most + _SLACK)).all():
-                raise FedShiftError(
-                    f"the server's record {wire.IMAGE_STYLES}: {name} is not {shape} of {kind} in range"
-                )
+        rows.check(wire.IMAGE_STYLES, arrays, ("nodes",), ("mean", "std"), "float32", _SLACK)
         if (np.diff(arrays["nodes"]) < 0).any():
             raise FedShiftError(f"the server's record {wire.IMAGE_STYLES}: its nodes fall")
         return cls(*(arrays[name] for name in _ARRAYS))

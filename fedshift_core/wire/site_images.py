@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, Refused, plain, whole
-from fedshift_core.wire import image_styles
+from fedshift_core.wire import image_styles, rows
 from fedshift_core.wire import names as wire
 
 POLICY, FEW = "policy", "few"  # why a node tells nothing
@@ -96,12 +96,12 @@ class SiteImages:
         if any(low > high for low, high in zip(numbers["low"], numbers["high"], strict=True)):
             raise Refused("statistics of images: a 5th percentile lies above the 95th")
         shares = _row(given, HISTOGRAM, 3 * bins, 1.0)
-        rows = tuple(shares[start : start + bins] for start in range(0, 3 * bins, bins))
-        if any(abs(sum(row) - 1) > 0.01 for row in rows):
+        histogram = tuple(shares[start : start + bins] for start in range(0, 3 * bins, bins))
+        if any(abs(sum(row) - 1) > 0.01 for row in histogram):
             raise Refused("statistics of images: the shares of a histogram do not sum to 1")
         sizes = _kinds(given, wire.STATISTICS_SIZES, wire.STATISTICS_SIZE_COUNTS, images)
         modes = _kinds(given, wire.STATISTICS_MODES, wire.STATISTICS_MODE_COUNTS, images)
-        return cls(images, numbers, rows, sizes, modes, styles=image_styles.read(given, images))
+        return cls(images, numbers, histogram, sizes, modes, styles=image_styles.read(given, images))
 
 
 def _names() -> set[str]:
@@ -168,13 +168,7 @@ class FederationImages:
         Raises:
             FedShiftError: If an array, its shape, type or a number is not what it should be.
         """
-        if set(arrays) != {*_INDEX, *_OF_ALL} or arrays["nodes"].ndim != 1 or not len(arrays["nodes"]):
-            raise FedShiftError(f"the server's record {wire.SITE_IMAGES} has not the arrays that it should have")
-        count = len(arrays["nodes"])
-        for name, array in arrays.items():
-            shape, kind, most = ((count,), "int64", math.inf) if name in _INDEX else ((count, 3), "float64", 1.0)
-            if array.shape != shape or array.dtype != kind or not ((array >= 0) & (array <= most + _SLACK)).all():
-                raise FedShiftError(f"the server's record {wire.SITE_IMAGES}: {name} is not {shape} of {kind} in range")
+        rows.check(wire.SITE_IMAGES, arrays, _INDEX, _OF_ALL, "float64", _SLACK)
         if (np.diff(arrays["nodes"]) <= 0).any():
             raise FedShiftError(f"the server's record {wire.SITE_IMAGES}: its nodes do not rise")
         return cls(*(arrays[name] for name in (*_INDEX, *_OF_ALL)))

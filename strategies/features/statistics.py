@@ -72,8 +72,8 @@ class SiteStatistics(ServerFeature):
     @property
     def of_images(self) -> ImageStyles | None:
         """Means and deviations of single images of all nodes that tell some; None while none does."""
-        told = [(node, site.styles) for node, site in self.sites.items() if site.styles]
-        return ImageStyles.of(told) if told else None
+        reports = [(node, site.styles) for node, site in self.sites.items() if site.styles]
+        return ImageStyles.of(reports) if reports else None
 
     @property
     def _share(self) -> str:

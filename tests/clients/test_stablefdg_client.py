@@ -160,15 +160,15 @@ def test_a_node_tells_the_styles_of_its_images_at_the_received_weights() -> None
     made = client(True)
     plain, images = weights(made), made.train_set
     fit(made)
-    told = made.contribution()["style"]
+    sent = made.contribution()["style"]
     check_accepted(made, StableFDGStrategy)
     fresh = client()
     assert all(np.array_equal(plain[name], value) for name, value in weights(fresh).items())
     x = torch.cat([x.clone() for x, _ in fresh.plain_batches(images)])
     mu, sigma = slow_style(as64(model_of(fresh).eval().first_map(x)))
-    np.testing.assert_allclose(told[0], [mu.mean(axis=0), sigma.mean(axis=0)], atol=1e-5)
+    np.testing.assert_allclose(sent[0], [mu.mean(axis=0), sigma.mean(axis=0)], atol=1e-5)
     wanted = [np.sqrt(v.var(axis=0, ddof=1) + 1e-6) for v in (mu, sigma)]
-    np.testing.assert_allclose(told[1], wanted, atol=1e-5)
+    np.testing.assert_allclose(sent[1], wanted, atol=1e-5)
     assert made.memory == {}
     few = new_client(StableFDGClient, ALL, train_set=image_set(4), epochs=1)
     fit(few)

@@ -18,7 +18,7 @@ def server(**params: Any) -> StableFDGStrategy:
     return new_strategy(StableFDGStrategy, **params)
 
 
-def told(index: int, server_round: int = 1, channels: int = S) -> Update:
+def sent_by(index: int, server_round: int = 1, channels: int = S) -> Update:
     style = np.full((2, 2, channels), index + server_round / 10, np.float32)
     return Update(node(index), ArrayRecord(), {"style": style}, 3, {})
 
@@ -31,7 +31,7 @@ def got(made: StableFDGStrategy, index: int, server_round: int) -> float | None:
 def test_each_node_gets_the_style_of_another_and_each_style_goes_to_one() -> None:
     made = server()
     assert got(made, 0, 1) is None
-    made.merge_knowledge([told(index) for index in (0, 1, 3, 4)])
+    made.merge_knowledge([sent_by(index) for index in (0, 1, 3, 4)])
     seen = set()
     for server_round in range(2, 12):
         given = {index: got(made, index, server_round) for index in (0, 1, 3, 4)}
@@ -46,22 +46,22 @@ def test_each_node_gets_the_style_of_another_and_each_style_goes_to_one() -> Non
 
 def test_who_did_not_train_keeps_its_style_and_who_tells_none_is_nobodys() -> None:
     made = server()
-    made.merge_knowledge([told(0), told(1), told(2, channels=0)])
-    made.merge_knowledge([told(1, 2)])
+    made.merge_knowledge([sent_by(0), sent_by(1), sent_by(2, channels=0)])
+    made.merge_knowledge([sent_by(1, 2)])
     assert made.state["nodes"].tolist() == [0, 1]
     assert made.state["styles"][:, 0, 0, 0] == pytest.approx([0.1, 1.2])
     assert made.state["styles"].nbytes <= server(width=S).state_bytes(ArrayRecord(), 2)
     one = server()
-    one.merge_knowledge([told(0)])
+    one.merge_knowledge([sent_by(0)])
     assert got(one, 0, 2) is None
 
 
 def test_a_style_of_another_width_is_left_out_and_other_shapes_are_refused() -> None:
     made = server()
-    made.merge_knowledge([told(0), told(1), told(2, channels=S + 1)])
+    made.merge_knowledge([sent_by(0), sent_by(1), sent_by(2, channels=S + 1)])
     assert made.state["nodes"].tolist() == [0, 1]
     assert "4 channels, that of others of 3" in made._result.left_out[0]
-    check_knowledge(made, told(0).knowledge)
+    check_knowledge(made, sent_by(0).knowledge)
     for wrong in ({"style": np.zeros((2, S), np.float32)}, {"style": np.full((2, 2, S), np.nan, np.float32)}, {}):
         with pytest.raises(Refused, match="style"):
             check_knowledge(made, wrong)

@@ -76,14 +76,14 @@ def test_centres_are_seeds_moved_to_the_mean_of_what_is_nearest() -> None:
 
 def test_what_is_told_and_drawn_are_mean_and_deviation_channel_by_channel() -> None:
     mu, sigma = drawn(3, 4, 2), drawn(4, 4, 2).abs()
-    told = as64(styles.told(mu, sigma))
+    sent = as64(styles.summary(mu, sigma))
     for half, value in enumerate((as64(mu), as64(sigma))):
         for s in range(2):
             mean = sum(value[:, s]) / 4
-            assert told[0, half, s] == pytest.approx(mean, rel=1e-5)
+            assert sent[0, half, s] == pytest.approx(mean, rel=1e-5)
             variance = sum((v - mean) ** 2 for v in value[:, s]) / 3
-            assert told[1, half, s] == pytest.approx(math.sqrt(variance + 1e-6), rel=1e-5)
-    one = styles.told(mu[:1], sigma[:1])
+            assert sent[1, half, s] == pytest.approx(math.sqrt(variance + 1e-6), rel=1e-5)
+    one = styles.summary(mu[:1], sigma[:1])
     assert torch.allclose(one[0, 0], mu[0])
     assert torch.allclose(one[1], torch.tensor(1e-3))
     wide = np.array([[[2.0], [0.1]], [[3.0], [1.0]]])  # S = 1

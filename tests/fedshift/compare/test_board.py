@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import write_run
 from support import ROOT
 from typer.testing import CliRunner
 
@@ -25,7 +26,6 @@ from fedshift.sweep import grid
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
-from fedshift_core.yaml_files import as_yaml
 
 MakeRun = Callable[..., Path]
 RESULTS = ROOT / "docs" / "results"
@@ -44,18 +44,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     ) -> Path:  # fmt: skip
         config = resolve({"experiment": "handwritten", "method": method, "seed": seed, "set": given, **flat})
         folder = tmp_path / under / (name or f"{method}-{seed}-{len(list(tmp_path.glob('*/*')))}")
-        folder.mkdir(parents=True)
-        said = {"resolved": config.model_dump(mode="json"), "engine": "inline", **recorded}
-        (folder / "config.yaml").write_text(as_yaml(said))
-        summary = {
-            "method": method, "dataset": config.dataset.name, "seed": seed,
-            "evaluated": "personal models" if method == "fedbn" else "global model", "averaged_rounds": 5,
-            "domains": domains, "final": domains, "best_test": {"round": 3, "domains": domains},
-            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in domains],
-            "weights_sha256": folder.name, **results,
-        }  # fmt: skip
-        (folder / "results.json").write_text(json.dumps(summary))
-        return folder
+        return write_run(folder, config, domains, recorded, personal=method == "fedbn", **results)
 
     return make
 

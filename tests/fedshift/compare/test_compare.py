@@ -18,6 +18,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from run_folders import write_run
 from support import ROOT, undrawn
 
 from fedshift import cli
@@ -30,7 +31,6 @@ from fedshift.results.statistics import paired, spread
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shortened
-from fedshift_core.yaml_files import as_yaml
 
 MakeRun = Callable[..., Path]
 SCAN_STREET = "dataset.domains=[scan,street]"
@@ -47,19 +47,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         given = {"experiment": experiment, "method": method, "seed": seed} | flat
         config = resolve(given)
         folder = tmp_path / "runs" / (name or f"{method}-{seed}-{len(list(tmp_path.glob('runs/*')))}")
-        folder.mkdir(parents=True)
-        said = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}, **recorded}
-        (folder / "config.yaml").write_text(as_yaml(said))
         personal = method in ("fedbn", "local", "fedproto")
-        summary = {
-            "method": method, "dataset": config.dataset.name, "seed": seed,
-            "evaluated": "personal models" if personal else "global model", "averaged_rounds": 5,
-            "domains": domains, "final": domains, "best_test": {"round": 3, "domains": domains},
-            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in domains],
-            "weights_sha256": folder.name, **results,
-        }  # fmt: skip
-        (folder / "results.json").write_text(json.dumps(summary))
-        return folder
+        return write_run(folder, config, domains, recorded, personal=personal, **results)
 
     return make
 

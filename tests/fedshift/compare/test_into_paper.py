@@ -12,10 +12,10 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from run_folders import write_run
 from support import ROOT
 from typer.testing import CliRunner
 
@@ -40,24 +40,14 @@ def make_run(tmp_path: Path) -> MakeRun:
         settings = f"dataset.domains=[scan,street] {given}"
         config = resolve({"experiment": "handwritten", "method": name, "seed": seed, "set": settings})
         folder = tmp_path / "runs" / f"{name}-{seed}-{len(list(tmp_path.glob('runs/*')))}"
-        folder.mkdir(parents=True)
-        said = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}}
-        (folder / "config.yaml").write_text(yaml.safe_dump(said))
         domains = {"scan": scan, "street": street}
         numbers = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1", "auc", "ece"), 50.0)
         of = {
             "scan": numbers | {"n": OF_SCAN, "images": OF_SCAN},
             "street": numbers | {"n": OF_STREET, "images": OF_STREET},
         }
-        summary = {
-            "method": name, "dataset": config.dataset.name, "seed": seed, "averaged_rounds": 5,
-            "evaluated": "personal models" if name in ("fedbn", "local") else "global model",
-            "domains": domains, "final": domains, "best_test": {"round": 3, "domains": domains},
-            "figures": {"round": config.rounds, "domains": of},
-            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in domains],
-            "weights_sha256": folder.name, **results,
-        }  # fmt: skip
-        (folder / "results.json").write_text(json.dumps(summary))
+        results = {"figures": {"round": config.rounds, "domains": of}, **results}
+        write_run(folder, config, domains, personal=name in ("fedbn", "local"), **results)
         lines = [{"round": n, "accuracy": {"scan": scan - 9 + n, "street": street - 9 + n}} for n in range(1, 10)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         return folder

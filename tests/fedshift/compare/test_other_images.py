@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import write_run
 
 from fedshift.compare import claims, compare, keep
 from fedshift.compare.table import Numbers
@@ -15,7 +16,6 @@ from fedshift.results import contents
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run.agreement import contradictions
 from fedshift_core.errors import ConfigError
-from fedshift_core.yaml_files import as_yaml
 
 Make = Callable[..., Path]
 Images = Mapping[str, Mapping[str, str]]
@@ -37,17 +37,9 @@ def make(tmp_path: Path) -> Make:
         settings = f"dataset.domains=[scan,street] {given}"
         config = resolve({"experiment": "handwritten", "method": method, "seed": seed, "set": settings})
         path = tmp_path / place / f"{method}-{seed}-{len(list(tmp_path.glob(f'{place}/*')))}"
-        path.mkdir(parents=True)
-        fields = {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}}
-        (path / "config.yaml").write_text(as_yaml(fields | ({} if known is None else {"images": known})))
         domains = {"scan": avg + 5, "street": avg - 5}
-        summary = {
-            "method": method, "dataset": "handwritten", "seed": seed, "evaluated": "global model",
-            "averaged_rounds": 5, "domains": domains, "final": domains, "best_test": {"round": 1, "domains": domains},
-            "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in domains], "weights_sha256": path.name,
-        }  # fmt: skip
-        (path / "results.json").write_text(json.dumps(summary | results))
-        return path
+        recorded = {} if known is None else {"images": known}
+        return write_run(path, config, domains, recorded, **{"best_test": {"round": 1, "domains": domains}, **results})
 
     return folder
 

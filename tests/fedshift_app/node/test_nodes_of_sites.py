@@ -175,7 +175,7 @@ def app_of(images: Path, cfg: RunConfig, domain: str, **given: Any) -> AppOfNode
     return node
 
 
-def told(reply: Message) -> RecordDict:
+def answered(reply: Message) -> RecordDict:
     assert not reply.has_error(), reply.error.reason
     content: RecordDict = reply.content
     return content
@@ -184,7 +184,7 @@ def told(reply: Message) -> RecordDict:
 def test_it_names_its_domains_and_scores_each(images: Path) -> None:
     cfg = config(images)
     node = app_of(images, cfg, "north,south", policy="open")
-    numbers = told(node.ask(MessageType.QUERY)).metric_records[names.METRICS]
+    numbers = answered(node.ask(MessageType.QUERY)).metric_records[names.METRICS]
     where = place(cfg, images, "north,south")
     tests = {site: node_data.num_test(cfg, where, site) for site in where.domains}
     assert numbers[names.NUM_TEST] == tests["north"]
@@ -194,7 +194,7 @@ def test_it_names_its_domains_and_scores_each(images: Path) -> None:
     train = node_data.own_images(cfg, where).train
     assert numbers[names.CLASS_COUNTS] == np.bincount(train.y, minlength=3).tolist()
     drawn = {names.DOMAINS: ["north", "south"], names.DRAWN: [tests["north"], tests["south"]]}
-    scored = told(node.ask(MessageType.EVALUATE, 2, **drawn)).metric_records[names.METRICS]
+    scored = answered(node.ask(MessageType.EVALUATE, 2, **drawn)).metric_records[names.METRICS]
     assert [scored[f"{names.COUNT}{site}"] for site in tests] == list(tests.values())
     reply = node.ask(MessageType.EVALUATE, 2, **{names.DOMAINS: ["west"], names.DRAWN: [9]})
     assert "this node holds north, south, each to be named once" in reply.error.reason
@@ -220,14 +220,14 @@ def test_the_owners_least_images_hold_of_each_domain(thinned: Callable[[int], Pa
     strict = app_of(folder, cfg, "north,south").ask(MessageType.QUERY)
     assert strict.error.code == names.DECLINED
     assert "node of north,south: fewer than least_images=5 training images of 'south'" in strict.error.reason
-    assert told(app_of(folder, cfg, "north,south", policy="open").ask(MessageType.QUERY))
+    assert answered(app_of(folder, cfg, "north,south", policy="open").ask(MessageType.QUERY))
 
 
 def test_few_test_images_of_a_further_domain_are_not_told(thinned: Callable[[int], Path]) -> None:
     folder = thinned(5)  # four of each class to train on, one to test
     cfg = config(folder)
     node = app_of(folder, cfg, "north,south")
-    content = told(node.ask(MessageType.QUERY))
+    content = answered(node.ask(MessageType.QUERY))
     assert content.metric_records[names.METRICS][f"{names.HELD_TEST}south"] == FEW
     said = Introduction(SITES, 3, simulated=False).read(Message(content, 7, MessageType.QUERY)).node
     assert (said.domains, said.tests_of("south")) == (("north", "south"), 0)

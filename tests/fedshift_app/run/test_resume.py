@@ -155,13 +155,17 @@ def test_what_a_resume_was_is_noted(tmp_path: Path, kill_at: KillAt) -> None:
 # --- damaged checkpoints --------------------------------------------------------------------------------------
 
 
+def killed_before(runs: Path, server_round: int, method: str) -> Path:
+    """Start a run that is killed before a round's checkpoint; return its folder."""
+    with pytest.MonkeyPatch.context() as patch, killing(patch)(f"weights-{server_round:05d}", "before"):
+        start(runs, method=method)
+    return only(runs)
+
+
 @pytest.fixture(scope="module")
 def killed_in_round_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that was killed before the third round's checkpoint, to be copied."""
-    runs = tmp_path_factory.mktemp("killed")
-    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00003", "before"):
-        start(runs, method="fedcode")
-    return only(runs)
+    return killed_before(tmp_path_factory.mktemp("killed"), 3, "fedcode")
 
 
 def flip(path: Path) -> None:
@@ -250,10 +254,7 @@ def refusal(folder: Path, **flat: Any) -> str:
 @pytest.fixture(scope="module")
 def killed_in_round_2(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that was killed before the second round's checkpoint, to be copied."""
-    runs = tmp_path_factory.mktemp("interrupted")
-    with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00002", "before"):
-        start(runs, method="fedprox")
-    return only(runs)
+    return killed_before(tmp_path_factory.mktemp("interrupted"), 2, "fedprox")
 
 
 @pytest.fixture
