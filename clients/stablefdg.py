@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from clients.base import DomainClient
 from clients.losses import stablefdg as styles
+from clients.losses.styles import with_style
 from clients.models.networks import Blueprint, MLPHead, SplitModel, initialised
 from clients.models.stages import Stages, feature_stages
 from clients.modules.at_stages import MOST_LOWER
@@ -209,7 +210,7 @@ def _shifted(f: Tensor, other: NDArray[np.float64], rng: np.random.Generator) ->
         torch.from_numpy(np.concatenate(parts).astype(np.float32)).to(f.device)[:, :, None, None]
         for parts in zip(*both, strict=True)
     )
-    return styles.restyled(f, mu, sigma, to_mu, to_sigma)
+    return with_style(f, (mu, sigma), (to_mu, to_sigma))
 
 
 class StableFDGClient(DomainClient[StableFDGParams]):

@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from clients.losses.styles import blended
+
 EPS = 1e-6  # the code's, under each root
 
 Floats = NDArray[np.float64]
@@ -86,11 +88,6 @@ def levelled(labels: Places, number: int, rng: np.random.Generator) -> Places:
     return np.array(chosen, np.int64)
 
 
-def restyled(f: Tensor, mu: Tensor, sigma: Tensor, to_mu: Tensor, to_sigma: Tensor) -> Tensor:
-    """Return sigma' (f - mu) / sigma + mu' of maps (B, S, H, W); all styles are (B, S, 1, 1)."""
-    return (f - mu) / sigma * to_sigma + to_mu
-
-
 def explored(value: Tensor, again: Tensor, level: float) -> Tensor:
     r"""Return a half of the styles of a batch, with that of each image that comes twice led away from the batch's mean.
 
@@ -116,8 +113,7 @@ def mixed(value: Tensor, partner: Tensor, lam: Tensor) -> Tensor:
         partner: (B,).
         lam: (B,).
     """
-    own = lam.view(-1, 1, 1, 1)
-    return own * value + (1 - own) * value[partner]
+    return blended(value, value[partner], lam)
 
 
 def next_of_class(labels: Places) -> Places:

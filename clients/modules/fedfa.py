@@ -25,8 +25,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from clients.modules.at_stages import MapLayer, StageModules, StageParams, Where
-
-EPS = 1e-6  # the code's
+from clients.modules.mixstyle import EPS, style
 
 
 class FedFAParams(StageParams):
@@ -43,8 +42,8 @@ class FedFAParams(StageParams):
 
 def statistics(f: Tensor) -> tuple[Tensor, Tensor]:
     """Return mu and sigma of a map (B, C, H, W), (B, C) each."""
-    correction = int(f.shape[2] * f.shape[3] > 1)
-    return f.mean((2, 3)), (f.var((2, 3), correction=correction) + EPS).sqrt()
+    mu, sigma = style(f)
+    return mu.flatten(1), sigma.flatten(1)
 
 
 def fusion(over_nodes: Tensor) -> Tensor:

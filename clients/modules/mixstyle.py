@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
+from clients.losses.styles import blended, with_style
 from clients.modules.at_stages import MapLayer, StageModules, StageParams, Where
 
 EPS = 1e-6  # the code's
@@ -70,12 +71,9 @@ def restyled(f: Tensor, own: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]
         other: Those that it is mixed with.
         lam: The part of its own.
     """
-    (mu, sigma), (mu_other, sigma_other) = own, other
     with torch.no_grad():
-        of_own = lam.view(-1, 1, 1, 1)
-        mu_mix = of_own * mu + (1 - of_own) * mu_other
-        sigma_mix = of_own * sigma + (1 - of_own) * sigma_other
-    return (f - mu) / sigma * sigma_mix + mu_mix
+        new = blended(own[0], other[0], lam), blended(own[1], other[1], lam)
+    return with_style(f, own, new)
 
 
 def other_domain(domains: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64] | None:

@@ -47,6 +47,7 @@ class SiteStatistics(ServerFeature):
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         self._sites: dict[int, tuple[str, SiteImages]] = {}
         self._text = b""
+        self._to_all: dict[str, Arrays] | None = None
         super().__init__(name, run, params)
 
     @property
@@ -57,7 +58,7 @@ class SiteStatistics(ServerFeature):
     @state.setter
     def state(self, arrays: Arrays) -> None:
         self._text = arrays[SITES].tobytes() if SITES in arrays else b""
-        self._sites = _read(arrays)
+        self._sites, self._to_all = _read(arrays), None
 
     @property
     def sites(self) -> Mapping[int, SiteImages]:
@@ -132,6 +133,7 @@ class SiteStatistics(ServerFeature):
         return SiteImages.from_config(said, node.num_examples, BINS)
 
     def _keep(self) -> None:
+        self._to_all = None
         kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
         self._text = json.dumps(kept).encode()
         reporting = [node for node, site in self.sites.items() if site.reports]
@@ -164,16 +166,20 @@ class SiteStatistics(ServerFeature):
 
     @property
     def _options(self) -> dict[str, Any]:
-        if self._share != "nodes" or self.of_all is None:
-            return {}
-        return {SITE_IMAGES: True} | ({IMAGE_STYLES: True} if self.of_images is not None else {})
+        return dict.fromkeys(self._records, True)
 
     def sent_records(self, options: Mapping[str, Any]) -> dict[str, Arrays]:
         """Return means and variances of all nodes, and those of single images."""
-        of_all = self.of_all if SITE_IMAGES in options else None
-        of_images = self.of_images if IMAGE_STYLES in options else None
-        sent = {SITE_IMAGES: of_all, IMAGE_STYLES: of_images}
-        return {name: record.to_arrays() for name, record in sent.items() if record is not None}
+        return {name: arrays for name, arrays in self._records.items() if name in options}
+
+    @property
+    def _records(self) -> dict[str, Arrays]:
+        """The records that go to each node, made once from what the nodes report."""
+        if self._to_all is None:
+            of_all = self.of_all if self._share == "nodes" else None
+            records = {} if of_all is None else {SITE_IMAGES: of_all, IMAGE_STYLES: self.of_images}
+            self._to_all = {name: record.to_arrays() for name, record in records.items() if record is not None}
+        return self._to_all
 
     # --- what a run shows of it ----------------------------------------------------------------------
 
