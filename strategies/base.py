@@ -22,7 +22,7 @@ from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
 from fedshift_core.wire.scores import parts_to_options
-from strategies.contributions import check_contribution
+from strategies.contributions import check_contribution, of_features
 from strategies.features.base import Exchange, Session, Training
 from strategies.federation import announced, checks, context, untrained
 from strategies.federation.context import Ask, RoundResult, RunContext
@@ -142,8 +142,9 @@ class DomainStrategy(MethodHooks[P]):
         self.features.passed(context.TRAINING)
         sent = SentWeights(decode(self._global), bounds.max_update, self.features.noise)
         sifted = self.features.gather(self._asked, replies, self._exchange(), sent) or sift(
-            self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update
-        )
+            self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
+            of_features(type(self), self.expected()),
+        )  # fmt: skip
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
             self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)

@@ -26,6 +26,7 @@ Shape = tuple[str | int, ...]
 Declaration = Mapping[str, Shape]
 COUNTS, LABELS = "counts", "labels"
 WHOLE = (COUNTS, LABELS)  # names of arrays of int64
+FEATURES = ("D", "F")  # letters of the width of a feature
 MOST_OWN = 10_000  # of a dimension that is the node's own
 #: A row is made of all images of a class; the array of all images of the node; it is weights or gradients of the model,
 #: or made of public images; a row is of one image, or of some that nobody counts.
@@ -121,6 +122,12 @@ def behind(strategy: type, name: str) -> Behind:
     if name in stated:
         return stated[name]
     return "class" if name in BY_CLASS and contributes.get(name, ())[:1] == ("C",) else "image"
+
+
+def of_features(strategy: type, declared: Declaration) -> frozenset[str]:
+    """Return the names of what a strategy's nodes contribute of features: D wide, or F where these are frozen."""
+    wide = [name for name, shape in declared.items() if shape[-1:] and shape[-1] in FEATURES]
+    return frozenset(name for name in wide if behind(strategy, name) != "model")
 
 
 def described(declared: Declaration) -> str:

@@ -5,7 +5,7 @@ array of integers counts (BatchNorm's ``num_batches_tracked``) is no length.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,17 +101,25 @@ def far_from_others(changes: Sequence[float], images: Sequence[int], base: float
     return problems
 
 
-def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict[int, str]:
+def out_of_proportion(
+    contributions: Sequence[Given], max_update: float, features: Container[str] = ()
+) -> dict[int, str]:
     """Find contributions that are far longer than those of the other nodes, which an average would drown in.
 
     What nodes contribute has no counterpart that was sent, so the norm of each floating-point array is held against
-    the median of that norm over the round's nodes, or against 1 if that is less. It is the norm of a row in the root
-    mean square, over rows that are not zero: nodes hold different numbers of classes, and of images. One node or two
-    are always within proportion: their median is no less than half of the longer one.
+    the median of that norm over the round's nodes. It is the norm of a row in the root mean square, over rows that are
+    not zero: nodes hold different numbers of classes, and of images. One node or two are always within proportion:
+    their median is no less than half of the longer one. A node whose array has no number, because it told it before,
+    has no part in the median.
+
+    A median below 1 counts as 1, below sqrt(D) of features of D numbers as sqrt(D), which is a root mean square of 1.
+    In the first rounds of a network that begins with random weights most nodes' features are near 0. Those of the first
+    node that learns are twenty times as long, as all are a round later: it is no liar.
 
     Args:
         contributions: Of each node of the round, arrays by name; all have the same names.
         max_update: How many times the median a norm may be.
+        features: Names of the arrays whose rows are features, or means of some.
 
     Returns:
         Why a contribution must not be used, by its place.
@@ -120,9 +128,11 @@ def out_of_proportion(contributions: Sequence[Given], max_update: float) -> dict
     for name in contributions[0] if contributions else ():
         if name in WHOLE:
             continue
-        norms = [_of_a_row(arrays[name]) for arrays in contributions]
-        middle = max(float(np.median(norms)), SHORTEST)
-        for place, norm in enumerate(norms):
+        told = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
+        norms = {place: _of_a_row(array) for place, array in told.items()}
+        least = [math.sqrt(array.shape[-1]) if name in features else SHORTEST for array in told.values()]
+        middle = float(max(np.median(list(norms.values())), np.median(least))) if told else SHORTEST
+        for place, norm in norms.items():
             if norm > max_update * middle:
                 problems.setdefault(
                     place,

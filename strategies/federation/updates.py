@@ -1,6 +1,6 @@
 """What a node sends after local training: read, checked and averaged."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -117,7 +117,7 @@ class Sifted:
 
 def sift(
     nodes_by_id: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
-    sent: SentWeights, max_update: float,
+    sent: SentWeights, max_update: float, features: Container[str] = (),
 ) -> Sifted:  # fmt: skip
     """Return the replies that may be averaged, and why the others may not; both by node index.
 
@@ -127,6 +127,7 @@ def sift(
         read: Returns a reply as an update, or raises ``Refused``.
         sent: The weights that they were sent.
         max_update: How many times the median of a round a change or a contribution may be.
+        features: Names of what is contributed of features.
     """
     waiting = dict(nodes_by_id)
     updates, problems, wild = [], [], 0
@@ -144,7 +145,7 @@ def sift(
     updates.sort(key=lambda update: update.node.index)
     moved, images = [update.change for update in updates], [update.num_examples for update in updates]
     strange = far_from_others(moved, images, sent.base, max_update)
-    strange = out_of_proportion([update.knowledge for update in updates], max_update) | strange
+    strange = out_of_proportion([update.knowledge for update in updates], max_update, features) | strange
     problems += [(updates[place].node, reason) for place, reason in strange.items()]
     updates = [update for place, update in enumerate(updates) if place not in strange]
     return Sifted(updates, sorted(problems, key=lambda problem: problem[0].index), wild, answers)

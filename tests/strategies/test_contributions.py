@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_core.limits import Refused
-from strategies.contributions import Declaration, check_contribution, described
+from strategies.contributions import Declaration, check_contribution, described, of_features
+from strategies.fedcode import FedCodeStrategy
+from strategies.fediir import FedIIRStrategy
+from strategies.fedpac import FedPACStrategy
+from strategies.fedthe import FedTHEStrategy
+from strategies.ggeur import GGEURStrategy
 
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
 RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
@@ -122,3 +127,17 @@ def test_the_own_dimension_is_the_same_in_all_arrays() -> None:
 def test_a_declaration_in_words() -> None:
     assert described(DENSE) == "prototypes (C x D), counts (C)"
     assert described({}) == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "names"),
+    [
+        (FedCodeStrategy, {"prototypes", "style-prototype"}),  # its heads are weights
+        (FedIIRStrategy, set()),
+        (FedPACStrategy, {"prototypes", "class-features"}),
+        (FedTHEStrategy, {"feature"}),
+        (GGEURStrategy, {"means", "eigenvectors"}),
+    ],
+)
+def test_what_is_made_of_features(strategy: Any, names: set[str]) -> None:
+    assert of_features(strategy, strategy.contributes) == names

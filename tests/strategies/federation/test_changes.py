@@ -168,6 +168,24 @@ def test_nothing_and_short_ones_are_within_proportion() -> None:
     assert out_of_proportion([contribution(size, 0) for size in (0, 0, 0, 9)], 10) == {}
 
 
+def test_features_of_the_first_node_that_learns_are_within_proportion() -> None:
+    """As the first round of the CNN on the embedded digits has them: 64 numbers, all but one node's near 0."""
+    rows = [{"prototypes": np.full((2, 64), size / 8, np.float32)} for size in (1.1, 0.9, 2.7, 20.3)]
+    assert list(out_of_proportion(rows, 10)) == [3]
+    assert out_of_proportion(rows, 10, {"prototypes"}) == {}
+    rows[0]["prototypes"] *= 200 / 1.1
+    assert list(out_of_proportion(rows, 10, {"prototypes"})) == [0]
+    vectors = [{"feature": array["prototypes"][0]} for array in rows]
+    assert list(out_of_proportion(vectors, 10, {"feature"})) == [0]
+
+
+def test_who_has_told_its_numbers_before_has_no_part_in_the_median() -> None:
+    """A node that comes later alone tells its own."""
+    before, late = {"means": np.zeros((2, 0), np.float32)}, {"means": np.full((2, 4), 50, np.float32)}
+    assert out_of_proportion([before, before, before, late], 10) == {}
+    assert out_of_proportion([before, before, before], 10) == {}
+
+
 def test_rows_are_compared_not_how_many_a_node_has() -> None:
     """A node of all classes among such of one; features of ten thousand images among such of ten."""
     few, many = np.zeros((100, 4), np.float32), np.ones((100, 4), np.float32)
