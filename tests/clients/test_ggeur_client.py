@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support import C, D, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
+from support import C, D, InlineRun, check_accepted, fedavg, fit, new_client, refusal_of, same, shared, weights
 
 from clients.ggeur import GGEURClient, Rows
 from clients.models import networks
@@ -159,3 +159,18 @@ def test_an_encoder_that_trains_balanced_batches_and_modules_are_refused() -> No
     given = "model.name=resnet10 model.freeze=encoder modules=[f2dc]"
     config = resolve({"experiment": "handwritten", "method": "ggeur", "set": given})
     assert "leave out modules" in refusal_of(ConfigError, build.prepare, config, "inline")
+
+
+def test_runs_with_other_scales_end_and_what_scales_the_smallest_of_few_scales_none(run_inline: InlineRun) -> None:
+    """A covariance of few images has far fewer eigenvalues than the last ten of 64 numbers."""
+
+    def weights_of(more: str) -> str:
+        few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.freeze=encoder"
+        asked = f"{few} method.samples=10 method.least_images=2 {more}"
+        run = run_inline(method="ggeur", nodes=2, rounds=2, set=asked)
+        assert [line["nodes"] for line in run.rounds] == [[0, 1], [0, 1]]
+        assert not any(line["left_out"] for line in run.rounds)
+        return str(run.results["weights_sha256"])
+
+    none, smallest, largest = (weights_of(more) for more in ("method.scale=1", "method.scaled=smallest", ""))
+    assert none == smallest != largest

@@ -23,6 +23,8 @@ from fedshift.launch import processes
 FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 #: Two nodes, one local epoch: quick, and small enough for each engine.
 TINY = ["dataset.domains=[scan,sketch]", "train.epochs=1", "rounds=1", "report=false"]
+#: For methods that pass an image through the network more than once.
+FEW = ["allocation.share=0.1"]
 LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
 #: Words in the command lines of what a run starts.
@@ -98,7 +100,9 @@ def left_behind(mark: str) -> set[int]:
             ["method=fedpall", "rounds=3", "method.mix_from=1", "method.kept=1"], id="networks-of-the-server"
         ),
         pytest.param(["method=fedomg", "rounds=2"], id="gradients-matched"),
-        pytest.param(["method=fediir", "rounds=3"], id="gradients-of-the-head"),
+        pytest.param(["method=fediir", "rounds=3", *FEW], id="gradients-of-the-head"),
+        pytest.param(["method=stablefdg", "rounds=2", *FEW], id="styles-of-maps-from-node-to-node"),
+        pytest.param(["method=fedccrl", "rounds=2", *FEW], id="styles-of-images"),
         pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
         pytest.param(["method=tent", "rounds=1"], id="entropy"),
         pytest.param(["method=t3a", "rounds=1"], id="adjusted-classifier"),
