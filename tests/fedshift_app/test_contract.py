@@ -317,8 +317,9 @@ def test_private_batchnorm_stays_and_survives(method: str, model: str, layer: st
     per_epoch = -(-grid.client_of(0, config).train_set.x.shape[0] // 16)
     # It went on where it was; FedICON's encoder is frozen in its classifier rounds.
     rounds = 2 - int(config.method.get("classifier_rounds", 0))
+    passes = 1 + int(config.method.get("copies", 0))  # FedCCRL's copies of a batch go through the network by themselves
     besides = _public_batches(grid.client_of(0, config), config)
-    assert batches == [rounds * config.train.epochs * per_epoch + besides] * NODES
+    assert batches == [rounds * config.train.epochs * per_epoch * passes + besides] * NODES
 
 
 def _public_batches(client: DomainClient, config: RunConfig) -> int:
