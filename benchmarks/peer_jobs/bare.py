@@ -20,7 +20,7 @@ def work(share: int, job: Job, rounds: int, clock: RoundClock, begin: Barrier) -
             clock.now()
         for place in range(share, job.cohort, PROCESSES):
             model.load_state_dict(initial)
-            train(model, *pool().of((server_round * job.cohort + place) % job.clients, job.images), job)
+            train(model, *pool().of((server_round * job.cohort + place) % job.clients), job)
     if begin.wait() == 0:
         clock.now()
 

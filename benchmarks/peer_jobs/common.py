@@ -1,21 +1,29 @@
-"""What the peers' jobs share: networks in plain PyTorch, images, and how a job tells the time.
+"""What the peers' jobs share: networks in plain PyTorch, the images of each client, and how a job tells the time.
 
-Plain PyTorch and nothing of FedShift, so that it can be imported in another framework's environment.
+Plain PyTorch and nothing of FedShift, so that it can be imported in another framework's environment. The images are
+those that FedShift's nodes hold (``benchmarks/peers.py`` writes them to a file).
 """
 
 import argparse
 import functools
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CLASSES, SIZE, POOL = 10, 32, 2000
-LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 1e-5
+CLASSES, SIZE = 10, 32
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-5
+IMAGES = "FEDSHIFT_PEERS_IMAGES"  # environment variable: the file with the images
+#: Environment variables: file for the moments of the rounds, file for the scores of the last model.
+MOMENTS, SCORES = "FEDSHIFT_PEERS_MOMENTS", "FEDSHIFT_PEERS_SCORES"
+ENCODER = "FEDSHIFT_PEERS_ENCODER"  # environment variable: the file with a frozen network; not set for none
+FROZEN_SIZE, FROZEN_WIDTH, FROZEN_CLASSES = 128, 1280, 7  # of images, features and classes of job C
 
 
 @dataclass(frozen=True)
@@ -23,12 +31,13 @@ class Job:
     """One job.
 
     Attributes:
-        network: ``cnn`` or ``resnet10``.
+        network: ``cnn``, ``resnet10``, or ``head`` behind a frozen network.
         clients: In all.
         cohort: That train in a round.
         images: Of a client.
         epochs: Local ones of a round.
         batch: Images of a step.
+        lr: Learning rate.
     """
 
     network: str
@@ -37,9 +46,11 @@ class Job:
     images: int
     epochs: int
     batch: int
+    lr: float
 
 
-JOBS = {"A": Job("cnn", 1000, 50, 36, 1, 32), "B": Job("resnet10", 10, 10, 512, 1, 64)}
+JOBS = {"A": Job("cnn", 1000, 50, 36, 1, 32, 0.2), "B": Job("resnet10", 10, 10, 512, 1, 64, 0.01),
+        "C1": Job("head", 10, 10, 32, 1, 32, 0.01), "C2": Job("head", 10, 10, 96, 1, 32, 0.01)}  # fmt: skip
 
 
 class Block(nn.Module):
@@ -61,7 +72,9 @@ class Block(nn.Module):
 
 
 def network(name: str) -> nn.Sequential:
-    """Build FedShift's ``cnn`` or ``resnet10`` for ten classes of 32x32 pixels."""
+    """Build FedShift's ``cnn`` or ``resnet10`` for ten classes of 32x32 pixels, or what follows a frozen network."""
+    if name == "head":
+        return nn.Sequential(nn.Linear(FROZEN_WIDTH, 256), nn.ReLU(), nn.Linear(256, FROZEN_CLASSES))
     if name == "cnn":
         return nn.Sequential(
             nn.Conv2d(3, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(32, 64, 5), nn.ReLU(), nn.MaxPool2d(2),
@@ -75,34 +88,55 @@ def network(name: str) -> nn.Sequential:
 
 
 class Pool:
-    """A pool of random images, of which each client has its own."""
+    """All images, normalised once, of which each client has its own."""
 
     def __init__(self) -> None:
-        rng = torch.Generator().manual_seed(0)
-        self.x = torch.rand(POOL, 3, SIZE, SIZE, generator=rng)
-        self.y = torch.randint(0, CLASSES, (POOL,), generator=rng)
+        with np.load(os.environ[IMAGES]) as file:
+            self.x, self.y = _tensors(file["x"], file["y"])
+            self.test_x, self.test_y = _tensors(file["test_x"], file["test_y"])
+            self._held = torch.from_numpy(file["held"])
 
-    def of(self, client: int, number: int) -> tuple[Tensor, Tensor]:
+    def of(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's images (N, 3, 32, 32) and labels (N,)."""
-        index = torch.randperm(POOL, generator=torch.Generator().manual_seed(client))[:number]
+        index = self._held[client]
         return self.x[index], self.y[index]
+
+
+def _tensors(x: "np.typing.NDArray[np.uint8]", y: "np.typing.NDArray[np.int64]") -> tuple[Tensor, Tensor]:
+    """Return images (N, H, W, 3) of bytes as FedShift's nodes see them: (N, 3, H, W) from -1 to 1."""
+    return torch.from_numpy(x).permute(0, 3, 1, 2).contiguous().float().div_(127.5).sub_(1.0), torch.from_numpy(y)
 
 
 @functools.cache
 def pool() -> Pool:
-    """Return the images, drawn once in each process."""
+    """Return the images, read once in each process."""
     return Pool()
+
+
+@functools.cache
+def encoder() -> torch.jit.ScriptModule:
+    """Return the frozen network, read once in each process."""
+    return torch.jit.load(os.environ[ENCODER])  # type: ignore[no-untyped-call,no-any-return]
+
+
+def encoded(x: Tensor) -> Tensor:
+    """Return what the frozen network makes of images; the images where there is none."""
+    if ENCODER not in os.environ:
+        return x
+    with torch.no_grad():
+        features: Tensor = encoder()(x)
+    return features
 
 
 def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
     """Train as a plain loop does; return the last loss."""
     model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    optimizer = torch.optim.SGD(model.parameters(), lr=job.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     loss = torch.zeros(())
     for _ in range(job.epochs):
         for index in torch.randperm(len(x)).split(job.batch):
             optimizer.zero_grad()
-            loss = functional.cross_entropy(model(x[index]), y[index])
+            loss = functional.cross_entropy(model(encoded(x[index])), y[index])
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return float(loss.detach())
@@ -111,8 +145,8 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
 class RoundClock:
     """Writes the moments at which round 1 starts and each round ends, a line each."""
 
-    def __init__(self, file: Path) -> None:
-        self._file = file
+    def __init__(self) -> None:
+        self._file = Path(os.environ[MOMENTS])
 
     def now(self) -> None:
         """Add a line."""
@@ -120,12 +154,24 @@ class RoundClock:
             out.write(json.dumps({"at": time.time()}) + "\n")
 
 
+def score(model: nn.Module) -> None:
+    """Write the accuracy in percent and the mean cross-entropy of a model on the test images."""
+    images = pool()
+    model.eval()
+    with torch.inference_mode():
+        logits = torch.cat([model(encoded(x)) for x in images.test_x.split(256)])
+    accuracy = 100 * float((logits.argmax(1) == images.test_y).double().mean())
+    loss = float(functional.cross_entropy(logits, images.test_y))
+    Path(os.environ[SCORES]).write_text(json.dumps({"accuracy": accuracy, "loss": loss}))
+
+
 def arguments() -> tuple[Job, int, RoundClock]:
-    """Read what a job is called with: its letter, its rounds, the file for its times."""
+    """Read what a job is called with: its letter and its rounds."""
     parser = argparse.ArgumentParser()
     parser.add_argument("job", choices=sorted(JOBS))
     parser.add_argument("rounds", type=int)
-    parser.add_argument("moments", type=Path)
+    parser.add_argument("mode", nargs="?", default="")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    return JOBS[given.job], given.rounds, RoundClock(given.moments)
+    torch.manual_seed(0)
+    return JOBS[given.job], given.rounds, RoundClock()

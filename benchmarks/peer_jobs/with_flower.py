@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 import torch
-from common import arguments, network, pool, train
+from common import arguments, network, pool, score, train
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -20,7 +20,7 @@ def _train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     model = network(job.network)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-    x, y = pool().of(int(context.node_config["partition-id"]), job.images)
+    x, y = pool().of(int(context.node_config["partition-id"]))
     metrics = MetricRecord({"train_loss": train(model, x, y, job), "num-examples": len(x)})
     content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
     return Message(content=content, reply_to=message)
@@ -48,7 +48,10 @@ def _main(grid: Grid, context: Context) -> None:
         fraction_train=job.cohort / job.clients, fraction_evaluate=0.0, min_evaluate_nodes=0,
         min_available_nodes=job.clients,
     )  # fmt: skip
-    strategy.start(grid=grid, initial_arrays=ArrayRecord(network(job.network).state_dict()), num_rounds=rounds)
+    model = network(job.network)
+    result = strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=rounds)
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+    score(model)
 
 
 if __name__ == "__main__":

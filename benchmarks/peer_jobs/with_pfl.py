@@ -3,7 +3,7 @@
 import os
 
 import torch
-from common import LR, MOMENTUM, WEIGHT_DECAY, RoundClock, arguments, network, pool
+from common import MOMENTUM, WEIGHT_DECAY, RoundClock, arguments, encoded, network, pool, score
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -28,7 +28,7 @@ class Classifier(nn.Module):
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the mean cross-entropy of a batch."""
         self.train()
-        return functional.cross_entropy(self.network(x), y)
+        return functional.cross_entropy(self.network(encoded(x)), y)
 
     def metrics(self, x: Tensor, y: Tensor) -> dict[str, float]:
         """Return nothing: no model is scored."""
@@ -63,7 +63,7 @@ def main() -> None:
     model = Classifier(job.network)
 
     def images_of(user: int) -> Dataset:
-        return Dataset(raw_data=list(pool().of(user, job.images)))
+        return Dataset(raw_data=list(pool().of(user)))
 
     def optimizer(parameters: object, lr: float) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)  # type: ignore[arg-type]
@@ -76,10 +76,12 @@ def main() -> None:
         backend=SimulatedBackend(training_data=users, val_data=None),
         model=PyTorchModel(model, optimizer, torch.optim.SGD(model.parameters(), lr=1.0)),
         model_train_params=NNTrainHyperParams(
-            local_batch_size=job.batch, local_num_epochs=job.epochs, local_learning_rate=LR
+            local_batch_size=job.batch, local_num_epochs=job.epochs, local_learning_rate=job.lr
         ),
         callbacks=[Clock(clock)],
     )
+    if int(os.environ.get("RANK", "0")) == 0:
+        score(model.network)
 
 
 if __name__ == "__main__":

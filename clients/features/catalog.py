@@ -28,6 +28,8 @@ class Features:
         ]
         self._by_name = {feature.name: feature for feature in self.all}
         self._declared = {feature.name: feature for feature in self.declared}
+        self._keys: dict[str, dict[str, tuple[Key, NodeFeature]]] = {}  # by kind of message
+        self._answering = [feature for feature in self.all if type(feature).query is not NodeFeature.query]
 
     def attach(self, client: Client, config: RunSettings) -> None:
         """Begin to work with a client that has just been made."""
@@ -36,12 +38,14 @@ class Features:
 
     def keys(self, kind: str) -> dict[str, tuple[Key, NodeFeature]]:
         """Return what a message of a kind may have in its record ``config``, with the feature whose it is."""
-        return {
-            key.name: (key, self._by_name[feature.name])
-            for feature in self.declared
-            if feature.name in self._by_name
-            for key in {"train": feature.train, "evaluate": feature.evaluate, "query": feature.query}.get(kind, ())
-        }
+        if kind not in self._keys:
+            self._keys[kind] = {
+                key.name: (key, self._by_name[feature.name])
+                for feature in self.declared
+                if feature.name in self._by_name
+                for key in {"train": feature.train, "evaluate": feature.evaluate, "query": feature.query}.get(kind, ())
+            }
+        return self._keys[kind]
 
     def missing(self, request: Request) -> str:
         """Return what a message that asks for scores lacks; empty for nothing."""
@@ -135,7 +139,7 @@ class Features:
         Args:
             calls: Returns the message as a feature of this name sees it.
         """
-        for feature in self.all:
+        for feature in self._answering:
             if (answer := feature.query(calls(feature.name))) is not None:
                 self._check(feature, answer, "query_reply")
                 return answer

@@ -1,7 +1,8 @@
 """Which images of its domain a node trains, validates and tests on."""
 
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 
@@ -25,6 +26,72 @@ class Parts:
     train: Indices
     validation: Indices
     test: Indices
+
+
+MOST_KEPT = 1000  # nodes of a domain whose parts are in memory at once, where they are worked out when asked for
+
+
+class DomainParts(Mapping[int, Parts]):
+    """What each node of a domain holds, by its index; worked out when it is asked for, as nodes may be very many."""
+
+    def __init__(self, nodes: Indices, held: Sequence[Indices]) -> None:
+        """Take what nodes hold, of which nothing is set aside.
+
+        Args:
+            nodes: Their indices (n,), int64, ascending.
+            held: What each of them holds.
+        """
+        self._nodes, self._held = nodes, held
+        self._kept: dict[int, Parts] = {}
+
+    def __getitem__(self, index: int) -> Parts:
+        """Return what a node holds."""
+        if (parts := self._kept.get(index)) is not None:
+            return parts
+        place = int(np.searchsorted(self._nodes, index))
+        if place == len(self._nodes) or self._nodes[place] != index:
+            raise KeyError(index)
+        none = np.zeros(0, np.int64)
+        parts = Parts(np.sort(self._held[place]), none, none)
+        if len(self._kept) == MOST_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[index] = parts
+        return parts
+
+    def __iter__(self) -> Iterator[int]:
+        """Return the indices of the nodes."""
+        return iter(self._nodes.tolist())
+
+    def __len__(self) -> int:
+        """Return the number of the nodes."""
+        return len(self._nodes)
+
+
+class _WhenAsked(Sequence[Indices]):
+    """What nodes hold, each worked out when it is asked for.
+
+    Attributes:
+        sizes: How many images each holds.
+    """
+
+    def __init__(self, sizes: list[int], held: Callable[[int], Indices]) -> None:
+        self.sizes, self._held = sizes, held
+
+    @overload
+    def __getitem__(self, place: int) -> Indices: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Indices]: ...
+    def __getitem__(self, place: int | slice) -> Indices | list[Indices]:
+        """Return what the node at a place holds."""
+        if isinstance(place, slice):
+            return [self._held(each) for each in range(*place.indices(len(self)))]
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        return self._held(place)
+
+    def __len__(self) -> int:
+        """Return the number of the nodes."""
+        return len(self.sizes)
 
 
 def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indices:
@@ -89,22 +156,31 @@ def node_parts(
 def domain_parts(
     allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
     public: float = 0.0,
-) -> dict[int, Parts]:  # fmt: skip
+) -> Mapping[int, Parts]:  # fmt: skip
     """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
-    nodes = [index for index, held in enumerate(dealt) if held == domain]
+    nodes = np.array([index for index, held in enumerate(dealt) if held == domain], np.int64)
     holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public)
+    if isinstance(holdings, _WhenAsked) and not (allocation.test_fraction or allocation.validation_fraction):
+        if 0 in holdings.sizes:
+            raise _no_image(domain, int(nodes[holdings.sizes.index(0)]), labels, len(nodes))
+        return DomainParts(nodes, holdings)
     return {
-        index: _parts_of(allocation, domain, holdings, place, index, labels, seed) for place, index in enumerate(nodes)
+        index: _parts_of(allocation, domain, holdings, place, index, labels, seed)
+        for place, index in enumerate(nodes.tolist())
     }
 
 
+def _no_image(domain: str, index: int, labels: Indices, nodes: int) -> DataError:
+    return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {nodes} nodes")
+
+
 def _parts_of(
-    allocation: Allocation, domain: str, holdings: list[Indices], place: int, index: int, labels: Indices, seed: int
+    allocation: Allocation, domain: str, holdings: Sequence[Indices], place: int, index: int, labels: Indices, seed: int
 ) -> Parts:
     """Divide what one node holds, the ``place``-th of its domain, into its parts."""
-    held, nodes = holdings[place], len(holdings)
+    held = holdings[place]
     if len(held) == 0:
-        raise DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {nodes} nodes")
+        raise _no_image(domain, index, labels, len(holdings))
     train, test = _cut(allocation, "test", held, index, labels, seed)
     train, validation = _cut(allocation, "validation", train, index, labels, seed)
     return Parts(train, validation, test)
@@ -138,28 +214,34 @@ def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, la
 
 def _holdings(
     allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int, public: float
-) -> list[Indices]:
+) -> Sequence[Indices]:
     """Return what each node of a domain holds."""
     share = allocation.share_of(domain)
     aside = public_part(domain, labels, public, seed) if public else labels[:0]
     if public and share is not None:
         _check_left(allocation, domain, nodes, share, public)
     if share is not None and allocation.with_replacement:
-        draws = [generator(seed, f"own-share-{domain}", part).permutation(len(labels)) for part in range(nodes)]
-        draws = [order[~np.isin(order, aside)] for order in draws] if public else draws
-        size = allocation.size_of(share, len(labels))
+
+        def drawn(part: int) -> Indices:
+            order = generator(seed, f"own-share-{domain}", part).permutation(len(labels))
+            return order[~np.isin(order, aside)] if public else order
+
+        size = min(allocation.size_of(share, len(labels)), len(labels) - len(aside))
         if not allocation.class_coverage:
-            return [order[:size] for order in draws]
-        return [shares.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in draws]
+            return _WhenAsked([size] * nodes, lambda part: drawn(part)[:size])
+        orders = (drawn(part) for part in range(nodes))
+        return [shares.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in orders]
     order = _order(domain, len(labels), seed)[: len(labels) - len(aside)]
     sizes = _sizes(allocation, domain, nodes, len(labels), len(order))
     chosen, spare = order[: sum(sizes)], order[sum(sizes) :]
+    parts: Sequence[Indices]
     if allocation.label_skew is None:
-        parts = np.split(chosen, np.cumsum(sizes)[:-1])
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        parts = _WhenAsked(sizes, lambda place: chosen[starts[place] : starts[place + 1]])
     else:
         rng = generator(seed, f"label-skew-{domain}")
         parts = shares.skew_labels(chosen, labels, nodes, allocation.label_skew, rng)
-    return shares.cover_classes(parts, spare, labels, num_classes, domain) if allocation.class_coverage else parts
+    return shares.cover_classes(list(parts), spare, labels, num_classes, domain) if allocation.class_coverage else parts
 
 
 def _check_left(allocation: Allocation, domain: str, nodes: int, share: float, public: float) -> None:

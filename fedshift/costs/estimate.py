@@ -183,7 +183,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int, *, count: bool = 
     threads = torch.get_num_threads()
 
     def opened() -> DomainClient:
-        return client_app.open_client(messages[0], grid.context_of(messages[0])).client
+        return client_app.open_client(messages[0], grid.context_of(messages[0].metadata.dst_node_id)).client
 
     try:
         measured = measure(opened(), messages[0], statistics_of(strategy.federation))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
@@ -142,10 +142,6 @@ class TimedGrid(InlineGrid):
             self.times.append(time.perf_counter() - started)
         return replies
 
-    def context_of(self, message: Message) -> Context:
-        """Return the context of a message's node."""
-        return self._contexts[message.metadata.dst_node_id]
-
 
 def begin(config: RunConfig, nodes: int) -> tuple[RunConfig, ArrayRecord, DomainStrategy, TimedGrid]:
     """Return a run as it stands before its first round: settled configuration, weights, strategy and grid.
@@ -248,7 +244,7 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
 def _counted(label: str, settings: dict[str, Any], kind: str, messages: list[Message], grid: TimedGrid) -> Costs:
     """Return the costs of a round that are known before it is played, from the first message's node."""
     message = messages[0]
-    client = client_app.open_client(message, grid.context_of(message)).client
+    client = client_app.open_client(message, grid.context_of(message.metadata.dst_node_id)).client
     counts = parameters(client.model, client.shared_names)
     network = client.setup.model.name
     batch, steps = step_flops(client, message)

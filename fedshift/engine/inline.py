@@ -12,9 +12,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_app.node import feature_state
 
 NAME = "inline"  # of the engine, whatever the number of its processes
 _FIRST_ID = 1000  # of a node
+MOST_CONTEXTS = 1000  # of nodes that keep nothing
 
 
 class LocalGrid(Grid):
@@ -33,7 +35,7 @@ class LocalGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Return the ids of all nodes."""
-        return list(range(_FIRST_ID, _FIRST_ID + self.num_nodes))
+        return range(_FIRST_ID, _FIRST_ID + self.num_nodes)
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
@@ -59,18 +61,41 @@ class LocalGrid(Grid):
 
 
 class InlineGrid(LocalGrid):
-    """A Grid whose nodes are contexts in this process."""
+    """A Grid whose nodes are contexts in this process.
+
+    What a node keeps stays, and the contexts of the ``MOST_CONTEXTS`` others that answered last.
+    """
 
     def __init__(self, client_app: ClientApp, num_nodes: int) -> None:
         super().__init__(num_nodes)
         self._app = client_app
-        self._contexts: dict[int, Context] = {
-            node_id: new_context(node_id, num_nodes) for node_id in self.get_node_ids()
-        }
+        self._contexts: dict[int, Context] = {}
+        self._without_state: dict[int, None] = {}  # ids of nodes that keep nothing, by their last answer
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
         """Answer each message at once; ``timeout`` has no meaning here."""
-        return [self._app(message, self._contexts[message.metadata.dst_node_id]) for message in messages]
+        return [self._answer(message) for message in messages]
+
+    def context_of(self, node_id: int) -> Context:
+        """Return the context of a node."""
+        return self._contexts.setdefault(node_id, new_context(node_id, self.num_nodes))
+
+    def _answer(self, message: Message) -> Message:
+        node_id = message.metadata.dst_node_id
+        context = self.context_of(node_id)
+        answer = self._app(message, context)
+        self._without_state.pop(node_id, None)
+        if not keeps_state(context):
+            self._without_state[node_id] = None
+        if len(self._without_state) > MOST_CONTEXTS:
+            oldest = next(iter(self._without_state))
+            del self._without_state[oldest], self._contexts[oldest]
+        return answer
+
+
+def keeps_state(context: Context) -> bool:
+    """Tell whether a node, or a feature for it, keeps something for its next message."""
+    return any(context.state.array_records.values()) or feature_state.holds(context)
 
 
 def index_of(node_id: int) -> int:

@@ -274,8 +274,7 @@ def unheld_tests(config: RunConfig, where: Place) -> dict[str, int]:
     """Return how many test images the node sees of each domain that no node holds. A real node sees none."""
     if not where.shared:
         return {}
-    held = set(holdings.dealt(config, where.num_partitions))
-    unheld = [domain for domain in config.dataset.domains if domain not in held]
+    unheld = holdings.unheld(config, where.num_partitions)
     return {domain: len(test_images(uncorrupted(config), where, domain)) for domain in unheld}
 
 

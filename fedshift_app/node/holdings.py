@@ -28,12 +28,23 @@ def _dealt(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, see
     return allocation.deal(domains, num_nodes, seed)
 
 
+def unheld(config: RunConfig, num_nodes: int) -> tuple[str, ...]:
+    """Return the domains that no node of the simulation holds, in their order."""
+    return _unheld(config.allocation, config.dataset.domains, num_nodes, config.seed)
+
+
+@functools.lru_cache(maxsize=8)
+def _unheld(allocation: Allocation, domains: tuple[str, ...], num_nodes: int, seed: int) -> tuple[str, ...]:
+    held = set(_dealt(allocation, domains, num_nodes, seed))
+    return tuple(domain for domain in domains if domain not in held)
+
+
 # A process serves many nodes, and one node's part follows from those of all nodes of its domain: without the
 # caches a round would cost nodes x nodes.
 @functools.lru_cache(maxsize=32)
 def _domain_parts(
     allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
-) -> dict[int, Parts]:
+) -> Mapping[int, Parts]:
     """Return the part of a domain's pool that each simulated node holds, by index of the node."""
     labels = [read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
@@ -59,7 +70,7 @@ def _exchanged(
     )
 
 
-def parts_of(config: RunConfig, num_nodes: int, domain: str) -> dict[int, Parts]:
+def parts_of(config: RunConfig, num_nodes: int, domain: str) -> Mapping[int, Parts]:
     """Return by index of the node what each node of the simulation holds of a domain's pool."""
     return _domain_parts(config.allocation, config.dataset, config.dataset.source(), num_nodes, domain, config.seed)
 

@@ -17,7 +17,8 @@ import hashlib
 import json
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from strategies.federation.roster import Node
 FORMAT = 2  # of the JSON file; 1 had no state
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
 _JSON = re.compile(r"round-(\d{5,})\.json")
+_NODE_FIELDS = tuple(each.name for each in fields(Node) if each.compare)
 _FILE = re.compile(r"[a-z_]+-(\d{5,})\.(?:json|safetensors)(?:\.part)?")
 
 
@@ -101,9 +103,11 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "writing": checkpoint.writing,
         "files": files,
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
-        "nodes": [vars(node) for node in checkpoint.nodes],  # asdict copies, which takes a while for a thousand
     }
-    atomic_io.write_atomically(json_file(folder, number), json.dumps(content) + "\n")
+    nodes = checkpoint.nodes
+    listed = atomic_io.json_list(len(nodes), lambda start, stop: [_fields(node) for node in nodes[start:stop]])
+    pieces = chain([json.dumps(content)[:-1], ', "nodes": '], listed, ["}\n"])
+    atomic_io.write_atomically(json_file(folder, number), pieces)
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])
@@ -159,7 +163,7 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             averaged=_arrays(folder, content["files"]["averaged"]) if "averaged" in content["files"] else {},
             moments=_arrays(folder, content["files"]["moments"]) if "moments" in content["files"] else {},
             memory={int(index): int(kept) for index, kept in content["memory"].items()},
-            nodes=[_node(fields) for fields in content["nodes"]],
+            nodes=[_node(values) for values in content["nodes"]],
             seconds=float(content["seconds"]),
             writing=float(content["writing"]),
         )
@@ -205,10 +209,14 @@ def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
     return {str(name): arrays[name] for name in entry["names"]}
 
 
-def _node(fields: dict[str, Any]) -> Node:
+def _fields(node: Node) -> dict[str, Any]:
+    return {name: getattr(node, name) for name in _NODE_FIELDS}  # asdict copies, which takes a while for a thousand
+
+
+def _node(values: dict[str, Any]) -> Node:
     tests = {
-        key: tuple((str(domain), int(number)) for domain, number in fields.get(key, ()))
+        key: tuple((str(domain), int(number)) for domain, number in values.get(key, ()))
         for key in ("unheld_tests", "held_tests")
     }
-    listed = {name: tuple(fields.get(name, ())) for name in ("class_counts", "marks", "few")}
-    return Node(**fields | listed | tests)
+    listed = {name: tuple(values.get(name, ())) for name in ("class_counts", "marks", "few")}
+    return Node(**values | listed | tests)

@@ -8,7 +8,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ ON_ALL = "personal models, each on all domains"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
+MOST_INDENTED = 1000  # nodes in ``results.json`` with a line for each of their numbers
+_NODES = "<nodes>"  # stands for the nodes in a text that has place for them
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")
 
 
@@ -321,8 +323,12 @@ class RunFolder:
                 write_atomically(self.path / f"{feature.key}.json", json.dumps(content, indent=2) + "\n")
         return "\n".join(texts)
 
-    def finish(self, nodes: list[Node]) -> dict[str, Any]:
-        """Write and return the summary ``results.json``, by which the run counts as finished."""
+    def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
+        """Write and return the summary ``results.json``, by which the run counts as finished.
+
+        Of more than ``MOST_INDENTED`` nodes each is one line of the file, and what is returned is without them.
+        """
+        many = len(nodes) > MOST_INDENTED
         results = (
             summary(self.history, nodes, self.config.features, drawn=self.config.shift.label_mix == "own")
             | model_selection.results(self.config, self.history)
@@ -337,16 +343,7 @@ class RunFolder:
                 "seed": self.config.seed,
                 "engine": self.engine,
                 "seconds": round(self.seconds, 3),
-                "nodes": [
-                    {
-                        "index": n.index,
-                        "domain": n.domain,
-                        "num_examples": n.num_examples,
-                        "class_counts": n.shown_counts if n.marks else n.class_counts,
-                    }
-                    | ({"domains": n.domains} if n.held_tests else {})
-                    for n in nodes
-                ],
+                "nodes": _NODES if many else [_summary_of(node) for node in nodes],
                 "num_parameters": sum(math.prod(array.shape) for array in self._weights.values()),
                 "weights_sha256": weights_hash(decode(self._weights)),
             }
@@ -359,8 +356,27 @@ class RunFolder:
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
         results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
-        write_atomically(self.path / RESULTS_FILE, as_text(finite(results)))
-        return results
+        text = as_text(finite(results))
+        write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
+        return {key: value for key, value in results.items() if value is not _NODES}
+
+
+def _summary_of(node: Node) -> dict[str, Any]:
+    """Return what ``results.json`` says of a node."""
+    return {
+        "index": node.index,
+        "domain": node.domain,
+        "num_examples": node.num_examples,
+        "class_counts": node.shown_counts if node.marks else node.class_counts,
+    } | ({"domains": node.domains} if node.held_tests else {})
+
+
+def _with_nodes(text: str, nodes: Sequence[Node]) -> Iterator[str]:
+    """Yield the summary in pieces, with the nodes in their place, so that their text is never in memory at once."""
+    before, after = text.split(json.dumps(_NODES))
+    yield before
+    yield from atomic_io.json_list(len(nodes), lambda start, stop: [_summary_of(node) for node in nodes[start:stop]])
+    yield after
 
 
 def _write_config(path: Path, content: Mapping[str, Any]) -> None:

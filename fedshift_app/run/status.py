@@ -5,7 +5,7 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ SAVE_SECONDS = 1.0  # shortest interval between two writes for answers and fast 
 MOST_ERROR = 1000  # characters
 MOST_LINE = 2 * MOST_REMEDY  # characters of a printed line
 MOST_LEFT_OUT = 50  # left-out nodes that are printed
+#: Nodes that are all in the file. Of more only those of the phase: it is written several times a round.
+MOST_NODES = 1000
 
 
 class StatusFile(Listener):
@@ -43,8 +45,8 @@ class StatusFile(Listener):
         self._path, self._folder = folder.path / FILE, folder
         self._failed = False
         self._saved = 0.0
-        self._nodes = list(nodes)
-        self._connected = {node.node_id for node in nodes}
+        self._nodes = nodes
+        self._absent: set[int] = set()  # ids of nodes that are not connected
         self._asked: dict[int, bool] = {}  # by node id, whether it has answered in this phase
         self._left_out: list[dict[str, Any]] = []
         self._silent: dict[int, float] = {}  # by node id, the time of its last sign
@@ -118,7 +120,10 @@ class StatusFile(Listener):
         return history[-1].server_round if history else 0
 
     def _connect(self, present: Sequence[Node], nodes: Sequence[Node]) -> None:
-        self._connected, self._nodes = {node.node_id for node in present}, list(nodes)
+        self._nodes = nodes
+        self._absent = set()
+        if len(present) < len(nodes):
+            self._absent = {node.node_id for node in nodes} - {node.node_id for node in present}
 
     def _change(self, state: str, server_round: int) -> None:
         if (state, server_round) != (self._fields["state"], self._fields["round"]):
@@ -159,16 +164,25 @@ class StatusFile(Listener):
                 "index": node.index,
                 "domain": node.domain,
                 "num_examples": node.num_examples,
-                "connected": node.node_id in self._connected,
+                "connected": node.node_id not in self._absent,
                 "answered": self._asked.get(node.node_id),
                 "silent_since": utc(self._silent[node.node_id]) if node.node_id in self._silent else None,
             }
-            for node in self._nodes
+            for node in self._shown()
         ]
-        known_ids = {node.node_id for node in self._nodes}
+        if len(self._nodes) > MOST_NODES:
+            fields["nodes_in_all"] = len(self._nodes)
+        known_ids = {node.node_id for node in self._nodes} if self._silent else ()
         unknown_nodes = [{"node_id": str(i), "since": utc(at)} for i, at in self._silent.items() if i not in known_ids]
         content: dict[str, Any] = finite(fields) | {"nodes": nodes, "unknown": unknown_nodes}
         return content
+
+    def _shown(self) -> Iterable[Node]:
+        """Return the nodes that the file names: all, or of very many those that are asked, silent or not connected."""
+        if len(self._nodes) <= MOST_NODES:
+            return self._nodes
+        of_interest = self._asked.keys() | self._silent.keys() | self._absent
+        return (node for node in self._nodes if node.node_id in of_interest)
 
 
 def _scored_fields(result: RoundResult) -> dict[str, Any]:
@@ -290,6 +304,7 @@ class _Content(BaseModel, extra="allow"):
     seconds_left: float | None
     nodes: list[_Node]
     unknown: list[_Unknown] = []
+    nodes_in_all: int | None = None
     error: str | None
 
 
@@ -345,6 +360,8 @@ def block(status: Mapping[str, Any]) -> str:
     )
     lines.append(f"  time      {console.duration(status['seconds'])}{remaining}, as of {status['updated']}")
     lines.append(f"  answers   {status['answered']} of {status['asked']} nodes that were asked")
+    if status.get("nodes_in_all"):
+        lines.append(f"  nodes     {status['nodes_in_all']}; shown are those that are asked, silent or not connected")
     lines += [f"  node {_node(node, status)}" for node in status["nodes"]]
     lines += [
         f"  silent    a node with id {node['node_id']} is connected and has not described itself since {node['since']}"

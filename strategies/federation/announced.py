@@ -22,43 +22,56 @@ def most_images(nodes: Sequence[Node], factor: float) -> float:
     return factor * float(np.median([node.num_examples for node in nodes])) if nodes else math.inf
 
 
+def most_scored(numbers: Sequence[int], factor: float) -> float:
+    """Return the most test or validation images of a node whose scores count: so many times the median of its domain.
+
+    The scores of a node with more would be those of the domain.
+    """
+    return factor * float(np.median(numbers)) if numbers else math.inf
+
+
 def is_too_many(number: int, numbers: Sequence[int], factor: float) -> bool:
-    """Tell whether a node's test or validation images exceed so many times the median of its domain.
-
-    Its scores would be those of the domain; they are not counted.
-    """
-    return number > factor * float(np.median(numbers)) if numbers else False
+    """Tell whether a node's test or validation images are more than those of which the scores count."""
+    return number > most_scored(numbers, factor)
 
 
-def warning(node: Node, nodes: Sequence[Node], factor: float) -> str:
-    """Return what a node announces too much of, and what comes of that; empty where it does not.
+class Medians:
+    """The medians of what the nodes of a federation announce, taken once for all of them."""
 
-    Args:
-        node: One of ``nodes``.
-        nodes: All that have a place.
-        factor: How many times the median of the nodes is not too much.
-    """
-    parts = []
-    most = most_images(nodes, factor)
-    if node.num_examples > most:
-        parts.append(
-            f"{node.num_examples} training images, {node.num_examples * factor / most:.3g} times the median of the "
-            f"nodes: it weighs as if it had {int(most)}"
-        )
-    real = [other for other in nodes if not other.shared_test]
-    tests = [
-        (
-            "test",
-            node.tests_of(domain),
-            [n for other in real if domain in other.domains and (n := other.tests_of(domain))],
-        )
-        for domain in node.domains
-    ]
-    near = [other.num_validation for other in real if other.domain == node.domain]
-    for what, number, numbers in (*tests, ("validation", node.num_validation, near)):
-        if not node.shared_test and is_too_many(number, numbers, factor):
-            parts.append(f"{number} {what} images, far more than the other nodes of its domain: they are not counted")
-    return "; ".join(parts)
+    def __init__(self, nodes: Sequence[Node], factor: float) -> None:
+        """Take them.
+
+        Args:
+            nodes: All that have a place.
+            factor: How many times the median of the nodes is not too much.
+        """
+        self._factor = factor
+        self._most = most_images(nodes, factor)
+        numbers: dict[tuple[str, str], list[int]] = {}
+        for node in nodes:
+            if node.shared_test:
+                continue
+            numbers.setdefault(("validation", node.domain), []).append(node.num_validation)
+            for domain in node.domains:
+                if number := node.tests_of(domain):
+                    numbers.setdefault(("test", domain), []).append(number)
+        self._largest = {key: most_scored(announced, factor) for key, announced in numbers.items()}
+
+    def warning(self, node: Node) -> str:
+        """Return what one of the nodes announces too much of, and what comes of that; empty where it does not."""
+        parts = []
+        if node.num_examples > self._most:
+            parts.append(
+                f"{node.num_examples} training images, {node.num_examples * self._factor / self._most:.3g} times the "
+                f"median of the nodes: it weighs as if it had {int(self._most)}"
+            )
+        announced = [("test", domain, node.tests_of(domain)) for domain in node.domains]
+        for what, domain, number in (*announced, ("validation", node.domain, node.num_validation)):
+            if not node.shared_test and number > self._largest.get((what, domain), math.inf):
+                parts.append(
+                    f"{number} {what} images, far more than the other nodes of its domain: they are not counted"
+                )
+        return "; ".join(parts)
 
 
 def weighed_node(node: Node, most: float) -> Node:

@@ -315,8 +315,8 @@ class Evaluation:
             return [node for node in self.nodes if node.shared_test]
         own = [node for node in self.nodes if domain in node.domains and node.tests_of(domain) > 0]
         if domain in self._held:
-            tests = [node.tests_of(domain) for node in own]
-            return [node for node in own if not announced.is_too_many(node.tests_of(domain), tests, self.max_images)]
+            most = announced.most_scored([node.tests_of(domain) for node in own], self.max_images)
+            return [node for node in own if node.tests_of(domain) <= most]
         elsewhere = [node for node in self.nodes if node.shared_test and node.tests_of(domain) > 0]
         turn = place % len(elsewhere) if elsewhere else 0
         return elsewhere[turn:] + elsewhere[:turn]

@@ -42,12 +42,10 @@ class Answer:
 
     Attributes:
         node: Without a place.
-        fastest: What trains fastest there; None where it does not say.
         nodes: How many nodes there are by its word; 0 of a real one, which cannot know.
     """
 
     node: Node
-    fastest: Arithmetic | None
     nodes: int
 
 
@@ -62,6 +60,7 @@ class Introduction:
 
     def __init__(self, domains: tuple[str, ...], num_classes: int, *, simulated: bool) -> None:
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
+        self._own = {domain: domain for domain in domains}  # the run's own text, of which nodes would each send one
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
             NUM_TRAIN, LEAST_IMAGES, *(UNHELD_TEST + domain for domain in domains),
@@ -96,7 +95,7 @@ class Introduction:
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
-                domain=domain,
+                domain=self._own.get(domain, domain) if isinstance(domain, str) else domain,
                 class_counts=counts,
                 num_test=max(tests, 0),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
@@ -110,16 +109,14 @@ class Introduction:
                 least_images=least,
                 few=tuple(what for what, number in few.items() if number == FEW),
                 held_tests=tuple((name, max(number, 0)) for name, number in held.items()),
+                fastest=_fastest(numbers),
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
         except (KeyError, TypeError) as error:
             raise FederationError(f"a node's answer about itself is incomplete: {plain(repr(error))}") from None
         self._check(node)
-        fastest = None
-        if FASTEST in numbers:
-            fastest = ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
         # Simulated nodes know how many they are.
-        return Answer(node, fastest, announced if node.shared_test else 0)
+        return Answer(node, announced if node.shared_test else 0)
 
     def _counts(self, announced: object, least: int) -> tuple[int, ...]:
         """Return the training images per class, each at least ``least``; a list of another length is not read."""
@@ -144,6 +141,13 @@ class Introduction:
             raise FederationError(
                 f"a node of {node.domain!r} says that it sees whole test sets, which only simulated nodes do"
             )
+
+
+def _fastest(numbers: Mapping[str, Any]) -> Arithmetic | None:
+    """Return what trains fastest on a node's machine; None where it does not say."""
+    if FASTEST not in numbers:
+        return None
+    return ARITHMETICS[_whole(FASTEST, numbers[FASTEST], most=len(ARITHMETICS) - 1)]
 
 
 def _digest(digest: object) -> str:

@@ -1,15 +1,16 @@
 """A node as the server knows it, and who is shown what a run does with its nodes."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fedshift_core import suppression
+from fedshift_core.params import Arithmetic
 
 UNSEATED = -1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # slots: of a hundred thousand nodes each byte counts
 class Node:
     """What the server knows of a node; never an image.
 
@@ -30,6 +31,7 @@ class Node:
         least_images: Least images behind a number that the node's owner lets out; 1 where nothing was hidden.
         few: What else has fewer: ``test``, ``validation``, or a further domain's test; its number counts as 0.
         held_tests: Further domains whose images a real node holds, and its test images of each.
+        fastest: What trains fastest on its machine; None where it does not say.
     """
 
     node_id: int
@@ -48,6 +50,7 @@ class Node:
     least_images: int = 1
     few: tuple[str, ...] = ()
     held_tests: tuple[tuple[str, int], ...] = ()
+    fastest: Arithmetic | None = field(default=None, compare=False)
 
     @property
     def domains(self) -> tuple[str, ...]:
@@ -67,6 +70,10 @@ class Node:
     def shown_counts(self) -> tuple[str, ...]:
         """Training images per class for people: ``12``, ``<5`` or ``hidden``."""
         return tuple(suppression.shown(number, self.least_images) for number in self.marks or self.class_counts)
+
+    def is_same(self, other: "Node") -> bool:
+        """Tell whether another node holds the same images, as far as the server can know."""
+        return replace(self, node_id=other.node_id, index=other.index) == other
 
     def __str__(self) -> str:
         return f"node {self.index} ({self.domain})"

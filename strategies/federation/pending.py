@@ -43,7 +43,8 @@ class Sent:
 
 def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round: int) -> None:
     """Let go of replies that are no answers, with a line where one calls itself that of a node."""
-    by_id = {node.node_id: node for node in nodes}
+    strays = list(strays)
+    by_id = {node.node_id: node for node in nodes} if strays else {}  # a run may have a hundred thousand nodes
     for stray in strays:
         let_go(stray)
         if node := by_id.get(stray.metadata.src_node_id):
@@ -62,10 +63,9 @@ def check_whole(answers: Iterable[Message], nodes: Iterable[Node], server_round:
     Raises:
         FederationError: With the node, and what Flower says.
     """
-    by_id = {node.node_id: node for node in nodes}
     for answer in answers:
         if answer.has_error() and answer.error.code != RAISED:
+            node = next(node for node in nodes if node.node_id == answer.metadata.src_node_id)
             raise FederationError(
-                f"round {server_round}: the simulation lost the work of {by_id[answer.metadata.src_node_id]}: "
-                f"{plain(answer.error.reason)}"
+                f"round {server_round}: the simulation lost the work of {node}: {plain(answer.error.reason)}"
             )

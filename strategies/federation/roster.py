@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -18,7 +19,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
 from fedshift_core.wire.messages import RunHeader
-from strategies.federation import announced, checks
+from strategies.federation import announced, checks, refusals
 from strategies.federation.introduction import Introduction
 from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike
 from strategies.federation.nodes import Listener as Listener
@@ -33,7 +34,8 @@ REMIND_SECONDS = 10.0
 #: A round waits no longer for what a new node says of itself; later it is read in the background. Before the first
 #: round, when nodes may have to read all their images first, it is ``federation.node_timeout``.
 NEWCOMER_SECONDS = 15.0
-MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
+#: Simulated nodes that are asked at once what they are: so many questions are in memory, whatever the number of nodes.
+MOST_ASKED = 1000
 
 
 class Roster:
@@ -41,7 +43,6 @@ class Roster:
 
     Attributes:
         listener: Is called with who is connected.
-        fastest: By node id, what trains fastest there, of nodes that reported it.
         silence: Which nodes do not answer; none of a simulation.
         max_images: How many times the median of the nodes' training images one weighs by at most.
     """
@@ -52,7 +53,6 @@ class Roster:
     ) -> None:  # fmt: skip
         self._agreement = agreement or NothingAlike()
         self.listener = Listener()
-        self.fastest: dict[int, Arithmetic] = {}
         self._domains = domains
         self._simulated = engine == "simulation"
         self._header = RunHeader(engine, run_json)
@@ -69,17 +69,34 @@ class Roster:
         self._declined: list[str] = []  # refusals of owners that no round has recorded yet
         self._connected = 0  # nodes with a place that were connected at the last look
         self._announced = 0  # how many nodes there are by the nodes' own word
+        self._ordered: list[Node] | None = None  # the nodes that have a place; None after a change
+        self._most_images: tuple[float, float] | None = None  # the factor, and what comes of it; None after a change
+        self._compared = False  # it was looked which nodes announce far more images than the others
 
     @property
     def nodes(self) -> list[Node]:
-        """All nodes that have ever had a place, in the order of their index."""
-        seated = (node for node in self._nodes.values() if node.index != UNSEATED)
-        return sorted(seated, key=lambda node: node.index)
+        """All nodes that have ever had a place, in the order of their index. The same list until one changes."""
+        if self._ordered is None:
+            seated = (node for node in self._nodes.values() if node.index != UNSEATED)
+            self._ordered = sorted(seated, key=lambda node: node.index)
+        return self._ordered
+
+    @property
+    def fastest(self) -> dict[int, Arithmetic]:
+        """What trains fastest on a node's machine, by node id, of nodes that reported it."""
+        return {node.node_id: node.fastest for node in self._nodes.values() if node.fastest is not None}
+
+    def _change(self) -> None:
+        """Forget what was worked out of the nodes' places."""
+        self._ordered = self._most_images = None
+        self._compared = False
 
     @property
     def most_images(self) -> float:
         """The largest number of training images that a node weighs by."""
-        return announced.most_images(self.nodes, self.max_images)
+        if self._most_images is None or self._most_images[0] != self.max_images:
+            self._most_images = self.max_images, announced.most_images(self.nodes, self.max_images)
+        return self._most_images[1]
 
     def weighs(self, node: Node) -> int:
         """Return by how many training images a node weighs: at most ``max_images`` times the median of the nodes."""
@@ -116,15 +133,16 @@ class Roster:
         while True:
             problems = self._ask_strangers(grid, timeout)
             if problems and self._simulated:
-                raise FederationError(_first_two(list(problems), "\n"))
-            _warn(problems)
+                raise FederationError(refusals.first_two(list(problems), "\n"))
+            refusals.warn(problems)
             agreed = self._agreed()
             twins = self._twins(agreed)
             if (twins or len(agreed) < len(self._nodes)) and self._simulated:
-                raise FederationError(_first_two(twins or self._disagreements(), "\n"))
+                raise FederationError(refusals.first_two(twins or self._disagreements(), "\n"))
             wanted, here = max(at_least, self._announced), len(agreed) - len(twins)
             if here >= wanted:
-                _warn(self._settle_copy())
+                refusals.warn(self._settle_copy())
+                del agreed  # which would keep what nodes were before they have their places
                 self._seat(set(self._nodes), started=False)
                 return
             now = time.monotonic()
@@ -160,27 +178,27 @@ class Roster:
 
     def _twins(self, nodes: Iterable[Node]) -> list[str]:
         """Return, for each node whose number another one has that goes before it, what is wrong."""
-        first: dict[int, Node] = {}
+        first: Node | None = None
         problems = []
-        for node in sorted(nodes, key=self._rank):
-            if node.partition_id in first:
-                problems.append(_doubled(node.partition_id, first[node.partition_id], node))
-            elif node.partition_id >= 0:
-                first[node.partition_id] = node
+        for node in self._ranked(nodes):  # those with one number follow each other
+            if first is not None and node.partition_id == first.partition_id >= 0:
+                problems.append(refusals.doubled(node.partition_id, first, node))
+            else:
+                first = node
         return problems
 
     def _too_few(self, here: int, wanted: int, timeout: float) -> str:
         """Return that too few nodes can take part, and why others cannot."""
         reasons = dict(self._reasons)
         for problem in (*self._twins(self._agreed()), *self._disagreements()):
-            _count(reasons, problem)
+            refusals.count(reasons, problem)
         within = f"within {timeout:.0f} s (federation.node_timeout)"
         if not reasons:
             return f"{here} of {wanted} nodes answered {within}; start the others, or lower federation.min_nodes"
         refused = sum(reasons.values())
         return (
             f"{here} of {wanted} nodes that can take part answered {within}, {refused} "
-            f"{'was' if refused == 1 else 'were'} refused: {_first_two(sorted(reasons), '; ')}"
+            f"{'was' if refused == 1 else 'were'} refused: {refusals.first_two(sorted(reasons), '; ')}"
         )
 
     def online(self, grid: Grid, timeout: float) -> list[Node]:
@@ -190,21 +208,26 @@ class Roster:
         """
         wait = timeout if self._simulated else min(timeout, NEWCOMER_SECONDS)
         for problem in self._ask_strangers(grid, wait):  # each once, however many nodes have it
-            log.warning("a new node cannot take part: %s", problem, extra={"event": _event(problem)})
-        known = {node.index for node in self.nodes}
+            log.warning("a new node cannot take part: %s", problem, extra={"event": refusals.event(problem)})
+        before = self.nodes
         ids = set(grid.get_node_ids())
         self._seat(ids, started=True)
         nodes = self.nodes
-        for node in nodes:
-            if node.index not in known:
-                fields = {"event": "new_node", "node": node.index, "domain": node.domain}
-                log.info("%s is new: %d images", node, node.num_examples, extra=fields)
+        if nodes is not before:
+            self._tell_of_new({node.index for node in before})
         present = [node for node in nodes if node.node_id in ids]
         self._connected = len(present)
         answering = self._answering(present)
         self.listener.connected(present, nodes)
         self.listener.silent({node_id: since for node_id, since in self.silence.since().items() if node_id in ids})
         return answering
+
+    def _tell_of_new(self, known: Collection[int]) -> None:
+        """Say which nodes have an index that none had before."""
+        for node in self.nodes:
+            if node.index not in known:
+                fields = {"event": "new_node", "node": node.index, "domain": node.domain}
+                log.info("%s is new: %d images", node, node.num_examples, extra=fields)
 
     def missed(self, node: Node, kind: str) -> None:
         """Note that a node has not answered a message of this type. No phase waits for it until it answers again."""
@@ -270,18 +293,21 @@ class Roster:
         strangers = sorted(
             node_id for node_id in connected - self._nodes.keys() - self._refused if not self.silence.has(node_id)
         )
-        questions = [self._question(node_id) for node_id in strangers]
-        answers, strays = Sent(questions).answers(
-            grid.send_and_receive(questions, timeout=timeout) if questions else ()
-        )
-        for _ in strays:
-            # SuperLink itself answers for a node whose SuperNode was killed: it is not here.
-            log.info("a node that is still registered does not answer", extra={"event": "silent_node"})
-        self._meet(answers, problems)
+        at_once = MOST_ASKED if self._simulated else max(len(strangers), 1)
+        for start in range(0, len(strangers), at_once):
+            self._ask_at_once(grid, strangers[start : start + at_once], timeout, problems)
         if not self._simulated:
             for node_id in set(strangers) - self._nodes.keys() - self._refused:
                 self.silence.miss(node_id, MessageType.QUERY)
         return dict(sorted(problems.items()))
+
+    def _ask_at_once(self, grid: Grid, node_ids: Sequence[int], timeout: float, problems: dict[str, int]) -> None:
+        questions = [self._question(node_id) for node_id in node_ids]
+        answers, strays = Sent(questions).answers(grid.send_and_receive(questions, timeout=timeout))
+        for _ in strays:
+            # SuperLink itself answers for a node whose SuperNode was killed: it is not here.
+            log.info("a node that is still registered does not answer", extra={"event": "silent_node"})
+        self._meet(answers, problems)
 
     def _question(self, node_id: int) -> Message:
         content = self._header.to_record()
@@ -302,8 +328,6 @@ class Roster:
                 self._refuse(node_id, str(error), problems)
                 continue
             self._nodes[node_id] = answer.node
-            if answer.fastest is not None:
-                self.fastest[node_id] = answer.fastest
             self._announced = max(self._announced, answer.nodes)
 
     def _refuse(self, node_id: int, problem: str, problems: dict[str, int]) -> None:
@@ -312,9 +336,9 @@ class Roster:
             problem = f"{problem} (SuperNode {node_id})"  # as `flwr supernode list` names it
             self._declined.append(f"a node: {problem}")
         problems[problem] = problems.get(problem, 0) + 1
-        _count(self._reasons, problem)
+        refusals.count(self._reasons, problem)
         self._nodes.pop(node_id, None)
-        self.fastest.pop(node_id, None)
+        self._change()
         self._refused.add(node_id)
 
     def _seat(self, online: Collection[int], *, started: bool) -> None:
@@ -325,14 +349,23 @@ class Roster:
         it holds the same images by their numbers. Any other that asks for the place waits until it is free: of two that
         come at once the first in this order has it.
         """
-        waiting = [node for node in self._nodes.values() if node.index == UNSEATED]
+        if any(node.index == UNSEATED for node in self._nodes.values()):
+            self._seat_waiting(online, started)
+            self._change()
+        if not self._compared:
+            self._tell_of_large()
+
+    def _seat_waiting(self, online: Collection[int], started: bool) -> None:
         taken = {node.index: node for node in self._nodes.values() if node.index != UNSEATED}
         free = 1 + max(taken, default=-1)
-        for node in sorted(waiting, key=self._rank):
+        waiting = self._ranked(node for node in self._nodes.values() if node.index == UNSEATED)
+        waiting.reverse()
+        while waiting:  # what has its place is let go at once: there may be a hundred thousand
+            node = waiting.pop()
             index = node.partition_id if node.partition_id >= 0 else free
             former = taken.get(index)
-            if former is not None and former.node_id in online and not (started and _same(former, node)):
-                problem = _doubled(index, former, node)
+            if former is not None and former.node_id in online and not (started and former.is_same(node)):
+                problem = refusals.doubled(index, former, node)
                 if node.node_id not in self._doubled:
                     log.warning("a node cannot take part: %s", problem, extra={"event": "refused_node"})
                     self._doubled.add(node.node_id)
@@ -345,45 +378,23 @@ class Roster:
                 self.silence.forget(former.node_id)
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)
             free = max(free, index + 1)
-        self._tell_of_large()
 
     def _tell_of_large(self) -> None:
         """Say which nodes announce so many images that they weigh by fewer, or that their scores are not counted."""
+        self._compared = True
+        medians = announced.Medians(self.nodes, self.max_images)
         for node in self.nodes:
-            if node.index not in self._large and (warning := announced.warning(node, self.nodes, self.max_images)):
+            if node.index not in self._large and (warning := medians.warning(node)):
                 self._large.add(node.index)
                 fields = {"event": "many_images", "node": node.index, "domain": node.domain}
                 log.warning("%s announces %s (federation.max_images)", node, warning, extra=fields)
 
+    def _ranked(self, nodes: Iterable[Node]) -> list[Node]:
+        """Return nodes in the order in which they get places; nodes of a simulation come in it."""
+        ranked = list(nodes)
+        if any(self._rank(before) > self._rank(node) for before, node in pairwise(ranked)):
+            ranked.sort(key=self._rank)
+        return ranked
+
     def _rank(self, node: Node) -> tuple[bool, int, int, int]:
         return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)
-
-
-def _same(former: Node, node: Node) -> bool:
-    """Tell whether two nodes hold the same images, as far as the server can know."""
-    return replace(former, node_id=node.node_id, index=node.index) == node
-
-
-def _doubled(index: int, former: Node, node: Node) -> str:
-    return f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}, which waits"
-
-
-def _warn(problems: dict[str, int]) -> None:
-    for problem, number in problems.items():
-        who = "a node" if number == 1 else f"{number} nodes"
-        log.warning("%s cannot take part, the others go on: %s", who, problem, extra={"event": _event(problem)})
-
-
-def _event(problem: str) -> str:
-    return "declined" if problem.startswith(checks.OWNER) else "refused_node"
-
-
-def _count(reasons: dict[str, int], reason: str) -> None:
-    """Count a reason; what comes after the first ``MOST_REASONS`` different ones has one place."""
-    key = reason if reason in reasons or len(reasons) < MOST_REASONS else "other reasons"
-    reasons[key] = reasons.get(key, 0) + 1
-
-
-def _first_two(problems: Sequence[str], between: str) -> str:
-    more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
-    return between.join(problems[:2]) + more

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from support import refusal_of
 
 from datasets.partition.allocation import Allocation
-from datasets.partition.splits import node_parts
+from datasets.partition.splits import MOST_KEPT, DomainParts, domain_parts, node_parts
 from fedshift_core.errors import ConfigError, DataError
 
 DOMAINS = ("a", "b", "c")
@@ -433,3 +433,43 @@ def test_share_out_of_range(value: float) -> None:
         with pytest.raises(ValidationError, match="a number above 0 and at most 1") as caught:
             Allocation(share=share)
         assert str(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        {"share": "equal"}, {"share": 0.1}, {"share": 0.2, "with_replacement": True},
+        {"share": 0.5, "share_per": "domain"}, {"share": 0.3, "last_takes_rest": True},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("public", [0.0, 0.1])
+def test_what_a_node_of_many_holds_is_worked_out_when_it_is_asked_for(share: dict[str, Any], public: float) -> None:
+    if public and share.get("last_takes_rest"):
+        public = 0.01
+    nodes, labels = 4, np.arange(60) % 3
+    dealt = ("b", *("a",) * nodes, "b")
+    allocation = Allocation(counts={"a": nodes, "b": 2}, **share)
+    parts = domain_parts(allocation, dealt, "a", labels, 3, 1, public)
+    assert isinstance(parts, DomainParts)
+    assert list(parts) == [1, 2, 3, 4]
+    for index in parts:
+        alone = node_parts(allocation, dealt, index, labels, 3, 1, public)
+        assert np.array_equal(parts[index].train, alone.train)
+        assert len(parts[index].test) == len(parts[index].validation) == 0
+    with pytest.raises(KeyError):
+        parts[0]
+
+
+def test_a_hundred_thousand_nodes_take_no_memory_of_their_own() -> None:
+    allocation = Allocation(share=0.5, with_replacement=True)
+    parts = domain_parts(allocation, ("a",) * 100_000, "a", np.zeros(30, np.int64), 1, 0)
+    assert isinstance(parts, DomainParts)
+    for index in range(2 * MOST_KEPT):
+        assert len(parts[index].train) == 15
+    assert len(parts._kept) == MOST_KEPT
+    assert parts[99_999] is parts[99_999]
+
+
+def test_the_first_node_without_an_image_is_named() -> None:
+    with pytest.raises(DataError, match=r"node 3 gets no image: domain 'a' has 3 for 5 nodes"):
+        domain_parts(Allocation(), ("a",) * 5, "a", np.zeros(3, np.int64), 1, 0)

@@ -115,6 +115,24 @@ def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None
     assert status.resume_command(tmp_path, "deployment").startswith("flwr run . SITE --stream --run-config 'resume=")
 
 
+def test_of_very_many_nodes_those_of_the_phase_are_named(tmp_path: Path) -> None:
+    nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i) for i in range(status.MOST_NODES + 1)]
+    folder: Any = SimpleNamespace(path=tmp_path, engine="simulation", run_id="", history=[], seconds=1.0)
+    lock = Lock(tmp_path / LOCK_FILE)
+    file = status.StatusFile(folder, resolve({}), nodes)
+    assert status.read(tmp_path)["nodes"] == []
+    file.connected(nodes[1:], nodes)
+    file.silent({13: 0.0})
+    file.asked(1, nodes[5:7], training=True)
+    result = status.read(tmp_path)
+    lock.release()
+    assert [(entry["index"], entry["connected"]) for entry in result["nodes"]] == [
+        (0, False), (3, True), (5, True), (6, True)
+    ]  # fmt: skip
+    assert result["unknown"] == []
+    assert "nodes     1001; shown are those that are asked, silent or not connected" in status.block(result)
+
+
 def folder_with(tmp_path: Path, state: str) -> Path:
     """Return the folder of a run whose process is no more, as it last stood."""
     fields = {"state": state, "engine": "inline", "round": 2, "rounds": 3}

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
 from support import server_feature
 
 from fedshift_app.flower.internals import identify_process
 from strategies.contributions import Declaration
 from strategies.features.validation import Validation
-from strategies.federation.announced import most_images, weighed
+from strategies.federation.announced import Medians, most_images, weighed
 from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Evaluation
 from strategies.federation.nodes import Node
@@ -106,3 +108,26 @@ def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> N
         "1000 (federation.max_images)"
     ]
     assert [roster.weighs(n) for n in roster.nodes] == [10, 10, 1000]
+
+
+announcements = st.builds(
+    Node, st.just(0), st.just(0), st.sampled_from("ab"), st.tuples(st.integers(1, 9), st.integers(0, 9)),
+    st.integers(0, 9), st.booleans(), st.just(-1), num_validation=st.integers(0, 9),
+    held_tests=st.sampled_from(((), (("c", 3),), (("c", 0),))),
+)  # fmt: skip
+
+
+@given(nodes=st.lists(announcements, min_size=1, max_size=6), factor=st.sampled_from((1.0, 1.5, 3.0)))
+def test_the_medians_taken_once_are_those_of_each_node(nodes: list[Node], factor: float) -> None:
+    medians = Medians(nodes, factor)
+    for of in nodes:
+        real = [other for other in nodes if not other.shared_test]
+        too_many = []
+        for domain in of.domains:
+            tests = [other.tests_of(domain) for other in real if domain in other.domains and other.tests_of(domain)]
+            too_many.append(bool(tests) and of.tests_of(domain) > factor * np.median(tests))
+        validations = [other.num_validation for other in real if other.domain == of.domain]
+        too_many.append(bool(validations) and of.num_validation > factor * np.median(validations))
+        warning = medians.warning(of)
+        assert ("training images" in warning) == (of.num_examples > factor * np.median([n.num_examples for n in nodes]))
+        assert warning.count("are not counted") == (0 if of.shared_test else sum(too_many))

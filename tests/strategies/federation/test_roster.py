@@ -10,7 +10,7 @@ from support import public_set_feature
 
 from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FederationError
-from strategies.federation.roster import Roster
+from strategies.federation.roster import MOST_ASKED, Roster
 
 DOMAINS = ("scan", "texture", "street")
 
@@ -274,3 +274,36 @@ def test_a_thousand_nodes_without_a_number_get_their_places_in_order() -> None:
     assert [node.domain for node in roster.nodes] == sorted(
         (DOMAINS[number % 3] for number in range(1, 1001)), key=DOMAINS.index
     )
+
+
+def test_very_many_simulated_nodes_are_asked_in_parts_and_get_the_same_places() -> None:
+    number = 2 * MOST_ASKED + 3
+    asked: list[int] = []
+
+    class Counting(FakeGrid):
+        def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+            asked.append(len(messages))
+            return super().send_and_receive(messages, timeout=timeout)
+
+    grid = Counting()
+    grid.nodes = {7 * i: (DOMAINS[i % 3], number - 1 - i, {"shared-test": 1}) for i in range(number)}
+    roster = gathered(grid, engine="simulation")
+    assert asked == [MOST_ASKED, MOST_ASKED, 3]
+    assert [node.index for node in roster.nodes] == list(range(number))
+    assert [node.node_id for node in roster.nodes] == [7 * (number - 1 - i) for i in range(number)]
+    assert {id(node.domain) for node in roster.nodes} == {id(domain) for domain in DOMAINS}
+    assert roster.nodes is roster.nodes
+    roster.online(grid, 0.05)  # type: ignore[arg-type]
+    assert len(asked) == 3
+
+
+def test_the_order_of_nodes_is_made_anew_when_one_comes() -> None:
+    grid = FakeGrid(n5=("street", 4), n6=("texture", 2))
+    roster = gathered(grid, 2)
+    before, most = roster.nodes, roster.most_images
+    grid.nodes[9] = ("scan", 3, {"class-counts": [30, 40]})
+    roster.online(grid, 0.05)  # type: ignore[arg-type]
+    assert [node.index for node in before] == [2, 4]
+    assert [node.index for node in roster.nodes] == [2, 3, 4]
+    roster.max_images = 2
+    assert (most, roster.most_images) == (math.inf, 14)

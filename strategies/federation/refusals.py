@@ -1,0 +1,40 @@
+"""Why nodes are refused, in words, and how the log names that."""
+
+import logging
+from collections.abc import Sequence
+
+from strategies.federation import checks
+from strategies.federation.nodes import Node
+
+log = logging.getLogger("fedshift")
+
+MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
+
+
+def doubled(index: int, former: Node, node: Node) -> str:
+    """Return that two nodes have the same number."""
+    return f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}, which waits"
+
+
+def warn(problems: dict[str, int]) -> None:
+    """Say that nodes cannot take part, each reason once with their number."""
+    for problem, number in problems.items():
+        who = "a node" if number == 1 else f"{number} nodes"
+        log.warning("%s cannot take part, the others go on: %s", who, problem, extra={"event": event(problem)})
+
+
+def event(problem: str) -> str:
+    """Return how the log names a refusal: by the node's owner, or by the server."""
+    return "declined" if problem.startswith(checks.OWNER) else "refused_node"
+
+
+def count(reasons: dict[str, int], reason: str) -> None:
+    """Count a reason; what comes after the first ``MOST_REASONS`` different ones has one place."""
+    key = reason if reason in reasons or len(reasons) < MOST_REASONS else "other reasons"
+    reasons[key] = reasons.get(key, 0) + 1
+
+
+def first_two(problems: Sequence[str], between: str) -> str:
+    """Return the first two problems, and how many more there are."""
+    more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
+    return between.join(problems[:2]) + more
