@@ -347,7 +347,7 @@ def of_training(given: argparse.Namespace) -> dict[str, Any]:
             for name, runs in runs_of.items():
                 runs.append(measure(name, setting))
                 print(letter, name, ", ".join(f"{key} {value:.1f}" for key, value in runs[-1].items()), flush=True)
-    print(f"\n{about(given.venvs)}\n")
+    print(f"\n{about(given)}\n")
     print(f"| job {letter}, {setting.rounds} rounds | ms a client | processor s | start, s | end, s | memory, MB | "
           "accuracy, % | loss |\n|---|---|---|---|---|---|---|---|")  # fmt: skip
     for name, runs in runs_of.items():
@@ -391,7 +391,7 @@ def of_many(given: argparse.Namespace) -> dict[str, Any]:
             for nodes in given.registered:
                 rows.setdefault((engine, nodes), []).append(many(engine, nodes, given.rounds or 4))
                 print("D", engine, nodes, rows[engine, nodes][-1], flush=True)
-    print(f"\n{about(given.venvs)}\n")
+    print(f"\n{about(given)}\n")
     print("| engine | clients registered | start, s | s a round | memory in rounds, MB | largest, MB | processor s |")
     print("|---|---|---|---|---|---|---|")
     medians = {
@@ -465,7 +465,7 @@ def of_frozen(given: argparse.Namespace) -> dict[str, Any]:
                 continue
             rounds[name] = Extrapolated.of([measure(name, setting) for setting in settings], epochs * sum(sizes))
             print("C", name, rounds[name], flush=True)
-    print(f"\n{about(given.venvs)}\n\nTen nodes with {min(sizes)} to {max(sizes)} images, {epochs} epochs. ", end="")
+    print(f"\n{about(given)}\n\nTen nodes with {min(sizes)} to {max(sizes)} images, {epochs} epochs. ", end="")
     few, more = (JOBS[letter].images * JOBS[letter].cohort for letter in FEW_AND_MORE)
     print("Peers compute the frozen network in each step; a round is extrapolated from those of one epoch", end="")
     print(f" of {few} and {more} made images, without scores.\n")
@@ -523,15 +523,15 @@ def write_frozen(images: Path, encoder: Path) -> None:
 # --- what all say ------------------------------------------------------------------------------------
 
 
-def about(venvs: Path) -> str:
-    """Return the machine, the versions and the commit."""
+def about(given: argparse.Namespace) -> str:
+    """Return the machine, its load at the beginning, the versions and the commit."""
     commit = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)
     names = {
         sys.executable: ("torch", "flwr", "ray"),
-        **{str(venvs / of / "bin/python"): (of, "torch") for of in VENV_OF},
+        **{str(given.venvs / of / "bin/python"): (of, "torch") for of in VENV_OF},
     }
     versions = [_versions(python, wanted) for python, wanted in names.items() if Path(python).exists()]
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    load = ", ".join(f"{value:.1f}" for value in given.load)
     return f"{machine.describe()}; load before: {load}; FedShift {commit.stdout.strip()}; {'; '.join(versions)}"
 
 
@@ -554,6 +554,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="names of what is run, with commas")
     given = parser.parse_args()
     given.turns = given.turns or TURNS[given.job]
+    given.load = os.getloadavg()
     result = {"name": f"peers {given.job}", "machine": machine.describe()} | JOB_OF[given.job](given)
     result["ok"] = all(ratio["ok"] for ratio in result["ratios"])
     print(json.dumps(result))

@@ -3,6 +3,7 @@
 import tracemalloc
 
 import numpy as np
+import numpy.ma  # which np.median imports when it is first called, in the midst of what is measured here
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from support import federation
