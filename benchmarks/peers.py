@@ -178,19 +178,18 @@ def write_images(letter: str, file: Path) -> None:
     sys.path.insert(0, str(ROOT))
     from fedshift_app.config import resolving
     from fedshift_app.node import data as node_data
+    from fedshift_app.node import holdings
     from fedshift_app.node.place import Place
 
     job, written = JOBS[letter], file.with_suffix(".yaml")
     written.write_text(yaml.safe_dump(experiment(letter)))
     config = resolving.resolve({"experiment": str(written)})
     domains, source = config.dataset.domains, config.dataset.source()
-    pools = {
-        domain: node_data.holdings.read(config.dataset, domain, "train", source, shared=True) for domain in domains
-    }
-    tests = [node_data.holdings.read(config.dataset, domain, "test", source, shared=True) for domain in domains]
+    pools = {domain: holdings.read(config.dataset, domain, "train", source, shared=True) for domain in domains}
+    tests = [holdings.read(config.dataset, domain, "test", source, shared=True) for domain in domains]
     first = dict(zip(domains, np.cumsum([0, *(len(pool) for pool in pools.values())]), strict=False))
     held = []
-    for client, domain in enumerate(node_data.holdings.dealt(config, job.clients)):
+    for client, domain in enumerate(holdings.dealt(config, job.clients)):
         where = Place(domain, client, job.clients, source, shared=True, threads=1)
         held.append(first[domain] + node_data.train_places(config, where)[domain])
     arrays = {

@@ -81,7 +81,7 @@ def write_durably(path: Path, data: bytes | Iterable[bytes], *, named: bool = Tr
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write a text file as :func:`write_durably` does."""
-    write_durably(path, (piece.encode() for piece in ([text] if isinstance(text, str) else text)))
+    write_durably(path, text.encode() if isinstance(text, str) else (piece.encode() for piece in text))
 
 
 def json_list(number: int, items: Callable[[int, int], list[Any]]) -> Iterator[str]:

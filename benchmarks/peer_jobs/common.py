@@ -134,7 +134,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=job.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     loss = torch.zeros(())
     for _ in range(job.epochs):
-        for index in torch.randperm(len(x)).split(job.batch):
+        for index in torch.randperm(len(x)).split(job.batch):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(encoded(x[index])), y[index])
             loss.backward()  # type: ignore[no-untyped-call]
@@ -159,7 +159,7 @@ def score(model: nn.Module) -> None:
     images = pool()
     model.eval()
     with torch.inference_mode():
-        logits = torch.cat([model(encoded(x)) for x in images.test_x.split(256)])
+        logits = torch.cat([model(encoded(x)) for x in images.test_x.split(256)])  # type: ignore[no-untyped-call]
     accuracy = 100 * float((logits.argmax(1) == images.test_y).double().mean())
     loss = float(functional.cross_entropy(logits, images.test_y))
     Path(os.environ[SCORES]).write_text(json.dumps({"accuracy": accuracy, "loss": loss}))

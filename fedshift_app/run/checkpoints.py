@@ -107,7 +107,7 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
     nodes = checkpoint.nodes
     listed = atomic_io.json_list(len(nodes), lambda start, stop: [_fields(node) for node in nodes[start:stop]])
     pieces = chain([json.dumps(content)[:-1], ', "nodes": '], listed, ["}\n"])
-    atomic_io.write_atomically(json_file(folder, number), pieces)
+    atomic_io.write_atomically(json_file(folder, number), pieces if len(nodes) > atomic_io.AT_ONCE else "".join(pieces))
     saved = rounds(folder)  # not each round has a checkpoint (``checkpoint_seconds``)
     kept_files = {next((old for old in saved if old <= kept), number) for kept in kept_rounds(number)} | {*also_kept}
     _remove(folder, [written for written in _files(folder) if written not in kept_files])

@@ -326,7 +326,7 @@ class RunFolder:
     def finish(self, nodes: Sequence[Node]) -> dict[str, Any]:
         """Write and return the summary ``results.json``, by which the run counts as finished.
 
-        Of more than ``MOST_INDENTED`` nodes each is one line of the file, and what is returned is without them.
+        Of more than ``MOST_INDENTED`` nodes all are one line of the file; what is returned has them as they are.
         """
         many = len(nodes) > MOST_INDENTED
         results = (
@@ -358,7 +358,7 @@ class RunFolder:
         results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
         text = as_text(finite(results))
         write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
-        return {key: value for key, value in results.items() if value is not _NODES}
+        return results | {"nodes": nodes} if many else results
 
 
 def _summary_of(node: Node) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from support import node
 
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import checkpoints
+from fedshift_app.run import checkpoints, console
 from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, MOST_INDENTED, RESULTS_FILE, RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
@@ -389,7 +389,8 @@ def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
     returned = folder.finish(nodes)
     text = (folder.path / RESULTS_FILE).read_text()
     written = json.loads(text)
-    assert "nodes" not in returned
+    assert returned["nodes"] is nodes
+    assert f"{len(nodes)} nodes" in console.table(returned, CONFIG.features)
     assert [entry["index"] for entry in written["nodes"]] == list(range(len(nodes)))
     assert written["nodes"][-1] == {"index": 1000, "domain": "a", "num_examples": 5, "class_counts": [3, 0, 2]}
 
