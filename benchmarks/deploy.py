@@ -34,7 +34,7 @@ from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.flower.polling import PLAIN_WAITS
 from fedshift_app.node import state_folder
-from fedshift_app.run.folder import METRICS_FILE
+from fedshift_app.run.files import METRICS_FILE
 
 ABOVE, RATIO = 2.0, 5.0  # targets: seconds above the arithmetic, and times faster than plain
 MB = 1e6

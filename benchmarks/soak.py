@@ -27,7 +27,7 @@ from fedshift.deploy import exporting
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
-from fedshift_app.run.folder import METRICS_FILE
+from fedshift_app.run.files import METRICS_FILE
 
 SETTINGS = "train.epochs=1 allocation.share=0.04 train.batch_size=32"
 EVERY, FIRST = 20, 40

@@ -27,7 +27,7 @@ from fedshift_app import client_app
 from fedshift_app.config import registry, resolving
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import checkpoints
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import as_found

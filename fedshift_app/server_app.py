@@ -47,7 +47,8 @@ from fedshift_app.run import (
 from fedshift_app.run import (
     precision as run_precision,
 )
-from fedshift_app.run.folder import SKIPPED_FILE, Past, RunFolder
+from fedshift_app.run.files import SKIPPED_FILE
+from fedshift_app.run.folder import Past, RunFolder
 from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io

@@ -6,7 +6,7 @@ from clients.models.catalog import NETWORKS
 from fedshift.results.loading import Run
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN
+from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN, SIMULATION
 
 
 def why_not(run: Run, kind: str) -> str:
@@ -44,8 +44,7 @@ def _statistics_travel(settings: str) -> bool:
     Args:
         settings: The configuration of a run, as JSON.
     """
-    from fedshift_app.node.setup import SIMULATION  # imports Flower: only when a run lacks a kind of statistics
-    from fedshift_app.run import build as run_build
+    from fedshift_app.run import build as run_build  # imports Flower: only when a run lacks a kind of statistics
     from fedshift_app.run import initial_model
 
     config = RunConfig.model_validate_json(settings)

@@ -7,8 +7,8 @@ from pathlib import Path
 from datasets import catalog
 from fedshift.compare.claim_rule import NOT_COMPARABLE, Claim, chosen, is_pretrained, unlike, verdict
 from fedshift.compare.claim_table import Claims
-from fedshift.compare.rows import OVERALL, PaperRow, Row, baseline, named, of_seeds
-from fedshift.compare.table import numbers_of
+from fedshift.compare.rows import OVERALL, PaperRow, Row, baseline, named, of_seeds, with_printed_row
+from fedshift.compare.table import rows_of
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import contents, grouping
@@ -105,15 +105,17 @@ def _doubtful(runs: Sequence[Run]) -> list[str]:
 def _in_folder(
     folder: Path, given: reading.Given, tables: Sequence[printed_module.Table], score: str
 ) -> Iterator[Claim]:  # fmt: skip
-    runs, unfinished = given.runs, given.unfinished
+    runs = given.runs
     config = runs[0].config
     has = {domain for run in runs for domain in run.results.domains}
     parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
+    ours: tuple[list[Row], tuple[str, ...]] | None = None  # the same for all tables
     for table in tables:
         column_map = table.stands_for(config)
         if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not has & {*_domains(column_map)}:
             continue
-        rows = numbers_of(runs, unfinished, paper=table.id, score=score, allow_different=True).rows
+        ours = ours or rows_of(runs, score)
+        rows = [with_printed_row(row, table, ours[1]) for row in ours[0]]
         printed = [row for row in rows if row.paper is not None]
         best: dict[str, Claim] = {}
         members: dict[str, list[tuple[Row, Row]]] = {}

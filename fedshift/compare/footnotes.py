@@ -11,8 +11,7 @@ from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
-from fedshift_app.run.model_selection import early_stop_text
-from fedshift_app.run.summary import lost_text, untrained_line
+from fedshift_app.run.files import early_stop_text, lost_text, untrained_line
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 

@@ -19,7 +19,7 @@ from fedshift.sweep import grid
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import as_requested, flat
-from fedshift_app.run.folder import CONFIG_FILE
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import written
 
@@ -159,7 +159,7 @@ def _makes(experiment: str, words: tuple[tuple[str, str], ...], wanted: str) -> 
     """Return whether a command resolves to these settings."""
     try:
         given, _ = parse_arguments([experiment, *itertools.starmap("{}={}".format, words)])
-        config = as_requested(flat(configuration.resolve(given).model_dump(mode="json")))
+        config = as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
     except ConfigError:
         return False
     return repr(sorted(_deciding(config).items())) == wanted

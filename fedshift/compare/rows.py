@@ -13,7 +13,7 @@ from fedshift.results.loading import Run
 from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Paired, Spread, paired, spread
-from fedshift_app.run.folder import ON_ALL
+from fedshift_app.run.files import ON_ALL
 from fedshift_core.accuracies import worst
 from fedshift_core.errors import ConfigError
 

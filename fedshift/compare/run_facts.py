@@ -10,7 +10,7 @@ from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, plain, some
-from strategies.features.figures import total_images_text
+from strategies.features.figures_section import total_images_text
 
 MOST_VALUES = 3  # values shown of a fact in which runs differ
 TRAINING = "training"

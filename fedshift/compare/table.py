@@ -83,62 +83,21 @@ def numbers_of(
 ) -> Numbers:  # fmt: skip
     """Compare runs that were read (``results.loading.read``), see ``fedshift.compare.compare``."""
     table = printed.get(paper) if paper else None
-    take, called = run_metrics.score(score)
+    _, called = run_metrics.score(score)
     repeated: list[str] = []
     repetitions: list[Run] = []
     if held_out:
         runs, repeated, repetitions = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
-    if score.startswith(BN_SCORE):  # the statistics behind these numbers, whichever kind the run lists first
-        kind = score.removeprefix(BN_SCORE)
-        runs, repetitions = (
-            [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in some] for some in (runs, repetitions)
-        )
-    differences = grouping.differing(runs)
-    if differences and not allow_different:
-        raise ConfigError(
-            "these runs differ in more than method and seed (--allow-different makes rows of them): "
-            + grouping.differences_line(runs, differences)
-        )
-    unnamed = grouping.usual_parameters(runs)
-    methods = list(registry.METHODS)
-    runs = sorted(runs, key=lambda run: grouping.order(run, methods, unnamed))
-    differences = grouping.differing(runs)
-    all_labels = grouping.row_labels(
-        runs, unnamed
-    )  # of all runs: the name of a row does not depend on which rows are shown
-    taken = [
-        (group, label, run)
-        for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
-        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
-    ]
-    if not taken:
-        raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
-    left = sorted({*all_labels} - {label for _, label, _ in taken})
-    taken, unable = _able(taken, score)
-    members: dict[tuple[str, str], list[Run]] = {}
-    for group, label, run in taken:
-        members.setdefault((group, label), []).append(run)
-    labels, runs = [label for _, label, _ in taken], [run for _, _, run in taken]
-    notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
-    if unable:
-        notes.append(f"left out, cannot be scored {score}: {_reasons(unable)}")
-    accuracy = score not in run_metrics.MEASURES
-    lowest = score in run_metrics.LOWEST_IS_BEST
-    rows = [
-        rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
-        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
-    ]
-    headline = run_metrics.MEASURES.get(score, AVG)
-    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
-    if accuracy:
-        columns += (AVG, STD) if len(columns) < 2 else OVERALL
-    rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
+    runs, repetitions = (_with_statistics(some, score) for some in (runs, repetitions))
+    made = _rows(runs, score, scored, allow_different=allow_different)
+    rows, columns, headline, labels, runs = made.rows, made.columns, made.headline, made.labels, made.runs
+    accuracy, lowest, unnamed, differences = made.accuracy, made.lowest, made.unnamed, made.differences
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, {run.averaged(score) for run in runs})
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
-    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *notes, *repeated]
+    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *made.notes, *repeated]
     if held_out:
         notes.insert(0, leave_one_out.NOTE)
     notes += [
@@ -180,6 +139,97 @@ def numbers_of(
         title, columns, headline, tuple(rows), tuple(notes), tuple(warnings),
         table.id if table else "", score, paid,
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a comparison without a paper's.
+
+    Attributes:
+        rows: The rows.
+        columns: As of :class:`Numbers`.
+        headline: As of :class:`Numbers`.
+        accuracy: Whether the columns are accuracies of domains.
+        lowest: Whether the lowest number is the best.
+        runs: The runs that are in the rows, in their order.
+        labels: The row of each.
+        unnamed: ``grouping.usual_parameters``.
+        differences: ``grouping.differing``.
+        notes: What was left out or counts once.
+    """
+
+    rows: list[Row]
+    columns: tuple[str, ...]
+    headline: str
+    accuracy: bool
+    lowest: bool
+    runs: list[Run]
+    labels: list[str]
+    unnamed: dict[str, dict[str, Any]]
+    differences: dict[str, list[Any]]
+    notes: list[str]
+
+
+def rows_of(runs: Sequence[Run], score: str) -> tuple[list[Row], tuple[str, ...]]:
+    """Return the rows of runs that may differ in more than method and seed, without a paper's, and their columns."""
+    made = _rows(_with_statistics(runs, score), score, "", allow_different=True)
+    return made.rows, made.columns
+
+
+def _with_statistics(runs: Sequence[Run], score: str) -> Sequence[Run]:
+    """Return runs with the BatchNorm statistics behind a score, whichever kind the run lists first."""
+    if not score.startswith(BN_SCORE):
+        return runs
+    kind = score.removeprefix(BN_SCORE)
+    return [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in runs]
+
+
+def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool) -> _Rows:
+    """Make the rows of runs; arguments and errors as of ``fedshift.compare.compare``."""
+    take, _ = run_metrics.score(score)
+    differences = grouping.differing(runs)
+    if differences and not allow_different:
+        raise ConfigError(
+            "these runs differ in more than method and seed (--allow-different makes rows of them): "
+            + grouping.differences_line(runs, differences)
+        )
+    unnamed = grouping.usual_parameters(runs)
+    methods = list(registry.METHODS)
+    keys = [grouping.order(run, methods, unnamed) for run in runs]
+    order = sorted(range(len(runs)), key=keys.__getitem__)
+    runs = [runs[i] for i in order]
+    differences = {key: [values[i] for i in order] for key, values in differences.items()}
+    all_labels = grouping.row_labels(
+        runs, unnamed
+    )  # of all runs: the name of a row does not depend on which rows are shown
+    taken = [
+        (group, label, run)
+        for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
+        if rowing.scored(run).startswith(scored) or run.results.method == BASELINE
+    ]
+    if not taken:
+        raise ConfigError(f"--scored {scored}: no run was scored so, and none is of {BASELINE}")
+    left = sorted({*all_labels} - {label for _, label, _ in taken})
+    taken, unable = _able(taken, score)
+    members: dict[tuple[str, str], list[Run]] = {}
+    for group, label, run in taken:
+        members.setdefault((group, label), []).append(run)
+    notes: list[str] = [f"left out, not scored {scored}: {', '.join(left)}"] if left else []
+    if unable:
+        notes.append(f"left out, cannot be scored {score}: {_reasons(unable)}")
+    accuracy = score not in run_metrics.MEASURES
+    lowest = score in run_metrics.LOWEST_IS_BEST
+    rows = [
+        rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
+        for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
+    ]
+    headline = run_metrics.MEASURES.get(score, AVG)
+    columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
+    if accuracy:
+        columns += (AVG, STD) if len(columns) < 2 else OVERALL
+    rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
+    labels, of_rows = [label for _, label, _ in taken], [run for _, _, run in taken]
+    return _Rows(rows, columns, headline, accuracy, lowest, of_rows, labels, unnamed, differences, notes)
 
 
 def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:

@@ -14,7 +14,7 @@ from fedshift.tables import columns, facts
 from fedshift.tune import requested as tune_requested
 from fedshift_app.run import disk_space
 from fedshift_app.run.console import duration
-from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_core.limits import MOST_NAME, plain, shortened
 
 DAY = 86_400.0

@@ -16,10 +16,10 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import DatasetConfig, RunConfig
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
+from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import as_yaml
 
 #: Settings of images that belong to the model, where its data set is exchanged.

@@ -21,7 +21,7 @@ from fedshift.report import reading
 from fedshift_app.config import registry, validating
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_app.run.folder import CONFIG_FILE
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import shown
 from fedshift_core.wire.names import AVERAGED

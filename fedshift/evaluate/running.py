@@ -9,12 +9,12 @@ from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
 from fedshift.launch import local_superlink, progress_line, progress_table, runner, site_status, worker_count
 from fedshift.results.loading import held
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import build as run_build
 from fedshift_app.run import status
 from fedshift_core.env import TELEMETRY
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.limits import shown
+from fedshift_core.wire.names import DEPLOYMENT
 
 
 def check_launch(launch: Mapping[str, Any], site: str) -> None:

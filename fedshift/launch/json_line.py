@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.files import RESULTS_FILE
 from fedshift_app.run.summary import finite
 from fedshift_core.accuracies import mean
 from fedshift_core.errors import ConfigError, FedShiftError

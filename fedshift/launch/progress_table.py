@@ -24,7 +24,7 @@ from rich.text import Text
 from fedshift.launch import log_filter
 from fedshift_app.run import status
 from fedshift_app.run.console import coloured, duration
-from fedshift_app.run.folder import METRICS_FILE
+from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.env import LIVE

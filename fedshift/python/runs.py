@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedshift.python import frames
 from fedshift_app.run import config_file
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.logs import LOG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.errors import ConfigError
@@ -162,9 +162,7 @@ class Run:
     @property
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of ``metrics.jsonl``, one per full round."""
-        from fedshift_app.run import resuming  # torch: only when something is read
-
-        return resuming.full_lines(self.folder / METRICS_FILE)
+        return full_lines(self.folder / METRICS_FILE)
 
     @property
     def metrics(self) -> "pd.DataFrame":

@@ -16,7 +16,7 @@ from fedshift.html.drawing import (  # fmt: skip
 from fedshift.report.sections import Section, Table
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
-from strategies.features.figures import SHORT, Figures, Of
+from strategies.features.figures_section import SHORT, Figures, Of
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "auc": "AUC",

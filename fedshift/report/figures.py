@@ -13,7 +13,7 @@ from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT
 from fedshift_core.seeding import generator
-from strategies.features.figures import images_text
+from strategies.features.figures_section import images_text
 
 MATRIX_ROWS = 400  # of class means by domain; with more, a cell would be smaller than a pixel
 

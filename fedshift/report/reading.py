@@ -11,16 +11,17 @@ from pydantic import ValidationError
 from fedshift_app.config import written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
-from fedshift_app.node.setup import DEPLOYMENT
-from fedshift_app.run import agreement, checkpoints, config_file, model_selection, resuming, sections, summary
+from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
+from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.base import ServerFeature
-from strategies.features.figures import CountedFigures, Figures
+from strategies.features.figures import CountedFigures
+from strategies.features.figures_section import Figures
 from strategies.features.site_figures import SiteFigures
 from strategies.features.site_section import Sites
 from strategies.features.statistics import SiteStatistics
@@ -110,7 +111,7 @@ def read(folder: Path, command: str = "report") -> Record:
     config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
     sections = sections_of_run(recorded)
     config, lacking = written.read_back(sections), written.lacking(sections)
-    lines = resuming.full_lines(path / METRICS_FILE)
+    lines = files.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
     made: dict[str, Any] = {}
     for feature in (CountedFigures, SiteFigures, SiteStatistics):

@@ -9,8 +9,8 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
-from fedshift_app.run import model_selection, one_class
-from fedshift_app.run.summary import lost_text
+from fedshift_app.run import files, one_class
+from fedshift_app.run.files import lost_text
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
@@ -35,7 +35,7 @@ def _head(record: Record) -> dict[str, Any]:
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
         if stopped := (results or {}).get("stopped_early"):
-            state = f"Finished: {model_selection.early_stop_text(stopped)}."
+            state = f"Finished: {files.early_stop_text(stopped)}."
         if not config.rounds:
             state = "Finished: nothing was trained (rounds=0), these are the scores of the initial model."
     elif done:

@@ -19,7 +19,7 @@ from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console
-from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.files import RESULTS_FILE
 from fedshift_app.run.versions import commit
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError

@@ -17,15 +17,16 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model, resuming
 from fedshift_app.run import precision as run_precision
-from fedshift_app.run.folder import CONFIG_FILE, RESULTS_FILE, Past, RunFolder
+from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.folder import Past, RunFolder
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.wire.names import DEPLOYMENT
 from strategies.features.validation import Validation
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory

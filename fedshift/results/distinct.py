@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedshift_app.run.folder import ON_ALL
-from strategies.features.figures import Figures, Of
+from fedshift_app.run.files import ON_ALL
+from strategies.features.figures_section import Figures, Of
 
 GLOBAL = "global model"
 

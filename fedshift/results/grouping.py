@@ -29,12 +29,12 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
         By dotted key the value of each run.
     """
     runs = [run.before_search for run in runs]
-    plain = [_plain(run) for run in runs]
+    plain = [run.plain_settings for run in runs]
     raw = [run.group_settings for run in runs]
     differences = {}
     for key in sorted({key for settings in raw for key in settings}):
         values = [settings.get(key) for settings in raw]
-        if len(_distinct(values)) > 1 and len(_distinct(settings.get(key) for settings in plain)) > 1:
+        if _vary(values) and _vary([settings.get(key) for settings in plain]):
             differences[key] = values
     return differences
 
@@ -44,10 +44,12 @@ def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
     runs = [run.before_search for run in runs]
     counted = differing(runs)
     by_method: dict[str, dict[str, Any]] = {}
+    varies: dict[str, bool] = {}
     for run in runs:
-        for key, value in _in_effect(run).items():
-            others = (other.config.get(key) for other in runs)
-            if key not in counted and len(_distinct([value, *others])) > 1:
+        for key, value in run.in_effect.items():
+            if key not in varies:
+                varies[key] = key not in counted and _vary([other.config.get(key) for other in runs])
+            if varies[key]:
                 by_method.setdefault(run.results.method, {})[key] = value
     return {method: dict(sorted(settings.items())) for method, settings in by_method.items()}
 
@@ -66,7 +68,7 @@ def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> 
 
 def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list[str]:
     """Return the group of each run, named by the settings in which groups differ; empty if they do not."""
-    plain = [_plain(run.before_search) for run in runs]
+    plain = [run.before_search.plain_settings for run in runs]
     return [", ".join(f"{key}={shown(settings.get(key))}" for key in differences) for settings in plain]
 
 
@@ -216,20 +218,6 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _plain(run: Run) -> dict[str, Any]:
-    settings = _own(run)
-    return run.group_settings | {key: settings[key][1] for key in _in_effect(run)}
-
-
-def _in_effect(run: Run) -> dict[str, Any]:
-    """Return the settings of a run whose values come from its method."""
-    return {key: value for key, (value, _) in _own(run).items() if run.config.get(key) == value}
-
-
-def _own(run: Run) -> dict[str, tuple[Any, Any]]:
-    return {key: value for key, value in run.method_settings.items() if key in run.group_settings}
-
-
 def _family(run: Run) -> tuple[str, bool]:
     """Return the family of a run's row: its method, and whether a search chose its values."""
     return run.results.method, bool(run.tuned)
@@ -239,7 +227,7 @@ def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
     """Return the parameters, of method or modules, in which the runs of a method differ."""
     settings = [run.row_settings for run in runs if _family(run) == family]
     keys = dict.fromkeys(key for of_run in settings for key in of_run)
-    return [key for key in keys if len(_distinct(of_run[key] for of_run in settings if key in of_run)) > 1]
+    return [key for key in keys if _vary([of_run[key] for of_run in settings if key in of_run])]
 
 
 def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
@@ -259,6 +247,11 @@ def _suspicious(run: Run, other: Run) -> bool:
     if ours.weights_sha256 != theirs.weights_sha256 or ours.evaluated != theirs.evaluated or ours.seed != theirs.seed:
         return False
     return ours.evaluated == "global model" or ours.domains == theirs.domains
+
+
+def _vary(values: Sequence[Any]) -> bool:
+    """Return whether values are not all equal."""
+    return any(value is not values[0] and value != values[0] for value in values)
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:

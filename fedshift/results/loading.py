@@ -14,17 +14,15 @@ from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS,
 from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
-from fedshift_app.run.resuming import full_lines
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.paths import user_path
-from fedshift_core.wire.names import AVERAGED
+from fedshift_core.wire.names import AVERAGED, DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
-from strategies.features.figures import Figures
+from strategies.features.figures_section import Figures
 from strategies.features.site_section import Sites
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
@@ -138,6 +136,19 @@ class Run:
         """
         known = own_settings(self.config["experiment"], self.config["dataset.name"], self.results.method)
         return self.recorded_method_settings or known
+
+    @functools.cached_property
+    def in_effect(self) -> dict[str, Any]:
+        """Return the settings for a comparison whose values come from its method."""
+        settings = self.method_settings.items()
+        return {
+            key: value for key, (value, _) in settings if key in self.group_settings and self.config.get(key) == value
+        }
+
+    @functools.cached_property
+    def plain_settings(self) -> dict[str, Any]:
+        """Return the settings for a comparison with the experiment's values in place of those of its method."""
+        return self.group_settings | {key: self.method_settings[key][1] for key in self.in_effect}
 
     @property
     def singles(self) -> tuple["Run", ...]:

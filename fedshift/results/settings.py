@@ -8,8 +8,7 @@ from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
-from fedshift_app.config.keys import as_requested, flat
-from fedshift_app.run.resuming import FREE
+from fedshift_app.config.keys import FREE, as_requested, flat
 
 #: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")

@@ -15,11 +15,11 @@ from fedshift.launch import runner, worker_count
 from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config.keys import FREE
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node.setup import SIMULATION
-from fedshift_app.run.resuming import FREE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
+from fedshift_core.wire.names import SIMULATION
 
 MOST_RUNS = 10_000  # of a grid
 METHOD_KEYS = ("method", "method.name")

@@ -18,7 +18,7 @@ from fedshift.sweep import grid
 from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.sweeping import Sweep, folder_of
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.folder import LOCK_FILE
+from fedshift_app.run.files import LOCK_FILE
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError

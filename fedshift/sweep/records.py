@@ -12,7 +12,7 @@ from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
 from fedshift_app.config.validating import validate
 from fedshift_app.run import checkpoints, config_file
-from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found
 from fedshift_core.yaml_files import read_yaml

@@ -25,14 +25,14 @@ from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.run import console, resuming
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
 from fedshift_app.run.versions import versions
 from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.wire.names import DEPLOYMENT
 
 if TYPE_CHECKING:
     from fedshift.compare import Comparison

@@ -10,8 +10,8 @@ import typer
 from fedshift.sweep import children, sweeping
 from fedshift.sweep.children import Child
 from fedshift.sweep.grid import Point
-from fedshift_app.run import checkpoints, model_selection, resuming, trackers
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run import checkpoints, files, model_selection, resuming, trackers
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core.accuracies import mean
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.scoring import LAST_ROUNDS
@@ -26,7 +26,7 @@ def averages(folder: Path) -> dict[int, float]:
     a mean over the rest would be another quantity.
     """
     scores: dict[int, dict[str, float]] = {}
-    for line in resuming.full_lines(folder / METRICS_FILE):
+    for line in files.full_lines(folder / METRICS_FILE):
         validation = line.get("validation") or {}
         scores[int(line["round"])] = {name: value for name, value in validation.items() if value is not None}
     domains = {name for known in scores.values() for name in known}

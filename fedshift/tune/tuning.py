@@ -26,7 +26,7 @@ from fedshift.tune.requested import Plan, Request
 from fedshift.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift.tune.trials import Going, score
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.run.folder import CONFIG_FILE
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import csv_text

@@ -6,10 +6,24 @@ from typing import Any
 from fedshift_app.config import registry
 from fedshift_app.config.layers import NAMED
 from fedshift_app.config.recipes import targets_of
+from fedshift_core.features import OURS
 from fedshift_core.registry import Method
 
 NONE = registry.NONE
 SCALARS = (str, int, float, type(None))
+#: Keys that may differ, as they decide no number of a successful round.
+FREE = (
+    "dataset.data_dir",
+    "dataset.download",
+    "dataset.classes_stated",
+    "federation.log_received",
+    "federation.node_timeout",
+    "federation.round_timeout",
+    "model.weights",
+    "tracking",
+    "keep_rounds",
+    *(feature.key for feature in OURS if feature.shows),
+)
 #: The settings that decide what a method computes and sends, besides its images and its optimiser.
 COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "model.")
 

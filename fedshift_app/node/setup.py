@@ -41,10 +41,9 @@ from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
+from fedshift_core.wire.names import DEPLOYMENT as DEPLOYMENT
 from fedshift_core.wire.names import DOMAINS, ENGINE, RUN, SERVER_ROUND
-
-SIMULATION = "simulation"
-DEPLOYMENT = "deployment"
+from fedshift_core.wire.names import SIMULATION as SIMULATION
 
 
 def place(config: RunConfig, context: Context, engine: str) -> Place:

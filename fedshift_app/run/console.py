@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
+from fedshift_app.run.files import early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
-from fedshift_app.run.model_selection import early_stop_text
 from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError

@@ -20,7 +20,8 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, lost_text, summary
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE, lost_text
+from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, summary
 from fedshift_app.run.versions import versions
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
@@ -34,11 +35,6 @@ from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 from strategies.federation.updates import decode
 
-#: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
-ON_ALL = "personal models, each on all domains"
-CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
-LOCK_FILE = "lock"  # locked by the process that writes here
-SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 MOST_INDENTED = 1000  # nodes in ``results.json`` with a line for each of their numbers
 _NODES = "<nodes>"  # stands for the nodes in a text that has place for them
 _NUMBERS = re.compile(r"\[\n(?:[-+.\deE\s,]|null)*\]")

@@ -7,7 +7,7 @@ decide all this, so a resumed run chooses and ends as it would have without the 
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fedshift_app.config.sections import RunConfig
@@ -80,11 +80,3 @@ def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]
             "patience": config.evaluate.patience,
         }
     return fields
-
-
-def early_stop_text(stopped: Mapping[str, Any]) -> str:
-    """Return a text that says where and why a run ended early (``results.json``, key ``stopped_early``)."""
-    return (
-        f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
-        f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
-    )

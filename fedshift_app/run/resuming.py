@@ -1,6 +1,5 @@
 """Continues an interrupted run (``resume=FOLDER``); every obstacle is reported before anything starts."""
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -10,22 +9,22 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.keys import flat
+from fedshift_app.config.keys import FREE, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
-from fedshift_app.node.setup import DEPLOYMENT
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, Past
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
+from fedshift_app.run.folder import Past
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_core.features import OURS
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
+from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
@@ -33,19 +32,6 @@ from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
 
-#: Keys that may differ, as they decide no number of a successful round.
-FREE = (
-    "dataset.data_dir",
-    "dataset.download",
-    "dataset.classes_stated",
-    "federation.log_received",
-    "federation.node_timeout",
-    "federation.round_timeout",
-    "model.weights",
-    "tracking",
-    "keep_rounds",
-    *(feature.key for feature in OURS if feature.shows),
-)
 _BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
 
@@ -327,22 +313,6 @@ def _check_memory(past: Past, checkpoint: Checkpoint) -> None:
             raise Damaged(str(error)) from None
         if kept < expected:
             raise Damaged(f"{state_store.simulated(base, index)} lacks the private parts of round {expected}")
-
-
-def full_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of ``metrics.jsonl`` up to the first that is not the next full round."""
-    lines: list[dict[str, Any]] = []
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    for text_line in text.splitlines(keepends=True):
-        try:
-            content = json.loads(text_line) if text_line.endswith("\n") else None
-        except ValueError:
-            break
-        if not isinstance(content, dict) or content.get("round") != len(lines) + 1:
-            # A run without rounds has one line, the scores of its initial weights.
-            return [content] if isinstance(content, dict) and content.get("round") == 0 and not lines else lines
-        lines.append(content)
-    return lines
 
 
 def round_result(line: Mapping[str, Any], config: RunConfig) -> RoundResult:

@@ -14,13 +14,15 @@ from pydantic import BaseModel, ValidationError
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, console, exit_codes
-from fedshift_app.run.folder import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, RunFolder
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.summary import finite
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
+from fedshift_core.wire.names import DEPLOYMENT
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Listener, Node
 
@@ -322,8 +324,6 @@ def _check(path: Path, status: Mapping[str, Any]) -> None:
 
 def resume_command(folder: Path, engine: str) -> str:
     """Return the command that continues a run."""
-    from fedshift_app.node.setup import DEPLOYMENT  # imports torch, so only for a run that ended early
-
     if engine == DEPLOYMENT:
         return shlex.join(["flwr", "run", ".", "SITE", "--stream", "--run-config", f'resume="{folder}"'])
     return shlex.join(["fedshift", "run", f"resume={folder}"])

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedshift_core.accuracies import mean, rank
-from fedshift_core.limits import plain
 from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.features.base import chosen
 from strategies.features.catalog import classes
@@ -118,28 +117,6 @@ def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
 def untrained_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
     """Return the nodes that had not trained their own model parts yet, by round; rounds without any are omitted."""
     return {str(result.server_round): result.untrained for result in history if result.untrained}
-
-
-def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:
-    """Return a text on the rounds of a mean in which some nodes had not trained yet.
-
-    Args:
-        untrained: Their indices by round (``results.json``, key ``untrained``).
-        averaged: Number of rounds of the mean.
-        counts: Whether these nodes were scored (``evaluate.untrained``).
-    """
-    most = max(len(nodes) for nodes in untrained.values())
-    nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
-    treatment = "but were scored" if counts else "and were not scored"
-    return f"in {len(untrained)} of {averaged} averaged rounds {nodes_text} had not trained yet {treatment}"
-
-
-def lost_text(lost: Mapping[str, Sequence[int]]) -> str:
-    """Return a short line on the nodes that a run did without, by round (``results.json``, key ``lost``)."""
-    most = 5
-    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
-    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
-    return plain(f"nodes were left out through no fault of their own ({'; '.join(rounds)}{more})")
 
 
 def finite(value: Any) -> Any:

@@ -30,6 +30,7 @@ SITE_FIGURES = "site-figures"  # likewise of an answer to ``site-figures``: thos
 SERVER_ROUND = "server-round"  # int, from 1
 RUN = "run"  # the resolved configuration as JSON
 ENGINE = "engine"  # "simulation" or "deployment": whether the node is given its domain or works it out
+SIMULATION, DEPLOYMENT = "simulation", "deployment"  # its values
 RUN_ID = "run-id"  # 32 hexadecimal digits; a run that is resumed keeps it
 RESUMED_AFTER = "resumed-after"  # list of int: after which rounds the run was resumed, absent if it never was
 CHOSEN = "chosen"  # list of int: further rounds whose memory the node keeps, absent if there is none

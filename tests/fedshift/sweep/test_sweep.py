@@ -22,8 +22,8 @@ from fedshift.launch import processes, runner, worker_count
 from fedshift.sweep import children, grid, progress, sweeping
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed, time_left
+from fedshift_app.config.keys import FREE
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run.resuming import FREE
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, DataError, FederationError, FedShiftError
 

@@ -21,7 +21,8 @@ from fedshift_app.config.layers import parse_set
 from fedshift_app.config.resolving import FLAT_KEYS, resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import METHOD_SECTIONS, from_json
-from fedshift_app.run.folder import CONFIG_FILE, RunFolder
+from fedshift_app.run.files import CONFIG_FILE
+from fedshift_app.run.folder import RunFolder
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
 

@@ -21,7 +21,7 @@ from fedshift_app.node import precision as of_nodes
 from fedshift_app.node import setup
 from fedshift_app.run import precision as run_precision
 from fedshift_app.run import resuming
-from fedshift_app.run.folder import RESULTS_FILE
+from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import ARITHMETICS
 

@@ -21,7 +21,8 @@ from support import node
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import checkpoints, console
-from fedshift_app.run.folder import CONFIG_FILE, METRICS_FILE, MOST_INDENTED, RESULTS_FILE, RunFolder, weights_hash
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.folder import MOST_INDENTED, RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
 from fedshift_app.run.versions import commit
 from fedshift_core.accuracies import mean

@@ -20,7 +20,7 @@ from fedshift.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower import internals
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.folder import LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.files import LOCK_FILE, RESULTS_FILE
 from fedshift_core import atomic_io
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError

@@ -1,0 +1,60 @@
+"""What a run folder holds, for readers: names of files, lines of rounds, texts. Imports neither Flower nor torch."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedshift_core.limits import plain
+
+#: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
+ON_ALL = "personal models, each on all domains"
+CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
+LOCK_FILE = "lock"  # locked by the process that writes here
+SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
+
+
+def full_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl`` up to the first that is not the next full round."""
+    lines: list[dict[str, Any]] = []
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    for text_line in text.splitlines(keepends=True):
+        try:
+            content = json.loads(text_line) if text_line.endswith("\n") else None
+        except ValueError:
+            break
+        if not isinstance(content, dict) or content.get("round") != len(lines) + 1:
+            # A run without rounds has one line, the scores of its initial weights.
+            return [content] if isinstance(content, dict) and content.get("round") == 0 and not lines else lines
+        lines.append(content)
+    return lines
+
+
+def early_stop_text(stopped: Mapping[str, Any]) -> str:
+    """Return a text that says where and why a run ended early (``results.json``, key ``stopped_early``)."""
+    return (
+        f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
+        f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
+    )
+
+
+def lost_text(lost: Mapping[str, Sequence[int]]) -> str:
+    """Return a short line on the nodes that a run did without, by round (``results.json``, key ``lost``)."""
+    most = 5
+    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
+    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
+    return plain(f"nodes were left out through no fault of their own ({'; '.join(rounds)}{more})")
+
+
+def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:
+    """Return a text on the rounds of a mean in which some nodes had not trained yet.
+
+    Args:
+        untrained: Their indices by round (``results.json``, key ``untrained``).
+        averaged: Number of rounds of the mean.
+        counts: Whether these nodes were scored (``evaluate.untrained``).
+    """
+    most = max(len(nodes) for nodes in untrained.values())
+    nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
+    treatment = "but were scored" if counts else "and were not scored"
+    return f"in {len(untrained)} of {averaged} averaged rounds {nodes_text} had not trained yet {treatment}"
