@@ -201,6 +201,11 @@ def offered(group: str) -> list[str]:
     return sorted({offer.point.name for offer in _offers(group)})
 
 
+def has_others() -> bool:
+    """Return whether packages or a user's files define anything, in whatever kind."""
+    return any(registry._files or _offers(registry.group) for registry in _REGISTRIES)
+
+
 @functools.cache
 def _offers(group: str) -> tuple[Offer, ...]:
     """Return the entry points of a group in the order of packages. A package twice on the path counts once."""

@@ -135,12 +135,15 @@ def shortened(text: str, most: int = MOST_FOUND) -> str:
 
 def largest(array: "NDArray[Any]") -> float:
     """Return the largest absolute value without a copy of the array. NaN if there is one, 0 for an empty array."""
-    import numpy as np  # imported here, as the command line starts without it
-
     flat, step = array.reshape(-1), max(BLOCK // array.itemsize, 1)
-    parts = (flat[i : i + step] for i in range(0, flat.size, step))
-    # np.maximum, unlike max, lets NaN through.
-    return float(np.max([[float(part.max()), -float(part.min())] for part in parts], initial=0.0))
+    size = 0.0
+    for i in range(0, flat.size, step):
+        part = flat[i : i + step]
+        high, low = float(part.max()), float(part.min())
+        if math.isnan(high):
+            return high
+        size = max(size, high, -low)
+    return size
 
 
 def check_numbers(name: str, array: "NDArray[Any]", max_value: float) -> float:

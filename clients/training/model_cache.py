@@ -50,7 +50,7 @@ class Workbench:
         self.frozen: FrozenFeatures | None = None
         self._train, self._device = train, device
         self._rows = max(train.batch_size + 1, images.eval_batch)
-        self._trained = [parameter.requires_grad for parameter in model.parameters()]
+        self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]  # once, likewise
         self._optimizer: torch.optim.Optimizer | None = None
         self._taken: Tensor | None = None
         self._buffer: Tensor | None = None
@@ -61,7 +61,7 @@ class Workbench:
             for name, tensor in self.state.items():
                 if self.frozen is None or name not in self.model.frozen:
                     tensor.copy_(self.initial[name])
-        for parameter, trained in zip(self.model.parameters(), self._trained, strict=True):
+        for parameter, trained in self._trained:
             parameter.requires_grad_(trained)
             parameter.grad = None
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import click
 import typer
 
 from fedshift import options
@@ -79,6 +80,7 @@ def compare(
     from fedshift.compare import by_site as compare_sites
     from fedshift.compare import keep as keep_runs
 
+    _use_settings()
     form = options.table_form(markdown=markdown, as_json=as_json)
     _check_form(latex, markdown, as_json, {"caption": caption, "label": label}, columns, decimals)
     aside = markdown or as_json or latex
@@ -177,10 +179,18 @@ def claims(
     """Compare runs with each gain over FedAvg that papers print: confirmed, not significant, or reversed."""
     from fedshift.compare import claims as claiming
 
+    _use_settings()
     form = options.table_form(markdown=markdown, as_json=as_json)
     result = replace(claiming.claims(folders, score=score), own=own, comparable=comparable)
     typer.echo(form(result))
     _end(result.unreadable)
+
+
+def _use_settings() -> None:
+    """Take settings that were worked out before, and keep new ones, until the command ends."""
+    from fedshift.results import setting_cache
+
+    click.get_current_context().with_resource(setting_cache.used())
 
 
 def _check_form(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift.results import setting_cache
 from fedshift.results.loading import Run
 from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, usual_settings
 from fedshift.sweep import grid
@@ -157,9 +158,13 @@ def _text(value: Any) -> str:
 @functools.lru_cache(maxsize=4096)
 def _makes(experiment: str, words: tuple[tuple[str, str], ...], wanted: str) -> bool:
     """Return whether a command resolves to these settings."""
-    try:
-        given, _ = parse_arguments([experiment, *itertools.starmap("{}={}".format, words)])
-        config = as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
-    except ConfigError:
-        return False
-    return repr(sorted(_deciding(config).items())) == wanted
+
+    def made() -> bool:
+        try:
+            given, _ = parse_arguments([experiment, *itertools.starmap("{}={}".format, words)])
+            config = as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
+        except ConfigError:
+            return False
+        return repr(sorted(_deciding(config).items())) == wanted
+
+    return bool(setting_cache.cached("makes", [experiment, words, wanted], made))

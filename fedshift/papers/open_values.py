@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from clients.modules.catalog import MODULES
+from fedshift.results import setting_cache
 from fedshift_app.config import dotted_keys, registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -74,8 +75,12 @@ def _known(key: str) -> list[str]:
     """Return the known keys of the section to which a key belongs: a method, a module, or all."""
     first, _, rest = key.partition(".")
     if first in registry.METHODS:
-        return [f"{first}.{ALL}", *(f"{first}.{own}" for own in registry.get(first).known_keys())]
+        own_keys = setting_cache.cached("keys", first, lambda: registry.get(first).known_keys())
+        return [f"{first}.{ALL}", *(f"{first}.{own}" for own in own_keys)]
     name = rest.partition(".")[0]
     if first == "modules" and name in MODULES:
-        return [f"modules.{name}.{own}" for own in imported(MODULES[name].modules).params_model.model_fields]
+        fields = setting_cache.cached(
+            "modules", name, lambda: list(imported(MODULES[name].modules).params_model.model_fields)
+        )
+        return [f"modules.{name}.{own}" for own in fields]
     return list(dotted_keys.known())

@@ -5,6 +5,7 @@ from functools import cache
 from typing import Any
 
 from datasets import catalog
+from fedshift.results import setting_cache
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
@@ -70,9 +71,14 @@ def paper_settings(experiment: str, given: str) -> Mapping[str, Any]:
         experiment: One of conf/experiments.
         given: Further settings of a printed row, in the form of the run-config key ``set``.
     """
-    config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
-    nodes = config.allocation.num_nodes()
-    return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+    def made() -> dict[str, Any]:
+        config = configuration.resolve({"experiment": experiment, "set": given}, finished=True)
+        nodes = config.allocation.num_nodes()
+        return as_requested(flat(config.model_dump(mode="json"))) | ({} if nodes is None else {NODES: nodes})
+
+    settings: dict[str, Any] = setting_cache.cached("paper", [experiment, given], made)
+    return settings
 
 
 def _known(experiment: str, dataset: str, method: str) -> bool:
@@ -84,4 +90,10 @@ def _known(experiment: str, dataset: str, method: str) -> bool:
 
 
 def _settings(given: dict[str, Any]) -> dict[str, Any]:
-    return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
+    """Return what a command resolves to by dotted key; it names an experiment of conf/experiments."""
+
+    def made() -> dict[str, Any]:
+        return as_requested(flat(configuration.resolve(given, finished=True).model_dump(mode="json")))
+
+    settings: dict[str, Any] = setting_cache.cached("settings", given, made)
+    return settings

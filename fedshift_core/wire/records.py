@@ -13,7 +13,7 @@ Format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 import math
 import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -88,10 +88,19 @@ def encode_array(name: str, array: NDArray[Any]) -> Array:
         draft = Draft(array.shape, array.dtype)
         np.copyto(draft.array, array)
         return draft.finish()
+    in_order = array.flags.c_contiguous
+    header, dtype = _header(array.dtype, array.shape, in_order)
+    flat = array.reshape(-1, order="C" if in_order else "F")
+    return Array(dtype, array.shape, STYPE, b"".join((header, flat.view(np.uint8).data)))
+
+
+@lru_cache(maxsize=4096)  # a round writes the same few arrays for every node, and NumPy formats each header anew
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...], in_order: bool) -> tuple[bytes, str]:
+    """Return the .npy header of an array in C order, or in Fortran's, and the name of its dtype."""
     header = BytesIO()
-    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
-    flat = array.reshape(-1, order="C" if array.flags.c_contiguous else "F")
-    return Array(str(array.dtype), array.shape, STYPE, b"".join((header.getvalue(), flat.view(np.uint8).data)))
+    descr = np.lib.format.dtype_to_descr(dtype)
+    np.lib.format.write_array_header_1_0(header, {"shape": shape, "fortran_order": not in_order, "descr": descr})
+    return header.getvalue(), str(dtype)
 
 
 def decode(record: ArrayRecord) -> Arrays:
