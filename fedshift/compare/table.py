@@ -176,10 +176,10 @@ def rows_of(runs: Sequence[Run], score: str) -> tuple[list[Row], tuple[str, ...]
     return made.rows, made.columns
 
 
-def _with_statistics(runs: Sequence[Run], score: str) -> Sequence[Run]:
+def _with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
     """Return runs with the BatchNorm statistics behind a score, whichever kind the run lists first."""
     if not score.startswith(BN_SCORE):
-        return runs
+        return list(runs)
     kind = score.removeprefix(BN_SCORE)
     return [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in runs]
 
