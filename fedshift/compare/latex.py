@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedshift.compare.paper_names import column as column_name
-from fedshift.compare.paper_names import escaped, method, row_latex, row_text
+from fedshift.compare.paper_names import data_set, escaped, method, row_latex, row_text
 from fedshift.compare.rows import STD, WORST, Row, same_worst
 from fedshift.compare.table import Numbers
 from fedshift.results.metrics import LOWEST_IS_BEST
@@ -16,6 +16,8 @@ LEVEL = 0.05  # of a test
 CELL, FITTING = 12, 76  # characters of a cell; of a line as wide as the text of a page, a longer one is made smaller
 WIDE = 7  # columns of numbers beyond which a table takes both columns of a page
 MARK, CORRECTED = r"$^{\dagger}$", r"$^{\ddagger}$"
+#: A table is made as wide as the text if it is wider, never made larger.
+_SHRUNK = r"  \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
 _TASKS = {
     "global": "Global model", "personal": "Personal models", "personal on all": "Personal models, on all domains",
 }  # fmt: skip
@@ -57,8 +59,8 @@ def latex(numbers: Numbers, decimals: int, caption: str = "", label: str = "") -
     many = max(len(row_text(row)) for row in numbers.rows) + CELL * len(numbers.columns) > FITTING
     lines = [
         *_comments(numbers, many), rf"\begin{{{place}}}[t]", r"  \centering",
-        rf"  \caption{{{caption or escaped(numbers.title) + '.'}}}", rf"  \label{{{label or _label(numbers)}}}",
-        r"  \small\setlength{\tabcolsep}{4pt}", *[r"  \resizebox{\linewidth}{!}{%"] * many,
+        rf"  \caption{{{caption or _caption(numbers)}}}", rf"  \label{{{label or _label(numbers)}}}",
+        r"  \par\smallskip", r"  \small\setlength{\tabcolsep}{4pt}", *[_SHRUNK] * many,
         rf"  \begin{{tabular}}{{l{'c' * len(numbers.columns)}}}", r"    \toprule",
         f"    {_joined(head)}", r"    \midrule", *(f"    {line}" for line in body), r"    \bottomrule",
         r"  \end{tabular}" + "}" * many, r"  \par\smallskip", r"  \begin{minipage}{\linewidth}\footnotesize",
@@ -90,7 +92,7 @@ def _cell(value: Spread | None, ranks: _Ranks, mark: str, decimals: int) -> str:
     elif mean == ranks.second:
         shown = rf"\underline{{{mean}}}"
     spread = "" if value.std is None else rf" {{\scriptsize$\pm${value.std:.{decimals}f}}}"
-    return shown + mark + spread
+    return shown + spread + (rf"\rlap{{{mark}}}" if mark else "")  # without width: means stay below each other
 
 
 def _ranks(members: Sequence[Row], column: str, numbers: Numbers, decimals: int) -> _Ranks:
@@ -154,7 +156,7 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
         lines.append("STD: over the domains of a run.")
     if WORST in numbers.columns:
         same = same_worst(rows)
-        lines.append("Worst: the worst domain of each run" + (f" ({escaped(column_name(same))})." if same else "."))
+        lines.append("WORST: the worst domain of each run" + (f" ({escaped(column_name(same))})." if same else "."))
     if any(row.scored == "personal" for row in rows):
         held_out = all(run.parts for row in rows for run in row.runs)
         where = "on the domain that no node held" if held_out else "on its own domain"
@@ -180,6 +182,12 @@ def _comments(numbers: Numbers, many: bool) -> list[str]:
 
 def _task(scored: str, group: str) -> str:
     return _TASKS.get(scored, escaped(scored)) + (f" ({escaped(group)})" if group else "")
+
+
+def _caption(numbers: Numbers) -> str:
+    dataset = numbers.rows[0].runs[0].results.dataset
+    rest = numbers.title.removeprefix(dataset)
+    return escaped(rest if rest == numbers.title else data_set(dataset) + rest) + "."
 
 
 def _label(numbers: Numbers) -> str:

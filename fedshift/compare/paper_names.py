@@ -14,6 +14,12 @@ _PRINTED = {
     "labelme": "LabelMe", "pascal": "PASCAL", "sun": "SUN", "cifar10": "CIFAR-10", "cifar10.1": "CIFAR-10.1",
     "bcn": "BCN", "msk": "MSK",
 }  # fmt: skip
+#: Data sets whose printed names are not those of their files.
+_DATA_SETS = {
+    "digits": "Digits", "digit5": "Digit-5", "pacs": "PACS", "office-caltech10": "Office-Caltech10", "vlcs": "VLCS",
+    "domainnet": "DomainNet", "domainnet10": "DomainNet (ten classes)", "cifar10": "CIFAR-10",
+    "camelyon17": "Camelyon17", "fed-isic2019": "Fed-ISIC2019",
+}  # fmt: skip
 _SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "%": r"\%", "#": r"\#", "_": r"\_",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -55,6 +61,11 @@ def row_text(row: Row) -> str:
 def column(name: str) -> str:
     """Return a column's name as papers print it: ``art_painting`` is Art Painting; capitals stay."""
     return _PRINTED.get(name) or " ".join(word if word[:1].isupper() else word.capitalize() for word in _words(name))
+
+
+def data_set(name: str) -> str:
+    """Return a data set's name as papers print it; a user's own as it is."""
+    return _DATA_SETS.get(name, name)
 
 
 def relabelled(numbers: Numbers) -> Numbers:

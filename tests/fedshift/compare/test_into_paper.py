@@ -5,6 +5,8 @@ import io
 import itertools
 import json
 import re
+import shutil
+import subprocess
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -21,7 +23,7 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 from fedshift.compare import Comparison, compare
-from fedshift.compare.paper_names import column, escaped, method, row_latex, row_text, text_of
+from fedshift.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
 from fedshift.html import printing
 from fedshift.results.statistics import holm
 from fedshift_app.config import registry
@@ -204,8 +206,8 @@ def test_any_text_is_printed_letter_by_letter(text: str) -> None:
 
 COMMANDS_TAKEN = {
     "begin", "end", "centering", "caption", "label", "toprule", "midrule", "bottomrule", "multicolumn", "emph",
-    "small", "setlength", "tabcolsep", "resizebox", "textbf",
-    "underline", "scriptsize", "pm", "dagger", "ddagger", "par", "smallskip", "linewidth", "footnotesize", "quad",
+    "small", "setlength", "tabcolsep", "resizebox", "rlap", "textbf", "underline",
+    "scriptsize", "pm", "dagger", "ddagger", "par", "smallskip", "linewidth", "footnotesize", "quad",
     "textless", "textgreater",
 }  # fmt: skip
 
@@ -217,6 +219,7 @@ def check_latex(latex: str) -> None:
     )
     code = "\n".join(line for line in latex.splitlines() if not line.startswith("%"))
     assert "%" not in code.replace(r"\%", "").replace("{!}{%\n", "")
+    code = code.replace(r"\ifdim\width>\linewidth\linewidth\else\width\fi", r"\linewidth")
     bare = re.sub(r"\\[{}$&%#_\\]", "", code)
     depth = 0
     for letter in bare:
@@ -254,6 +257,36 @@ def test_tables_compile_as_far_as_an_independent_reader_tells(table: Comparison,
     printed = compare([ROOT / "docs" / "results" / "pacs"], paper="f2dc.table1b", allow_different=True).to_latex()
     check_latex(printed)
     assert r"\quad \emph{printed: " in printed
+
+
+def test_latex_compiles_the_tables(table: Comparison, make_run: MakeRun, tmp_path: Path) -> None:
+    """Odd names, a line wider than the page, and a narrow table, in one document of two columns."""
+    latex = shutil.which("pdflatex")
+    if latex is None or subprocess.run(["kpsewhich", "booktabs.sty"], capture_output=True, check=False).returncode:
+        pytest.skip("no pdflatex with booktabs")
+    groups = [make_run("fedavg", 0, 60, 40, given=f"model.name={name}") for name in ("cnn", "cnn_bn")]
+    folder = ROOT / "docs" / "results" / "pacs"
+    tables = [
+        table.to_latex(), table.to_latex(["AVG"], 0, r"50 \% \& more: $\pm$."),
+        compare(groups, allow_different=True).to_latex(caption=escaped("a_b & c% #1 {x} ~^ <|> \"q\" ±†…")),
+        compare([folder], paper="f2dc.table1b", allow_different=True).to_latex(),
+    ]  # fmt: skip
+    head = r"\documentclass[twocolumn]{article}\usepackage{booktabs,graphicx}\begin{document}"
+    (tmp_path / "all.tex").write_text("\n".join([head, *tables, r"\end{document}"]), encoding="utf-8")
+    command = [latex, "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "all.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, errors="replace")
+    assert done.returncode == 0, done.stdout[-2000:]
+    log = (tmp_path / "all.log").read_text(errors="replace")
+    assert "LaTeX Error" not in log and not re.search(r"Overfull \\hbox .*alignment", log), log[-2000:]
+
+
+def test_a_caption_names_the_data_set_as_papers_do(table: Comparison) -> None:
+    assert [data_set(name) for name in ("pacs", "digit5", "handwritten", "my_own")] == [
+        "PACS", "Digit-5", "handwritten", "my_own",
+    ]  # fmt: skip
+    pacs = compare([ROOT / "docs" / "results" / "pacs"], allow_different=True).to_latex()
+    assert r"\caption{PACS: top-1 accuracy (\%), mean of the last five rounds.}" in pacs
+    assert r"\caption{handwritten: top-1 accuracy" in table.to_latex()
 
 
 def test_columns_are_chosen_and_ordered_and_wrong_names_refused(table: Comparison) -> None:
