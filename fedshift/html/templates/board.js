@@ -191,7 +191,7 @@ function showTable(table) {
   const body = make("tbody");
   rows.forEach((row, i) => {
     const drawn = make("td", {class: "dots"}, dots(row, row.cells[place], column, axis, base));
-    const cells = row.cells.map((text, k) => make("td", {}, cell(text, row.best.includes(k))));
+    const cells = row.cells.map((text, k) => make("td", {}, k ? cell(text, row.best.includes(k)) : label(text)));
     const id = `${table.id}-${i}`;
     const open = make("button", {
       type: "button", text: "open", "aria-expanded": "false", "aria-controls": id, "aria-label": `open ${row.row}`,
@@ -213,6 +213,12 @@ function showTable(table) {
     make("p", {class: "hint", text: "Wider than the screen: swipe it sideways."}),
     make("div", {class: "scroll", tabindex: "0", role: "region", "aria-label": `table of ${table.name}`}, drawn),
     command(table.command), notes(table));
+}
+
+/* A label breaks at spaces and after the signs of its parameters, never within a word or a number. */
+function label(text) {
+  const parts = text.split(/(?<=[_=:/])|(?<=\.)(?=[a-z])/);
+  return make("span", {}, ...parts.flatMap((part, i) => (i ? [make("wbr"), part] : [part])));
 }
 
 /* A cell breaks between a mean and its spread, never within. */
