@@ -55,7 +55,8 @@ def test_a_package_is_written_and_passes_its_test(tmp_path: Path, monkeypatch: p
     )
     points = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["fedshift.methods"].items())
     (info / "entry_points.txt").write_text(f"[fedshift.methods]\n{points}\n")
-    assert "3 passed" in run_its_tests(folder, folder, info.parent)
+    assert 'fs.testing.check_method("long-names", ' in (folder / "tests" / "test_method.py").read_text()
+    assert "2 passed" in run_its_tests(folder, folder, info.parent)
 
 
 @pytest.mark.long
@@ -76,6 +77,10 @@ def test_one_file_is_written_and_passes_its_test(tmp_path: Path) -> None:
         ("fedavg", "there is a method 'fedavg' already"),
         ("json", "Python has something called 'json' already"),
         ("class", "Python has something called 'class' already"),
+        ("naïve", "allowed are lower-case letters"),
+        ("a b", "allowed are lower-case letters"),
+        ("", "NAME: ''; allowed are lower-case letters"),
+        ("a\n", "allowed are lower-case letters"),
         ("strategies", "Python has something called 'strategies' already"),
     ],
 )
