@@ -347,7 +347,7 @@ def test_a_method_that_cannot_run_on_the_network_is_refused_before_anything_star
 def test_a_method_that_is_best_as_it_is_has_one_row(searches: Searches, capsys: pytest.CaptureFixture[str]) -> None:
     searches.tune("method=fedavg", "budget=1")
     assert searches.compared == [["fedavg"]]
-    assert "fedavg: none of its 1 trials was better on validation images than its own values" in capsys.readouterr().out
+    assert "fedavg: none of its 1 trial was better on validation images than its own values" in capsys.readouterr().out
 
 
 def test_trials_on_other_images_than_others_are_named_next_to_the_table(
