@@ -31,6 +31,7 @@ from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
 PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")
@@ -154,7 +155,7 @@ def _check_layers(encoder: nn.Module, name: str) -> None:
             continue
         if type(module) is nn.Conv2d and module.groups == 1 and module.padding_mode == "zeros":
             continue
-        kind = f"{type(module).__name__} of {module.groups} groups" if isinstance(module, nn.Conv2d) else None
+        kind = f"{type(module).__name__} of {plural(module.groups, 'group')}" if isinstance(module, nn.Conv2d) else None
         raise ConfigError(
             f"method fdse is made of plain convolutions, linear layers and BatchNorm; the network {name!r} has "
             f"{path or 'an encoder that is'}: {kind or type(module).__name__}"

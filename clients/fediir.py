@@ -22,6 +22,7 @@ from clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import CE
 
 GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends it, (P,)
@@ -50,7 +51,9 @@ class FedIIRClient(DomainClient[FedIIRParams]):
         self._mean = self.tensor(GRADIENT)  # P, or None in the first round
         number = sum(weight.numel() for weight in self._head)
         if self._mean is not None and self._mean.shape != (number,):
-            raise FedShiftError(f"{GRADIENT} of shape {tuple(self._mean.shape)}, this node's head has {number} weights")
+            raise FedShiftError(
+                f"{GRADIENT} of shape {tuple(self._mean.shape)}, this node's head has {plural(number, 'weight')}"
+            )
         if self.params.lambda_iir > 0:
             self._gradient = self._of_all_images()
 

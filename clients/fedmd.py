@@ -34,6 +34,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_ROUNDS
 from fedshift_core.params import BatchSize, Params, Rounds
+from fedshift_core.plural import plural
 
 
 class FedMDParams(Params):
@@ -87,8 +88,8 @@ class FedMDClient(DomainClient[FedMDParams]):
         window = self._window(*self.knowledge["window"].tolist())
         if self._consensus.shape != (len(window), self.model.num_classes):
             raise FedShiftError(
-                f"the server's scores have shape {tuple(self._consensus.shape)}, expected {len(window)} images and "
-                f"{self.model.num_classes} classes"
+                f"the server's scores have shape {tuple(self._consensus.shape)}, expected "
+                f"{plural(len(window), 'image')} and {plural(self.model.num_classes, 'class', 'classes')}"
             )
         # In place of its label each image carries its place among the mean scores.
         placed = window.labelled(_places(len(window)))

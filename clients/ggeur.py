@@ -38,6 +38,7 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 
 
 class GGEURParams(Params):
@@ -162,7 +163,10 @@ class GGEURClient(DomainClient[GGEURParams]):
             vectors.shape == (number, *values.shape[1:], width) and values.ndim == 2
             and prototypes.shape == (len(labels), width)
         ):  # fmt: skip
-            raise FedShiftError(f"the server's covariances or prototypes are not of {number} classes, {width} numbers")
+            raise FedShiftError(
+                f"the server's covariances or prototypes are not of {plural(number, 'class', 'classes')}, "
+                f"{plural(width, 'number')}"
+            )
         rng = self.torch_rng("ggeur", server_round)
         rows, of = [], []
         for k in range(number):

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.plural import plural
+
 MARK = 16  # bytes by which an image is known
 
 
@@ -48,7 +50,7 @@ class ImageSet:
 
     def __repr__(self) -> str:
         """Say how many images there are, and show none: this ends up in messages and logs."""
-        return f"ImageSet({len(self)} images)"
+        return f"ImageSet({plural(len(self), 'image')})"
 
     def select(self, index: NDArray[np.int64] | slice) -> "ImageSet":
         """Return the images at ``index`` (shape (n,)), in that order; their pixels are copied when they are used."""

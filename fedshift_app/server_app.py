@@ -55,6 +55,7 @@ from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
+from fedshift_core.plural import plural
 from strategies.base import DomainStrategy
 from strategies.features.base import ServerFeature
 from strategies.federation.context import RoundResult
@@ -366,20 +367,19 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
     for n in nodes:
         for domain in n.domains:
             held[domain].append(n)
-    rounds = (
-        f"{config.rounds} rounds of {config.train.epochs} local epochs" if config.rounds else "no training (rounds=0)"
-    )
+    epochs = plural(config.train.epochs, "local epoch")
+    rounds = f"{plural(config.rounds, 'round')} of {epochs}" if config.rounds else "no training (rounds=0)"
     lines = [
         f"{config.experiment}: {registry.label(config.method['name'])} on {config.dataset.name}, {config.model.name}, "
-        f"bn={config.model.bn}, {len(nodes)} nodes, {rounds}, seed {config.seed}, engine {engine}",
+        f"bn={config.model.bn}, {plural(len(nodes), 'node')}, {rounds}, seed {config.seed}, engine {engine}",
         *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]
     if approximation := registry.approximation_line(config.method["name"]):
         lines.append(f"  {approximation}")
     if config.evaluate.fraction < 1:
         lines.append(
-            f"  before the last {config.evaluate.last} rounds accuracy is that on {100 * config.evaluate.fraction:g} % "
-            "of the test images, in whole batches"
+            f"  before the last {plural(config.evaluate.last, 'round')} accuracy is that on "
+            f"{100 * config.evaluate.fraction:g} % of the test images, in whole batches"
         )
     for feature in features:
         lines += [f"  {line}" for line in (feature.description(), *feature.description_of(nodes)) if line]
@@ -391,10 +391,10 @@ def _held_by(nodes: list[Node]) -> str:
     if not nodes:
         return "held by no node"
     if len(nodes) <= NAMED_NODES:
-        return "node " + ", ".join(f"{n.index} ({n.num_examples} images{_with_others(n)})" for n in nodes)
+        return "node " + ", ".join(f"{n.index} ({plural(n.num_examples, 'image')}{_with_others(n)})" for n in nodes)
     sizes = [n.num_examples for n in nodes]
-    return f"{len(nodes)} nodes, {min(sizes)} to {max(sizes)} images each, {sum(sizes)} in all"
+    return f"{plural(len(nodes), 'node')}, {min(sizes)} to {plural(max(sizes), 'image')} each, {sum(sizes)} in all"
 
 
 def _with_others(node: Node) -> str:
-    return f" of {len(node.domains)} domains" if node.held_tests else ""
+    return f" of {plural(len(node.domains), 'domain')}" if node.held_tests else ""

@@ -24,6 +24,7 @@ from typing import Any
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.privacy import LARGEST, PrivacyConfig
 from fedshift_core.options.run import RunSettings
+from fedshift_core.plural import plural
 
 #: Orders of Renyi divergence: the smallest epsilon over them counts. More orders hardly lower it and take longer.
 ORDERS = (
@@ -115,8 +116,8 @@ def spending(
     """
     if privacy.delta * images >= 1:
         raise ConfigError(
-            f"privacy.delta={privacy.delta:g} protects nothing on a node of {images} images; allowed is below 1 / "
-            f"{images} = {1 / images:.3g}"
+            f"privacy.delta={privacy.delta:g} protects nothing on a node of {plural(images, 'image')}; allowed "
+            f"is below 1 / {images} = {1 / images:.3g}"
         )
     rate, steps = min(1.0, batch_size / images), epochs * -(-images // batch_size)
     ratio = privacy.prototype_noise if prototypes else 0.0

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.plural import plural
 
 MEAN_BOUND, SPREAD_BOUND = 0.5, 1.5
 RULE = (
@@ -95,5 +96,5 @@ def sentence(sites: Mapping[str, tuple[Triple, Triple]]) -> str:
     else:
         stds = np.sqrt(variances)
         text = f"standard deviation of {CHANNELS[k]} {stds[a, k]:.2f} and {stds[b, k]:.2f}, {found.amount:.1f} times"
-    others = f"; {found.pairs - 1} more of {math.comb(len(names), 2)} pairs do" if found.pairs > 1 else ""
+    others = f"; {found.pairs - 1} more of {plural(math.comb(len(names), 2), 'pair')} do" if found.pairs > 1 else ""
     return f"images of {who} differ clearly: {text}{others} ({RULE})"

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import Refused, check_numbers
+from fedshift_core.plural import plural
 
 Shape = tuple[str | int, ...]
 Declaration = Mapping[str, Shape]
@@ -87,7 +88,9 @@ def _check_rows(labels: NDArray[Any], class_counts: Sequence[int]) -> None:
     rows = np.bincount(labels.reshape(-1), minlength=len(class_counts))
     for label, (number, announced) in enumerate(zip(rows.tolist(), class_counts, strict=True)):
         if number > announced:
-            raise Refused(f"labels has {number} rows of class {label}, announced were {announced} images")
+            raise Refused(
+                f"labels has {plural(number, 'row')} of class {label}, announced were {plural(announced, 'image')}"
+            )
 
 
 def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, class_counts: Sequence[int]) -> None:
@@ -103,11 +106,11 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
     else:  # of which class is not known
         number, announced = sum(counts.reshape(-1).tolist()), sum(class_counts)
         if number > announced:
-            raise Refused(f"counts says {number} images, announced were {announced}")
+            raise Refused(f"counts says {plural(number, 'image')}, announced were {announced}")
         return
     for label, (number, announced) in enumerate(zip(by_class.tolist(), class_counts, strict=True)):
         if number > announced:
-            raise Refused(f"counts says {number} images of class {label}, announced were {announced}")
+            raise Refused(f"counts says {plural(number, 'image')} of class {label}, announced were {announced}")
 
 
 def behind(strategy: type, name: str) -> Behind:

@@ -26,6 +26,7 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Behind, Declaration
 from strategies.federation.context import Ask
@@ -114,7 +115,9 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
         fresh = [u for u in updates if u.node.index not in known and u.knowledge["means"].shape[1]]
         for update in fresh:
             if (sent := update.knowledge["means"].shape[1]) != width:
-                self._leave_out(update.node, f"its statistics are of {sent} numbers, a frozen feature has {width}")
+                self._leave_out(
+                    update.node, f"its statistics are of {plural(sent, 'number')}, a frozen feature has {width}"
+                )
         fresh = [u for u in fresh if u.knowledge["means"].shape[1] == width]
         if not fresh:
             return

@@ -22,6 +22,7 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from strategies.base import DomainStrategy
 from strategies.contributions import Behind, Declaration
@@ -84,7 +85,9 @@ class StableFDGStrategy(DomainStrategy[StableFDGServerParams]):
                 continue
             width = width or sent.shape[2]
             if sent.shape[2] != width:
-                self._leave_out(update.node, f"its style is of {sent.shape[2]} channels, that of others of {width}")
+                self._leave_out(
+                    update.node, f"its style is of {plural(sent.shape[2], 'channel')}, that of others of {width}"
+                )
                 continue
             styles[update.node.index] = sent
         if styles:

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedshift_core.errors import FederationError
 from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.plural import plural
 from strategies import f2dc
 from strategies.federation.averaging import shares
 from strategies.federation.updates import Update
@@ -49,7 +50,9 @@ def check_weights(weights: list[float], updates: int, whose: str) -> list[float]
         FederationError: If there is another number of them, or one is not finite or negative, or they do not sum to 1.
     """
     if len(weights) != updates:
-        raise FederationError(f"weights of {whose}: {len(weights)} for {updates} nodes, expected one for each")
+        raise FederationError(
+            f"weights of {whose}: {len(weights)} for {plural(updates, 'node')}, expected one for each"
+        )
     for weight in weights:
         if not 0 <= weight < math.inf:
             raise FederationError(f"weights of {whose}: found {weight}, expected numbers from 0 to 1")

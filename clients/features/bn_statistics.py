@@ -16,6 +16,7 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.features import OURS
 from fedshift_core.limits import largest
 from fedshift_core.moments import power_of, standard
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -113,7 +114,7 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
     least = max(LEAST_STATISTICS, client.setup.least_images)
     if min(len(client.train_set), int(request[BN_IMAGES])) < least:
         few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
-        raise FedShiftError(f"sums over fewer than {least} images would be {few}")
+        raise FedShiftError(f"sums over fewer than {plural(least, 'image')} would be {few}")
     client.take(parameters)
     moments, images = client.take_statistics(int(request[BN_IMAGES]))
     weights = dict(zip(client.shared_names, parameters, strict=True))

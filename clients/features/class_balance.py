@@ -16,6 +16,7 @@ from clients.losses.imbalance import class_loss
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.options.run import RunSettings
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import CLASS_TOTALS
 
 
@@ -33,7 +34,11 @@ class ClassBalanceOnNode(NodeFeature):
             return "this run weighs no class by the images of all nodes (train.class_counts=federation)"
         classes = len(request.config.dataset.known().classes)
         fits = isinstance(value, list) and len(value) == classes and all(map(_is_number, value))
-        return "" if fits else f"it is one number from 0 to {LARGEST_COUNT} for each of {classes} classes"
+        return (
+            ""
+            if fits
+            else f"it is one number from 0 to {LARGEST_COUNT} for each of {plural(classes, 'class', 'classes')}"
+        )
 
     def missing(self, request: Request) -> str:
         """Name the numbers where a message that asks for scores lacks them."""

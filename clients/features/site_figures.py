@@ -20,6 +20,7 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.options.run import RunSettings
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, UNKNOWN, SiteNumbers
@@ -148,18 +149,20 @@ def _parts(request: Mapping[str, Any]) -> Iterator[tuple[str, bool, int | None]]
 
 def lines_of(numbers: SiteNumbers, domain: str, terms: Terms) -> list[str]:
     """Return the figures as lines of a node's log."""
-    patients = "" if numbers.patients == UNKNOWN else f" of {numbers.patients} patients"
+    patients = "" if numbers.patients == UNKNOWN else f" of {plural(numbers.patients, 'patient')}"
     overall = [
         _text(name, *given) for name, *given in zip(OVERALL, numbers.overall, numbers.overall_marks, strict=True)
     ]
-    lines = [f"round {terms.server_round}, {domain}, {numbers.images} test images{patients}: {', '.join(overall)}"]
+    lines = [
+        f"round {terms.server_round}, {domain}, {plural(numbers.images, 'test image')}{patients}: {', '.join(overall)}"
+    ]
     for k, images in enumerate(numbers.of_class[:MOST_CLASSES].tolist()):
         each = zip(BY_CLASS, numbers.by_class[:, k], numbers.by_class_marks[:, k], strict=True)
-        number = "too few images" if images == UNKNOWN else f"{images} images"
+        number = "too few images" if images == UNKNOWN else f"{plural(images, 'image')}"
         name = plain(terms.class_names[k], MOST_NAME) if terms.class_names else f"class {k}"
         lines.append(f"  {name}, {number}: {', '.join(_text(name, *given) for name, *given in each)}")
     more = len(numbers.of_class) - MOST_CLASSES
-    return [*lines, f"  and {more} more classes"] if more > 0 else lines
+    return [*lines, f"  and {plural(more, 'more class', 'more classes')}"] if more > 0 else lines
 
 
 def _text(name: str, number: Any, mark: Any) -> str:

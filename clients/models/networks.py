@@ -13,6 +13,7 @@ from clients.models.catalog import NETWORKS
 from clients.models.projection import Projection, put_into
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.plural import plural
 from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 
@@ -220,7 +221,8 @@ def with_group_norm(model: M, groups: int) -> M:
             if isinstance(norm, _BatchNorm):
                 if norm.num_features % groups:
                     raise ConfigError(
-                        f"model.groups={groups}: {norm.num_features} channels of a layer cannot be divided into so many"
+                        f"model.groups={groups}: {plural(norm.num_features, 'channel')} of a layer cannot be "
+                        "divided into so many"
                     )
                 given = (groups, norm.num_features, norm.eps, norm.affine)
                 then = follows(norm)

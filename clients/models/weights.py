@@ -23,6 +23,7 @@ from clients.models.networks import SplitModel
 from clients.models.projection import PART
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, largest, shown, some
+from fedshift_core.plural import plural
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 MOST_BYTES = 1 << 34  # of a file: ten times the largest network of torchvision
@@ -83,7 +84,7 @@ def read(path: Path, sha256: str = "") -> dict[str, Tensor]:
     try:
         size = path.stat().st_size
         if size > MOST_BYTES:
-            raise _problem(path, f"it has {size} bytes, allowed are {MOST_BYTES}")
+            raise _problem(path, f"it has {plural(size, 'byte')}, allowed are {MOST_BYTES}")
         data = path.read_bytes()
     except OSError as error:
         raise _problem(path, error.strerror or "it cannot be read") from None
@@ -177,7 +178,9 @@ def in_order(model: SplitModel, given: Mapping[str, Tensor], size: int, file: st
     }
     which = f"model.weights: {shown(file, _MOST_PATH)}"
     if len(given) < len(wanted):
-        raise ConfigError(f"{which} has {len(given)} arrays, {encoder.name} has {len(wanted)} before its head")
+        raise ConfigError(
+            f"{which} has {plural(len(given), 'array')}, {encoder.name} has {len(wanted)} before its head"
+        )
     for place, ((key, tensor), (name, shape)) in enumerate(zip(given.items(), wanted.items(), strict=False), 1):
         if tuple(tensor.shape) != shape:
             raise ConfigError(
@@ -215,7 +218,11 @@ def _other_head(of_file: Mapping[str, tuple[int, ...]], expected: Mapping[str, t
         return "the file has no head: the run's begins at random"
     classes = next((shape[0] for key, shape in of_file.items() if key.endswith("weight")), 0)
     wanted = next(shape[0] for key, shape in expected.items() if key.endswith("weight"))
-    why = f"{classes} classes, the run has {wanted}" if classes != wanted else "it is made of other layers"
+    why = (
+        f"{plural(classes, 'class', 'classes')}, the run has {wanted}"
+        if classes != wanted
+        else "it is made of other layers"
+    )
     return f"the head ({why}): the run's begins at random"
 
 

@@ -30,6 +30,7 @@ from clients.modules.base import Modules
 from clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from fedshift_core.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules
@@ -366,7 +367,8 @@ class F2DCModules(Modules[F2DCParams]):
         p, seen = self.params, model.take_seen()
         if len(seen.logits) != len(batch.y):
             raise RuntimeError(
-                f"modules f2dc: the method's first pass had {len(seen.logits)} images, the batch has {len(batch.y)}"
+                f"modules f2dc: the method's first pass had {plural(len(seen.logits), 'image')}, the batch has "
+                f"{len(batch.y)}"
             )
         weighted = {}
         if p.use_dfd_loss and p.lambda1 > 0:

@@ -19,6 +19,7 @@ from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import Modules
 from clients.training.batches import Batch
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 
 LEAST = 2  # images of a domain in a batch, for a covariance and two halves
 
@@ -88,7 +89,8 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
             return {}
         if len(logits) != len(batch.y):
             raise RuntimeError(
-                f"modules within-domains: the method's first pass had {len(logits)} images, the batch {len(batch.y)}"
+                f"modules within-domains: the method's first pass had {plural(len(logits), 'image')}, the batch "
+                f"{len(batch.y)}"
             )
         places = [torch.nonzero(batch.domains == domain).squeeze(1) for domain in sorted({*batch.domains.tolist()})]
         groups = [place for place in places if len(place) >= LEAST]

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedshift_core.plural import plural
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,7 +30,7 @@ class Batch:
 
     def __repr__(self) -> str:
         """Show no image: this ends up in messages and logs."""
-        return f"Batch({len(self.y)} images, epoch {self.epoch})"
+        return f"Batch({plural(len(self.y), 'image')}, epoch {self.epoch})"
 
 
 def with_domains(batches: Iterable[Batch], places: Iterable[Tensor], domains: NDArray[np.int64]) -> Iterator[Batch]:

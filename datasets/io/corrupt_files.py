@@ -27,6 +27,7 @@ from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
+from fedshift_core.plural import plural
 
 _SIZE = 16  # pixels; a small target, though all of an image is decoded
 
@@ -104,7 +105,7 @@ def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
         return image_files
     if len(broken) == len(image_files):
         raise DataError(
-            f"{broken[0].name}: {broken[0].reason}; none of the {len(image_files)} images there can be read"
+            f"{broken[0].name}: {broken[0].reason}; none of the {plural(len(image_files), 'image')} there can be read"
         )
     _warn(len(broken), len(image_files), broken[0].name, broken[0].reason)
     return image_files.select(np.delete(np.arange(len(image_files)), [image.place for image in broken]))
@@ -114,7 +115,9 @@ def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
 def _warn(broken: int, total: int, name: str, reason: str) -> None:
     """Warn once per process of images that are left out."""
     are, more = ("is", "") if broken == 1 else ("are", ", ...")
-    log.warning("%d of %d images cannot be read and %s left out: %s (%s)%s", broken, total, are, name, reason, more)
+    log.warning(
+        "%d of %s cannot be read and %s left out: %s (%s)%s", broken, plural(total, "image"), are, name, reason, more
+    )
 
 
 def _reason(form: Form, item: Item) -> str:

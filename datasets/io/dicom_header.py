@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -121,7 +122,7 @@ def settle_rescaling(data: "Dataset", where: str) -> None:
     if "ModalityLUTSequence" in data and not tables:
         del data["ModalityLUTSequence"]
     if any(table != tables[0] for table in tables):
-        raise DataError(f"{where}: ModalityLUTSequence has {len(tables)} tables that differ; allowed is one")
+        raise DataError(f"{where}: ModalityLUTSequence has {plural(len(tables), 'table')} that differ; allowed is one")
     if numbers is None:
         return
     slope, intercept = numbers[0], numbers[1]
@@ -211,7 +212,9 @@ def _number(place_name: str, item: "Dataset", keyword: str, kind: _Kind, where: 
     if not len(value):
         return None
     if not kind.several and any(other != value[0] for other in value):
-        raise DataError(f"{where}: {keyword} at {place_name} has {len(value)} values that differ; allowed is one")
+        raise DataError(
+            f"{where}: {keyword} at {place_name} has {plural(len(value), 'value')} that differ; allowed is one"
+        )
     return float(value[0])
 
 

@@ -29,6 +29,7 @@ from fedshift_core import private_files
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 
 FOLDER = "features"  # within that of the decoded images
 FORMAT = 1
@@ -183,7 +184,8 @@ class FeatureStore:
         return np.array(wrong, np.int64)
 
     def _mend(self, damaged: NDArray[np.int64], keys: list[bytes], places: NDArray[np.int64], compute: Compute) -> None:
-        log.warning("%s: %d rows are damaged; they are computed again", shown(self.folder), len(damaged))
+        rows_are = plural(len(damaged), "row is", "rows are")
+        log.warning("%s: %s damaged and computed again", shown(self.folder), rows_are)
         first = {int(place): at for at, place in reversed(list(enumerate(places)))}
         values = self._of_kind(compute(np.array([first[int(place)] for place in damaged], np.int64)))
         with self._writing() as (rows, index):
@@ -238,14 +240,16 @@ class FeatureStore:
             free = shutil.disk_usage(root()).free - KEPT_FREE
         if wanted > free:
             raise DataError(
-                f"features of {number} images need {_megabytes(wanted)}, {shown(self.folder.parent)} has room for "
+                f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, "
+                f"{shown(self.folder.parent)} has room for "
                 f"{_megabytes(max(free, 0))}; delete some with `fedshift cache delete`, or set {cache.CACHE_DIR} to a "
                 "folder with room"
             )
         held = sum(entry.bytes for entry in kept())
         if self._most is not None and held + wanted > self._most:
             raise DataError(
-                f"features of {number} images need {_megabytes(wanted)}, {shown(self.folder.parent)} holds "
+                f"features of {plural(number, 'image needs', 'images need')} {_megabytes(wanted)}, "
+                f"{shown(self.folder.parent)} holds "
                 f"{_megabytes(held)} and may hold {_megabytes(self._most)} (model.precompute_gb); delete some with "
                 "`fedshift cache delete`, or raise model.precompute_gb"
             )

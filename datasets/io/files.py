@@ -29,6 +29,7 @@ from datasets.io.resize import fit
 from fedshift_core import private_files, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 _CHUNK = 1 << 24  # input or output values of one resize call
 
@@ -105,7 +106,9 @@ def as_images(x: NDArray[Any], y: NDArray[Any], *, where: str, classes: tuple[st
         )
     npz.check_integers(y, where)
     if len(x) != len(y):
-        raise DataError(f"{where}: {len(x)} images (x) but {len(y)} labels (y); the numbers must be equal")
+        raise DataError(
+            f"{where}: {plural(len(x), 'image')} (x) but {plural(len(y), 'label')} (y); the numbers must be equal"
+        )
     return checked(ImageSet(_rgb(x), y.astype(np.int64)), classes=len(classes), size=None, where=where)
 
 

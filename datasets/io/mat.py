@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from datasets.io import files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 
 _HEADER, _TAG = 128, 8
 _BYTE_ORDERS = {b"IM": "<", b"MI": ">"}
@@ -151,7 +152,7 @@ class _Variable:
             raise ValueError(f"variable {self.name} has numbers of the unknown type {kind}")
         array = np.frombuffer(numbers, np.dtype(f"{self._order}{_STORED[kind]}"))
         if len(array) != math.prod(self._shape):
-            raise ValueError(f"variable {self.name} has {len(array)} numbers, but its shape is {self._shape}")
+            raise ValueError(f"variable {self.name} has {plural(len(array), 'number')}, but its shape is {self._shape}")
         return array.reshape(self._shape, order="F")
 
     def _part(self, content: bytes, at: int) -> tuple[int, memoryview, int]:

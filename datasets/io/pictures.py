@@ -16,6 +16,7 @@ from datasets.io import dicom, exif, png, tiff
 from datasets.io.resize import levels
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 #: Suffixes of image files, in any letter case.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
@@ -172,6 +173,9 @@ def describe(counts: Counter[str]) -> str:
     number = counts.total()
     suffixes = [f"{suffix} ({count})" for suffix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))]
     if len(suffixes) > _MOST_SUFFIXES:
-        suffixes = [*suffixes[:_MOST_SUFFIXES], f"{len(suffixes) - _MOST_SUFFIXES} more suffixes"]
+        suffixes = [
+            *suffixes[:_MOST_SUFFIXES],
+            f"{plural(len(suffixes) - _MOST_SUFFIXES, 'more suffix', 'more suffixes')}",
+        ]
     files = "1 file is" if number == 1 else f"{number} files are"
     return f"{files} not taken: {', '.join(suffixes)}; taken are {', '.join(SUFFIXES)}"

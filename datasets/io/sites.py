@@ -11,6 +11,7 @@ from datasets.partition import stratified
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
+from fedshift_core.plural import plural
 
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
@@ -214,7 +215,7 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
     for split, place in splits.items() or [(SPLITS[0], folder)]:
         loose = [path for path in layout.visible(place) if is_image(path)]
         if loose:
-            notes.append(f"{shown(loose[0])}: lies next to class folders; {len(loose)} such images are ignored")
+            notes.append(f"{shown(loose[0])}: lies next to class folders; ignored: {plural(len(loose), 'such image')}")
         for label, sub in files.class_folders(place, source.classes):
             images, others, deeper = _class_folder(sub)
             found_pictures += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
@@ -295,14 +296,13 @@ def _split_up(
         for label, in_test in stratified.uncovered(labels, test):
             sides = ("train", "test") if in_test else ("test", "train")
             all_notes.append(
-                f"{where}: all {labels.count(label)} images of class {source.classes[label]} are in {sides[0]}, none "
-                f"is in {sides[1]}: they are one image, or their groups allow no other split"
+                f"{where}: all {plural(labels.count(label), 'image')} of class {source.classes[label]} are in "
+                f"{sides[0]}, none is in {sides[1]}: they are one image, or their groups allow no other split"
             )
     split_groups = _on_both_sides(ordered)
     if split_groups:
-        all_notes.append(
-            f"{where}: {len(split_groups)} groups are in train and in test, {as_found(split_groups[0])} among them"
-        )
+        groups = plural(len(split_groups), "group")
+        all_notes.append(f"{where}: in train and in test: {groups} ({as_found(split_groups[0])} first)")
     return Site(domain, kind, tuple(ordered), (), tuple(ignored), tuple(all_notes), drawn)
 
 

@@ -14,6 +14,7 @@ from datasets.listing import Item, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
+from fedshift_core.plural import plural
 
 MOST_BYTES = 1 << 29  # of a table; Camelyon17's, with 455,954 rows, has 40 MB
 _DELIMITERS = ",;\t"
@@ -70,7 +71,7 @@ def _read(
     path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool
 ) -> tuple[Row, ...]:
     if size > MOST_BYTES:
-        raise DataError(f"{shown(path)}: {size} bytes; a table has at most {MOST_BYTES}")
+        raise DataError(f"{shown(path)}: {plural(size, 'byte')}; a table has at most {MOST_BYTES}")
     rows: list[Row] = []
     seen: dict[object, Row] = {}
     with files.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
@@ -122,7 +123,9 @@ def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
 
 def _row(path: Path, line: int, names: list[str], cells: list[str], make: Make) -> Row:
     if len(cells) != len(names):
-        raise DataError(f"{shown(path)} line {line}: {len(cells)} cells, the table has {len(names)} columns")
+        raise DataError(
+            f"{shown(path)} line {line}: {plural(len(cells), 'cell')}, the table has {plural(len(names), 'column')}"
+        )
     try:
         row = make(line, {name: cell.strip() for name, cell in zip(names, cells, strict=True)})
         _check_file(row.file)

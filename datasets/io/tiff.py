@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 
 MAGIC = (b"II*\0", b"MM\0*")
 BIG_MAGIC = (b"II+\0", b"MM\0+")
@@ -123,7 +124,9 @@ def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int,
             continue
         length = struct.calcsize(_CODES[kind]) * count if kind in _CODES else 0
         if length == 0 or count > _MOST_VALUES or (length > 4 and offset + length > len(content)):
-            raise DataError(f"{where}: damaged (TIFF tag {tag} has {count} values of type {kind} at {offset})")
+            raise DataError(
+                f"{where}: damaged (TIFF tag {tag} has {plural(count, 'value')} of type {kind} at {offset})"
+            )
         entries[tag] = content[place : place + 12]
     (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
     return entries, following

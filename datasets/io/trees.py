@@ -15,6 +15,7 @@ from datasets.io import files, layout, npz, pictures, presence
 from datasets.listing import Arrays, ImageFiles, Item, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 from fedshift_core.same_names import key
 
 #: Starts of compressed files.
@@ -215,12 +216,12 @@ def _members(path: Path) -> list[tarfile.TarInfo]:
             at = -1
             for member in archive:
                 if archive.offset <= at:  # a negative size would send tarfile into an endless loop
-                    raise DataError(f"{shown(path)}: damaged after {len(members)} members")
+                    raise DataError(f"{shown(path)}: damaged after {plural(len(members), 'member')}")
                 at = archive.offset
                 members.append(member)
             file.seek(archive.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-            raise DataError(f"{shown(path)}: cut short or damaged after {len(members)} members")
+            raise DataError(f"{shown(path)}: cut short or damaged after {plural(len(members), 'member')}")
     return members
 
 
@@ -233,7 +234,7 @@ def _check_classes(
         raise DataError(f"{where}: no images found; expected {pattern}/*{{{','.join(pictures.SUFFIXES)}}}")
     if complete and empty:
         raise DataError(
-            f"{where}: images of {len(classes) - len(empty)} classes, expected {len(classes)}; "
+            f"{where}: images of {plural(len(classes) - len(empty), 'class', 'classes')}, expected {len(classes)}; "
             f"none of {', '.join(empty)} in {pattern}/"
         )
 
@@ -259,9 +260,9 @@ def compare_counts(counts: Mapping[str, int], published: Mapping[str, int]) -> s
     for name, expected in published.items():
         count = counts.get(name, 0)
         if count < expected:
-            notes.append(f"{name}: {count} of {expected} images, {expected - count} missing")
+            notes.append(f"{name}: {count} of {plural(expected, 'image')}, {expected - count} missing")
         elif count > expected:
-            notes.append(f"{name}: {count} of {expected} images, {count - expected} too many")
+            notes.append(f"{name}: {count} of {plural(expected, 'image')}, {count - expected} too many")
     return "; ".join(notes) or None
 
 

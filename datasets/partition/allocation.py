@@ -10,6 +10,7 @@ from datasets.partition.shares import Indices
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_NODES, as_found
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
 
@@ -188,8 +189,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         total = self._random_total
         if total is not None and total < len(trained):
             raise ConfigError(
-                f"allocation.counts: {total} nodes are too few for one on each of the {len(trained)} domains "
-                f"{', '.join(trained)}"
+                f"allocation.counts: {plural(total, 'node is', 'nodes are')} too few for one on each of the "
+                f"{plural(len(trained), 'domain')} {', '.join(trained)}"
             )
         self._check_counts()
 
@@ -197,13 +198,14 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Refuse nodes of a domain that is held out, or that has not enough for them."""
         for domain, count in self._by_domain.items():
             if domain in self.held_out and count > 0:
-                raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {count} nodes")
+                raise ConfigError(f"allocation: {domain!r} is held out, but counts gives it {plural(count, 'node')}")
             share = self.share_of(domain)
             if share is None or self.with_replacement or self.share_per == "domain":
                 continue
             if self.last_takes_rest and share * (count - 1) >= 1 - 1e-9:
                 raise ConfigError(
-                    f"allocation: {count - 1} nodes of {domain!r} with {100 * share:g} % of its training images each "
+                    f"allocation: {plural(count - 1, 'node')} of {domain!r} with {100 * share:g} % of its "
+                    "training images each "
                     f"leave nothing for the last of {count}; allowed are fewer nodes, or a smaller share"
                 )
             if not self.last_takes_rest and share * count > 1 + 1e-9:
@@ -287,7 +289,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if num_nodes != len(dealt):
             listed = ", ".join(f"{domain} {counts.get(domain, 0)}" for domain in trained)
             raise ConfigError(
-                f"the allocation needs {len(dealt)} nodes ({listed}), this federation has {num_nodes}; run\n"
+                f"the allocation needs {plural(len(dealt), 'node')} ({listed}), this federation has {num_nodes}; run\n"
                 f'flwr run . --stream --federation-config "num-supernodes={len(dealt)} client-resources-num-cpus=1"'
             )
         return dealt

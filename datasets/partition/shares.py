@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.errors import DataError
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 
 Indices = NDArray[np.int64]
@@ -79,14 +80,14 @@ def _check_coverable(parts: list[Indices], spare: Indices, labels: Indices, num_
     smallest = min(len(images) for images in parts)
     if smallest < num_classes:
         raise DataError(
-            f"allocation.class_coverage: a node of {domain!r} gets {smallest} training images, "
-            f"too few for one of each of {num_classes} classes"
+            f"allocation.class_coverage: a node of {domain!r} gets {plural(smallest, 'training image')}, "
+            f"too few for one of each of {plural(num_classes, 'class', 'classes')}"
         )
     totals = np.bincount(labels[np.concatenate([*parts, spare])], minlength=num_classes)
     if totals.min() < len(parts):
         raise DataError(
-            f"allocation.class_coverage: {domain!r} has {totals.min()} training images of class {totals.argmin()}, "
-            f"too few for one on each of {len(parts)} nodes"
+            f"allocation.class_coverage: {domain!r} has {plural(totals.min(), 'training image')} of class "
+            f"{totals.argmin()}, too few for one on each of {plural(len(parts), 'node')}"
         )
 
 
@@ -112,7 +113,7 @@ def draw_mix(labels: Indices, mix: Indices, size: int, rng: np.random.Generator,
     for label, number in enumerate(largest_remainders(mix, size)):
         members = np.flatnonzero(labels == label)
         if number > 0 and len(members) == 0:
-            raise DataError(f"{where}: {number} images of class {label} must be drawn, but there is none")
+            raise DataError(f"{where}: {plural(number, 'image')} of class {label} must be drawn, but there is none")
         pieces.append(rng.permutation(members)[:number])
         if number > len(members):
             pieces.append(rng.choice(members, number - len(members)))
@@ -200,6 +201,7 @@ def divide_given(domain: str, split: str, labels: Indices, nodes: int, seed: int
     """
     if len(labels) < nodes:
         raise DataError(
-            f"domain {domain!r} has {len(labels)} {split} images for {nodes} nodes; allowed is one for each at least"
+            f"domain {domain!r} has {len(labels)} {split} images for {plural(nodes, 'node')}; allowed is one for "
+            "each at least"
         )
     return spread(labels, nodes, generator(seed, f"{split}-{domain}"))

@@ -10,6 +10,7 @@ from datasets.partition import shares
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices
 from fedshift_core.errors import DataError
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 
 
@@ -115,8 +116,8 @@ def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indice
     size = round(share * len(labels))
     if not 0 < size < len(labels):
         raise DataError(
-            f"dataset.public={share:g}: of the {len(labels)} images of {domain!r} that is {size}; at least one must be "
-            "public, and one left for a node"
+            f"dataset.public={share:g}: of the {plural(len(labels), 'image')} of {domain!r} that is {size}; at "
+            "least one must be public, and one left for a node"
         )
     return np.sort(_order(domain, len(labels), seed)[len(labels) - size :])
 
@@ -171,7 +172,7 @@ def domain_parts(
 
 
 def _no_image(domain: str, index: int, labels: Indices, nodes: int) -> DataError:
-    return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {nodes} nodes")
+    return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {plural(nodes, 'node')}")
 
 
 def _parts_of(
@@ -266,7 +267,8 @@ def _sizes(allocation: Allocation, domain: str, nodes: int, num_examples: int, l
         return [max(0, min(size, left - place * size)) for place in range(nodes)]
     if share * nodes > 1 + 1e-9:
         raise DataError(
-            f"{nodes} nodes of {domain!r} ask for {size} training images each, {size * nodes} together; "
+            f"{plural(nodes, 'node')} of {domain!r} {'asks' if nodes == 1 else 'ask'} for "
+            f"{plural(size, 'training image')} each, {size * nodes} together; "
             f"it has {num_examples}; allowed is less, allocation.with_replacement or allocation.last_takes_rest"
         )
     return [min(size, left // nodes)] * nodes  # rounding up must not ask for more than all
@@ -284,7 +286,7 @@ def _cut(
     rest, off = shares.cut(images, labels, fraction, generator(seed, f"{part}-part", index))
     if fraction > 0 and len(off) == 0:
         raise DataError(
-            f"allocation.{part}_fraction: node {index} holds {len(images)} images with no class twice, "
+            f"allocation.{part}_fraction: node {index} holds {plural(len(images), 'image')} with no class twice, "
             f"so none can be set aside for {part}"
         )
     return rest, off

@@ -34,6 +34,7 @@ from datasets.io import files, trees
 from datasets.listing import Arrays, joined
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 NAME = "cifar10"
 TITLE = "CIFAR-10 with the later test set CIFAR-10.1, 10 classes, 32x32"
@@ -121,7 +122,7 @@ def _read_binary(path: Path) -> ImageSet:
     with files.reading(path):
         raw = np.frombuffer(path.read_bytes(), np.uint8)
     if len(raw) % (1 + _VALUES):
-        raise DataError(f"{shown(path)}: {len(raw)} bytes, no multiple of {1 + _VALUES}: cut short or broken")
+        raise DataError(f"{shown(path)}: {plural(len(raw), 'byte')}, no multiple of {1 + _VALUES}: cut short or broken")
     records = raw.reshape(-1, 1 + _VALUES)
     return _image_set(records[:, 1:], records[:, 0], path)
 

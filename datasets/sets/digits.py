@@ -40,6 +40,7 @@ from datasets.io import files, layout, mat, trees
 from datasets.listing import Arrays, ImageFiles
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 from fedshift_core.same_names import key
 
 DOMAINS = ("mnist", "usps", "mnistm", "svhn", "syn")
@@ -181,7 +182,9 @@ def _read_idx(path: Path, *, ndim: int) -> NDArray[np.uint8]:
         files.check_room(where, math.prod(shape))
         raw = file.read(math.prod(shape) + 1)  # one more than there should be
     if len(raw) != math.prod(shape):
-        raise DataError(f"{shown(where)}: {len(raw)} bytes of data, but its header says {shape}: cut short or broken")
+        raise DataError(
+            f"{shown(where)}: {plural(len(raw), 'byte')} of data, but its header says {shape}: cut short or broken"
+        )
     return np.frombuffer(raw, np.uint8).reshape(shape)
 
 

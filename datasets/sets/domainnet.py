@@ -34,6 +34,7 @@ from datasets.io import files, trees
 from datasets.listing import Item, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 NAME, NAME10 = "domainnet", "domainnet10"
 TITLE = "DomainNet: clipart, infographics, paintings, quick drawings, photos and sketches, 345 classes"
@@ -122,7 +123,8 @@ def find10(domain: str, split: Split, source: Source) -> Listing:
     empty = [name for name, count in trees.class_counts(listing.labels, CLASSES10).items() if count == 0]
     if empty:
         raise DataError(
-            f"{domain} {split} of {NAME10} has {10 - len(empty)} classes, not 10; none of {', '.join(empty)}"
+            f"{domain} {split} of {NAME10} has {plural(10 - len(empty), 'class', 'classes')}, not 10; none of "
+            f"{', '.join(empty)}"
         )
     return listing
 
@@ -191,7 +193,7 @@ def _check_there(path: Path, folder: Path, wanted: list[tuple[str, str]]) -> Non
             there[name] = set(os.listdir(sub)) if sub.is_dir() else set()  # noqa: PTH208 - names are all it takes
     absent = [folder / name / file for name, file in wanted if file not in there[name]]
     if absent:
-        missing = f"{len(absent)} of {len(wanted)} images that it names are not there"
+        missing = f"{len(absent)} of {plural(len(wanted), 'image')} that it names are not there"
         raise DataError(f"{shown(path)}: {missing}, first {shown(absent[0])}")
 
 

@@ -26,6 +26,7 @@ from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
+from fedshift_core.plural import plural
 
 NAME = "folders"
 TITLE = "Your own images: class folders by site, or labels.csv"
@@ -294,8 +295,8 @@ def _check_names(root: Path, domains: Sequence[str], classes: Sequence[str]) -> 
     """Refuse names that cannot be those of domains and classes, too many of them, and too few."""
     if len(domains) > MOST_DOMAINS or len(classes) > MOST_CLASSES:
         raise DataError(
-            f"{shown(root)}: {len(domains)} sites with {len(classes)} classes; allowed are {MOST_DOMAINS} and "
-            f"{MOST_CLASSES} at most"
+            f"{shown(root)}: {plural(len(domains), 'site')} with {plural(len(classes), 'class', 'classes')}; "
+            f"allowed are {MOST_DOMAINS} and {MOST_CLASSES} at most"
         )
     if len(classes) < 2:
         given = ", ".join(map(as_found, classes)) or "none"

@@ -15,6 +15,7 @@ from fedshift_app.config.layers import section_of
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 from fedshift_core.yaml_files import read_yaml
 
 MOST_CLASSES = 40  # that are named
@@ -25,7 +26,7 @@ def dataset_line(dataset: Dataset) -> str:
     """Return the line of a data set in a list."""
     if dataset.own is not None:
         return f"{dataset.title}; domains and classes from data-dir or from the configuration"
-    return f"{dataset.title}; domains {', '.join(dataset.domains)}; {len(dataset.classes)} classes"
+    return f"{dataset.title}; domains {', '.join(dataset.domains)}; {plural(len(dataset.classes), 'class', 'classes')}"
 
 
 def dataset(name: str) -> str:
@@ -106,7 +107,8 @@ def experiment(name: str) -> str:
         ("network", f"{model.name}, model.bn={model.bn}"),
         (
             "training",
-            f"{config.rounds} rounds of {train.epochs} local epochs, batches of {train.batch_size}, "
+            f"{plural(config.rounds, 'round')} of {plural(train.epochs, 'local epoch')}, batches of "
+            f"{train.batch_size}, "
             f"{train.optimizer} with train.lr={train.lr:g}, momentum {train.momentum:g}, weight decay "
             f"{train.weight_decay:g}",
         ),

@@ -10,6 +10,7 @@ from fedshift.compare import formats
 from fedshift.compare.claim_rule import NOT_COMPARABLE, ON_PRETRAINED, PRETRAINED_RULE, RULE, VERDICTS, Claim
 from fedshift.results import metrics as run_metrics
 from fedshift.tables import columns
+from fedshift_core.plural import plural
 
 HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
@@ -84,7 +85,7 @@ class Claims:
     def _notes(self) -> list[str]:
         notes = []
         if len(self.shown) < len(self.claims):
-            notes.append(f"{len(self.claims)} rows, of which {len(self.shown)} are shown")
+            notes.append(f"{plural(len(self.claims), 'row')}, of which {len(self.shown)} are shown")
         notes += self._counts(pretrained=False)
         notes += self._gain_notes()
         notes += self._counts(pretrained=True)
@@ -120,7 +121,9 @@ class Claims:
         if all(len(same_gain) == 1 for same_gain in verdicts.values()):
             return []
         rows = sum(map(len, verdicts.values()))
-        notes = [f"{rows} comparable rows, of {len(verdicts)} printed gains: one for each folder of runs"]
+        notes = [
+            f"{plural(rows, 'comparable row')}, of {plural(len(verdicts), 'printed gain')}: one for each folder of runs"
+        ]
         if split := [f"{table} {row}" for (table, row), same_gain in verdicts.items() if len(set(same_gain)) > 1]:
             notes.append(f"not the same verdict in all folders: {', '.join(split)}")
         return notes

@@ -12,6 +12,7 @@ from fedshift import options
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.compare import Comparison
@@ -134,7 +135,7 @@ def _write(contents: Mapping[Path | None, Callable[[], str]], aside: bool) -> No
 
 
 def _wrote(files: Sequence[Path], folder: Path, aside: bool) -> None:
-    typer.echo(f"wrote {len(files)} files into {shown(folder.resolve(), WHOLE_PATH)}", err=aside)
+    typer.echo(f"wrote {plural(len(files), 'file')} into {shown(folder.resolve(), WHOLE_PATH)}", err=aside)
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,10 @@ def _board(runs: Sequence[Path], file: Path) -> None:
     made = boards.board(runs)
     _write({file: lambda: board_page.page(made, file)}, aside=False)
     rows = sum(len(table.numbers.rows) for table in made.tables)
-    typer.echo(f"{made.runs} runs in {len(made.tables)} tables of {rows} rows; open it in a browser")
+    typer.echo(
+        f"{plural(made.runs, 'run')} in {plural(len(made.tables), 'table')} of {plural(rows, 'row')}; open it "
+        "in a browser"
+    )
     for line in made.left_out:
         typer.echo(line, err=True)
     _end(made.unreadable)

@@ -29,6 +29,7 @@ from fedshift.results.loading import curve
 from fedshift.results.metrics import LOWEST_IS_BEST, MEASURES
 from fedshift.results.settings import BASELINE
 from fedshift_core.limits import MOST_NAME, plain, shortened
+from fedshift_core.plural import plural
 
 MOST_ROWS = 60  # rows of a figure
 MOST_PANELS = 12  # columns of the table that have a figure
@@ -128,7 +129,7 @@ def plots(numbers: Numbers, form: Form | None = None) -> Plots:
         columns = [column for column in numbers.columns if column != STD]
         columns.sort(key=lambda column: column != numbers.headline)
         if len(columns) > MOST_PANELS:
-            notes.append(f"{len(columns) - MOST_PANELS} more columns of the table have no figure.")
+            notes.append(f"no figure of {plural(len(columns) - MOST_PANELS, 'more column')} of the table.")
         curves = _curves(numbers, form)
         if not curves and numbers.score in BY_ROUND:
             notes.append("No curves over the rounds: the files of these runs have none.")
@@ -307,7 +308,7 @@ def _curves(numbers: Numbers, form: Form) -> list[Plot]:
     lacking = len(numbers.rows) - len(drawn)
     band = " Bands: ± standard deviation over seeds." if any(entry.seeds > 1 for entry in drawn) else ""
     many = f" Dashed: {form.base}." if len(drawn) > DOMAINS else ""
-    without = f" {lacking} rows have files without rounds." if lacking else ""
+    without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
     title = f"AVG over the rounds: {_few(descriptions)}."
     caption = f"Top-1 accuracy over the rounds, mean over domains and seeds.{band}{many}{without}"
     return [Plot(figure, "curves", title, caption)]

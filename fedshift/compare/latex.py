@@ -11,6 +11,7 @@ from fedshift.results.metrics import LOWEST_IS_BEST
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import LEAST_FOR_TEST, Spread, holm
 from fedshift_app.run.logs import cleaned
+from fedshift_core.plural import plural
 
 LEVEL = 0.05  # of a test
 CELL, FITTING = 12, 76  # characters of a cell; of a line as wide as the text of a page, a longer one is made smaller
@@ -143,7 +144,7 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
     if numbers.headline in numbers.columns and tested:
         lines.append(
             rf"{MARK} {headline} differs from {base} with $p < {LEVEL}$ (two-sided paired $t$-test over seeds); "
-            rf"{CORRECTED} also after Holm's correction for the {len(tested)} comparisons"
+            rf"{CORRECTED} also after Holm's correction for the {plural(len(tested), 'comparison')}"
             + (" within each group." if len({row.group for row in rows}) > 1 else " of the table.")
         )
         if not marks:

@@ -10,6 +10,7 @@ from fedshift.results.loading import Run
 from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, plain, some
+from fedshift_core.plural import plural
 from strategies.features.figures_section import total_images_text
 
 MOST_VALUES = 3  # values shown of a fact in which runs differ
@@ -41,7 +42,12 @@ def budget(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """Return what the runs of one table were given: rounds, network, images, first weights, arithmetic, nodes."""
     configs = [run.config for run in runs]
     return [
-        (TRAINING, _values(f"{config['rounds']} rounds x {config['train.epochs']} epochs" for config in configs)),
+        (
+            TRAINING,
+            _values(
+                f"{plural(config['rounds'], 'round')} x {plural(config['train.epochs'], 'epoch')}" for config in configs
+            ),
+        ),
         ("network", network(runs)),
         ("image size", _values(map(_size, configs))),
         ("pretrained weights", _values(map(_weights, configs))),

@@ -16,6 +16,7 @@ from fedshift.tables import columns
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 from strategies.features.site_section import AVERAGED, Figure, Site, Sites
@@ -200,7 +201,11 @@ def _cell(entries: Sequence[Entry]) -> str:
         return next((figure.mark for figure in figures if figure.mark), "-")
     value, low, high = (statistics.fmean(column) for column in zip(*known, strict=True))
     fewer = [e for e in entries if e.figure.classes is not None and e.figure.classes < e.of_classes]
-    classes = f", {_range(e.figure.classes for e in fewer)} of {fewer[0].of_classes} classes" if fewer else ""
+    classes = (
+        f", {_range(e.figure.classes for e in fewer)} of {plural(fewer[0].of_classes, 'class', 'classes')}"
+        if fewer
+        else ""
+    )
     return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}"
 
 

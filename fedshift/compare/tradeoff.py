@@ -17,6 +17,7 @@ from fedshift_app.config.keys import COST_SECTIONS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
+from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 
 MOST_COSTS = 10_000  # of a file
@@ -94,7 +95,9 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
         key = _deciding(costs.settings)
         before = by_settings.setdefault(key, paid)
         by_settings[key] = {what: max(value, before[what]) for what, value in paid.items()}
-    return Costs(by_settings, f"measured in {content.experiment}, {content.nodes} nodes, on {content.machine}")
+    return Costs(
+        by_settings, f"measured in {content.experiment}, {plural(content.nodes, 'node')}, on {content.machine}"
+    )
 
 
 def _deciding(settings: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import console, disk_space
+from fedshift_core.plural import plural
 from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import OWN, RETAKEN
 from strategies.features.bn_statistics import expected_images, statistics_of
@@ -219,15 +220,16 @@ def summary(result: Estimate) -> str:
         ("nodes", f"{len(result.nodes)}, of which {result.playing} train in a round, {side}"),
         (
             "time",
-            f"about {console.duration(result.seconds)}: {config.rounds} rounds of {_seconds(result.train_seconds)} "
-            f"training, {_seconds(result.score_seconds)} for all scoring of {full.test} test images"
+            f"about {console.duration(result.seconds)}: {plural(config.rounds, 'round')} of "
+            f"{_seconds(result.train_seconds)} "
+            f"training, {_seconds(result.score_seconds)} for all scoring of {plural(full.test, 'test image')}"
             + f" and {full.validation} of validation parts" * bool(full.validation)
             + f", {_seconds(result.first_seconds)} more for the nodes' first rounds" * bool(result.first_seconds),
         ),
         (
             "measured",
-            f"{1e3 * measured.step:.3g} ms a step of {config.train.batch_size} images, {1e3 * measured.scored:.3g} ms "
-            f"a test image"
+            f"{1e3 * measured.step:.3g} ms a step of {plural(config.train.batch_size, 'image')}, "
+            f"{1e3 * measured.scored:.3g} ms a test image"
             + f" and {1e3 * measured.before:.3g} ms an own image before each set of them" * bool(measured.before)
             + f", on one node's own images, with {config.train.arithmetic or config.train.precision}",
         ),
@@ -240,7 +242,7 @@ def summary(result: Estimate) -> str:
         (
             "memory",
             f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
-            f"{result.side_by_side} clients at a time",
+            f"{plural(result.side_by_side, 'client')} at a time",
         ),
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
@@ -258,7 +260,8 @@ def summary(result: Estimate) -> str:
         named = statistics_of(fed)
         further = len(named) - 1
         lines.insert(2, (
-            "ways", f"of evaluate.bn, {', '.join(named)}: beyond one scoring {further} x {full.test} test images "
+            "ways", f"of evaluate.bn, {', '.join(named)}: beyond one scoring {further} x "
+            f"{plural(full.test, 'test image')} "
             f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip

@@ -16,6 +16,7 @@ from fedshift_app.run import disk_space
 from fedshift_app.run.console import duration
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_core.limits import MOST_NAME, plain, shortened
+from fedshift_core.plural import plural
 
 DAY = 86_400.0
 RATES = (1.0, 5.0, 20.0)  # TFLOP/s that a GPU sustains
@@ -120,7 +121,10 @@ def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckMode
     total = makespan(searches, jobs) + makespan([cost.seconds for cost in (*compared, *tuned)], jobs)
     works += _grouped([*compared, *tuned], ": to compare")
     trials = sum(work.number for work in works[: len(request.plans)])
-    head = f"{len(request.plans)} methods: at most {trials} trials, then {len(compared) + len(tuned)} runs to compare"
+    head = (
+        f"{plural(len(request.plans), 'method')}: at most {plural(trials, 'trial')}, then "
+        f"{plural(len(compared) + len(tuned), 'run')} to compare"
+    )
     pruning = ["trials that end early take less"] if request.options.pruning else []
     return _text([head, *request.notes, *pruning], works, total, jobs, measured, "a smaller budget")
 
@@ -164,7 +168,7 @@ def _text(
         ("GPU", f"{flops / PETA:.3g} PFLOPs: about {gpu} TFLOP/s sustained; here {busy}"),
         ("disk", f"{disk_space.size(folders)} for all run folders, {largest} for the largest{_cache(works)}"),
         ("traffic", f"{disk_space.size(traffic)} between nodes and server, both ways, in all runs"),
-        ("measured", f"{measured.number} settings, a few steps of one node each"),
+        ("measured", f"{plural(measured.number, 'setting')}, a few steps of one node each"),
         ("machine", machine.describe()),
         ("note", NOTES),
     ]  # fmt: skip

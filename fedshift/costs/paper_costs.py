@@ -8,6 +8,7 @@ from fedshift.papers import printed as printed_module
 from fedshift.papers.printed import Cost, Table
 from fedshift.results.settings import BASELINE
 from fedshift_core.errors import ConfigError
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.costs.measuring import Costs
@@ -103,7 +104,7 @@ def notes(table: Table, nodes: int) -> list[str]:
     ours = "; ".join(f"{column}: {MEANINGS[cost.of]}" for column, cost in table.printed.costs.items())
     return [
         f"{table.id}: {table.paper.paper} ({table.paper.venue}), {table.printed.id}, {table.printed.dataset}: "
-        f"{table.printed.about}; here {nodes} nodes",
+        f"{table.printed.about}; here {plural(nodes, 'node')}",
         f"in brackets: as a multiple of {BASELINE}'s; ours is, in the paper's units, {ours}",
         *table.printed.costs_notes,
     ]

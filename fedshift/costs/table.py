@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fedshift.tables import columns
 from fedshift_app.config.sections import RunConfig
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.costs.measuring import Costs
@@ -46,8 +47,8 @@ class Table:
         c = self.config
         size = c.dataset.size or c.dataset.known().size
         return (
-            f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {self.nodes} nodes, "
-            f"{c.train.epochs} local epochs, batches of {c.train.batch_size}"
+            f"{c.experiment}: {c.dataset.name} at {size} pixels, {c.model.name}, {plural(self.nodes, 'node')}, "
+            f"{plural(c.train.epochs, 'local epoch')}, batches of {c.train.batch_size}"
         )
 
     def text(self) -> str:
@@ -135,4 +136,4 @@ def _sizes(costs: "list[Costs]") -> str:
 
 def _measured(costs: "Costs") -> str:
     rounds = ", ".join(map(str, costs.rounds))
-    return f"{len(costs.times)}: {costs.nodes} nodes in round{'s' if len(costs.rounds) > 1 else ''} {rounds}"
+    return f"{len(costs.times)}: {plural(costs.nodes, 'node')} in round{'s' if len(costs.rounds) > 1 else ''} {rounds}"

@@ -15,6 +15,7 @@ from fedshift import tables
 from fedshift.data import pixels
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 MOST_CLASSES = 60  # rows of the table of classes
 MOST_SITES = 8  # columns of it; more sites make several tables
@@ -131,14 +132,17 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
     """Return the report as text."""
     size = cfg.size or cfg.known().size
     blocks = [_counts(checkup, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
-    lines = [f"{cfg.name}: {len(cfg.domains)} domains, {len(checkup.classes)} classes; images become {size}x{size}"]
+    lines = [
+        f"{cfg.name}: {plural(len(cfg.domains), 'domain')}, {plural(len(checkup.classes), 'class', 'classes')}; "
+        f"images become {size}x{size}"
+    ]
     lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in checkup.exact_lines), ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
     lines += ["", *pixels.lines(cfg.domains, checkup.parts)]
     if turned := sum(_turned(cfg, checkup).values()):
         follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
-        lines.append(f"EXIF orientation: {turned} images must be turned or mirrored, {follows}")
+        lines.append(f"EXIF orientation: {plural(turned, 'image')} must be turned or mirrored, {follows}")
     lines += [_public(cfg, public_counts(cfg, checkup))] if cfg.public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
@@ -155,7 +159,7 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
         ]  # fmt: skip
         lines += _block(f"nearly the same in two {across}", pairs)
     if checkup.inside:
-        lines.append(f"nearly the same within a split: {checkup.inside} pairs")
+        lines.append(f"nearly the same within a split: {plural(checkup.inside, 'pair')}")
     if not checkup.complete:
         lines.append("too many images are similar to compare all of them: there may be more such pairs")
     return "\n".join([*lines, f"cache: {shown(cache.cache_dir(), _PATH)}"])
@@ -181,7 +185,8 @@ def _public(cfg: DatasetConfig, counts: dict[str, int]) -> str:
     """Return the line of the public set."""
     if cfg.public_domain:
         return (
-            f"public: {shown(cfg.public_domain, MOST_NAME)}, {sum(counts.values())} images; no node holds this domain"
+            f"public: {shown(cfg.public_domain, MOST_NAME)}, {plural(sum(counts.values()), 'image')}; no node "
+            "holds this domain"
         )
     each = ", ".join(f"{shown(domain, MOST_NAME)} {number}" for domain, number in counts.items())
     return f"public: {100 * cfg.public_share:g} % of each domain's training images, which no node holds: {each}"

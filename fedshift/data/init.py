@@ -25,6 +25,7 @@ from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
 
 LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
@@ -227,11 +228,12 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     if dataset.seed:
         stated.append(f"  seed: {dataset.seed}")
     more = "".join(f"{line}\n" for line in stated)
+    num_sites, num_classes = plural(len(survey.sites), "site"), plural(len(survey.classes), "class", "classes")
     return f"""\
-# Images of {len(survey.sites)} sites and {len(survey.classes)} classes, as `fedshift init` found them:
+# Images of {num_sites} and {num_classes}, as `fedshift init` found them:
 {chr(10).join(sites)}
 # All other keys, with their defaults, stand in config.yaml of any run folder.
-title: {_quoted(f"{name}: {len(survey.sites)} sites, {len(survey.classes)} classes")}
+title: {_quoted(f"{name}: {num_sites}, {num_classes}")}
 dataset:
   name: {_quoted(name)}          # your word for these images, in tables
   of: folders

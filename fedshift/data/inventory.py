@@ -17,6 +17,7 @@ from typing import Any, Literal
 from datasets import catalog
 from datasets.io import cache, feature_store, integrity, part_folder
 from fedshift_core.limits import MOST_NAME, plain, shown
+from fedshift_core.plural import plural
 
 KINDS: tuple["KindName", ...] = ("images", "features")
 KindName = Literal["images", "features"]
@@ -66,12 +67,16 @@ class Entry:
             rows = feature_store.verify(self.store)
             if rows is None:
                 return "cannot be read"
-            return f"{rows:,} of {self.store.rows:,} rows are damaged" if rows else ""
+            return f"{rows:,} of {plural(self.store.rows, 'row is', 'rows are', form=',')} damaged" if rows else ""
         meta = part_folder.read_meta(self.folder)
         blocks = part_folder.damaged(self.folder, meta)
         if blocks is None:
             return "cannot be read, or was cut off"
-        return f"{len(blocks):,} of {len(meta['blocks']):,} blocks of its images are damaged" if blocks else ""
+        return (
+            f"{len(blocks):,} of {plural(len(meta['blocks']), 'block', form=',')} of its images are damaged"
+            if blocks
+            else ""
+        )
 
     def delete(self) -> bool:
         """Delete it, unless a process is writing it; return whether that was done.

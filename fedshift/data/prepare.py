@@ -32,6 +32,7 @@ from fedshift_app.node import data as node_data
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
+from fedshift_core.plural import plural
 
 
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
@@ -108,7 +109,8 @@ def _features(config: RunConfig, nodes: int, *, err: bool) -> None:
         raise
     size = _kept_bytes()
     typer.echo(
-        f"features: {depth} of {config.model.name}, {number:,} images and views, {new:,} of them computed now "
+        f"features: {depth} of {config.model.name}, {plural(number, 'image', form=',')} and views, {new:,} of "
+        "them computed now "
         f"({size_of(size - before)}); all features on this machine: {size_of(size)} in {shown(feature_store.root())}",
         err=err,
     )

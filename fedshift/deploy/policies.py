@@ -14,6 +14,7 @@ from fedshift_app.node import ledger, policy, policy_rules
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.plural import plural
 from strategies.contributions import behind
 
 NODE_CONFIG = "--node-config"  # of `flower-supernode`
@@ -126,7 +127,7 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
     texts["budget"] = (
         f"at most epsilon {budget.epsilon:g} at delta {budget.delta:g} over all runs" if budget else "no limit"
     )
-    texts["secure_sums"] = f"required, over at least {sums.nodes} nodes" if sums else "not required"
+    texts["secure_sums"] = f"required, over at least {plural(sums.nodes, 'node')}" if sums else "not required"
     if sums and sums.trusted:
         texts["secure_sums"] += f", of {len(sums.trusted)} that are named by their keys"
     return [(key, texts[key]) for key in Policy.model_fields]
@@ -171,11 +172,13 @@ def _without(allowed: Policy) -> str:
 def _least(least: int) -> str:
     if least == 1:
         return "numbers of any number of images leave"
-    return f"no class, count or score of fewer than {least} images leaves; a class with fewer counts as absent"
+    return (
+        f"no class, count or score of fewer than {plural(least, 'image')} leaves; a class with fewer counts as absent"
+    )
 
 
 def _bytes(most: int | None) -> str:
-    return "of any size" if most is None else f"at most {most} bytes ({most / 2**20:.4g} MiB)"
+    return "of any size" if most is None else f"at most {plural(most, 'byte')} ({most / 2**20:.4g} MiB)"
 
 
 def _spent(allowed: Policy) -> list[str]:
@@ -187,7 +190,7 @@ def _spent(allowed: Policy) -> list[str]:
     for book in (each.read() for each in ledger.all_ledgers()):
         spent, rounds = book.epsilon(budget.delta), sum(run.rounds for run in book.runs.values())
         lines.append(
-            f"spent: epsilon {spent:.4g} of {budget.epsilon:g} in {rounds} rounds of {len(book.runs)} runs, "
-            f"images in {shown(book.images, WHOLE_PATH)}"
+            f"spent: epsilon {spent:.4g} of {budget.epsilon:g} in {plural(rounds, 'round')} of "
+            f"{plural(len(book.runs), 'run')}, images in {shown(book.images, WHOLE_PATH)}"
         )
     return lines or ["spent: nothing yet"]

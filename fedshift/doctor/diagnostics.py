@@ -19,6 +19,7 @@ from datasets.io import cache
 from fedshift.launch import orphans
 from fedshift_app.node import state_folder
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 
 DISTRIBUTION = "fedshift"
 LEAST_FREE = 1 << 30  # bytes in a folder that fills: PACS at 128 pixels takes half a gigabyte
@@ -122,7 +123,7 @@ def limits() -> Iterator[Problem]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < LEAST_FILES:
         most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-        yield Problem(f"a process may open {soft} files", f"ulimit -n 4096 (at most {most})")
+        yield Problem(f"a process may open {plural(soft, 'file')}", f"ulimit -n 4096 (at most {most})")
     if SHARED.is_dir() and (size := shutil.disk_usage(SHARED).total) < LEAST_SHARED:
         yield Problem(
             f"{SHARED} has {size / 1e6:.0f} MB, simulations are slow", "docker run --shm-size=2g, or engine=inline"
@@ -130,7 +131,7 @@ def limits() -> Iterator[Problem]:
     cores, granted = os.cpu_count() or 1, cores_granted()
     if granted < cores:
         yield Problem(
-            f"the system shows {cores} cores and grants {granted:g} to this process",
+            f"the system shows {plural(cores, 'core')} and grants {granted:g} to this process",
             f"actors={max(1, int(granted))}, or a larger share of the processor",
         )
 
@@ -151,7 +152,7 @@ def memory() -> Iterator[Problem]:
     if free < cores * OF_AN_ACTOR:
         yield Problem(
             f"{free / 1e9:.1f} GB of memory are free; a simulation takes about {OF_AN_ACTOR / 1e9:g} GB for each of "
-            f"{cores} cores",
+            f"{plural(cores, 'core')}",
             f"actors={max(1, free // OF_AN_ACTOR)}",
         )
 

@@ -10,6 +10,7 @@ from fedshift.doctor import hub
 from fedshift.doctor.diagnostics import Problem
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown, some
+from fedshift_core.plural import plural
 
 FORMAT = 1  # of the bundle; the Hub takes no other from new apps
 LONGEST_DESCRIPTION = 200  # characters
@@ -57,7 +58,8 @@ def _description(project: Mapping[str, Any]) -> Iterator[Problem]:
     description = str(project.get("project", {}).get("description", "")).strip()
     if not 0 < len(description) <= LONGEST_DESCRIPTION:
         yield Problem(
-            f"project.description has {len(description)} characters", f"give it 1 to {LONGEST_DESCRIPTION} characters"
+            f"project.description has {plural(len(description), 'character')}",
+            f"give it 1 to {LONGEST_DESCRIPTION} characters",
         )
 
 
@@ -71,12 +73,15 @@ def _files(folder: Path) -> Iterator[Problem]:
     most_files, most_bytes, most_in_all = hub.limits()
     sizes = {name: path.stat().st_size for name, path in files.items()}
     if len(files) > most_files:
-        yield Problem(f"{len(files)} files, the Hub accepts {most_files}", "add unneeded files to .gitignore")
+        yield Problem(f"{plural(len(files), 'file')}, the Hub accepts {most_files}", "add unneeded files to .gitignore")
     if large := sorted(name for name, size in sizes.items() if size > most_bytes):
-        yield Problem(f"more than {most_bytes} bytes: {_named(large)}", "split them, or add them to .gitignore")
+        yield Problem(
+            f"more than {plural(most_bytes, 'byte')}: {_named(large)}", "split them, or add them to .gitignore"
+        )
     if sum(sizes.values()) > most_in_all:
         yield Problem(
-            f"{sum(sizes.values())} bytes in all, the Hub accepts {most_in_all}", "add unneeded files to .gitignore"
+            f"{plural(sum(sizes.values()), 'byte')} in all, the Hub accepts {most_in_all}",
+            "add unneeded files to .gitignore",
         )
     if strange := sorted(name for name, path in files.items() if not _is_text(path)):
         yield Problem(f"not UTF-8: {_named(strange)}", "convert them")

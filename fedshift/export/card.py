@@ -14,6 +14,7 @@ from fedshift.export.saved import SavedModel
 from fedshift_app.config import registry
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import plain, some
+from fedshift_core.plural import plural
 
 LIBRARIES: dict[Form, str] = {
     "safetensors": "fedshift", "torchscript": "pytorch", "exported": "pytorch", "onnx": "onnx",
@@ -108,8 +109,8 @@ def _what(model: SavedModel) -> str:
         "A node's owner adds them with `fedshift save-node`.",
     }[model.parts]
     text = (
-        f"An image classifier with {len(model.classes)} classes, trained by FedShift's federated method "
-        f"`{_method(model)}`: images stayed at their sites. {whose}"
+        f"An image classifier with {plural(len(model.classes), 'class', 'classes')}, trained by FedShift's "
+        f"federated method `{_method(model)}`: images stayed at their sites. {whose}"
     )
     if model.before:
         text += f" Before a score the run adapts a model, which this one lacks: {model.before}."
@@ -127,10 +128,10 @@ def _facts(model: SavedModel) -> str:
     rows = {
         "classes, in order": some(model.classes, MOST_CLASSES, what=" (model.json)"),
         **_preprocessing(model),
-        "network": f"{model.network}, {model.parameters} numbers, BatchNorm {model.batchnorm}",
+        "network": f"{model.network}, {plural(model.parameters, 'number')}, BatchNorm {model.batchnorm}",
         "method": _settings(model.method | {"name": _method(model)}),
         **({"modules": "; ".join(map(_settings, model.modules))} if model.modules else {}),
-        "file": f"{model.file}, {model.bytes} bytes",
+        "file": f"{model.file}, {plural(model.bytes, 'byte')}",
         "SHA-256": model.sha256,
     }
     return f"## What it is\n\n{_table(rows)}"

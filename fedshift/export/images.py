@@ -14,6 +14,7 @@ from datasets.listing import Item
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
 
 MOST_CLASSES = 10  # named in a line
 _SCORED = "FOLDER/<class>/* is"
@@ -69,7 +70,9 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
             raise ConfigError(f"there is no file and no folder {shown(path)}")
     number = sum(not path.is_dir() for path in given)
     if number > 1:  # nobody expects a score of one image
-        lines.append(f"{number} files are not scored: a file given by name has no class; {_SCORED}")
+        lines.append(
+            f"{plural(number, 'file is', 'files are')} not scored: a file given by name has no class; {_SCORED}"
+        )
     return pictures, lines
 
 
@@ -81,7 +84,10 @@ def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str
     if inner and not others:
         taken = [Picture(file, labels[name]) for name in inner for file in _files(folder / name)]
         loose = [Picture(path) for path in _files(folder) if path.parent == folder]
-        note = f"{shown(folder)}: {len(loose)} images directly in it are not scored: they are in no class folder"
+        note = (
+            f"{shown(folder)}: {plural(len(loose), 'image directly in it is', 'images directly in it are')} not "
+            "scored: in no class folder"
+        )
         note = note if loose else ""
         taken += loose
     else:

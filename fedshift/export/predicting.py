@@ -16,6 +16,7 @@ from fedshift.export.saved import SavedModel
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -193,7 +194,7 @@ def _fill(
         parts.append(probabilities(_tensor(group), run, len(model.classes)))
         prediction.pictures += group.pictures
     if not parts:
-        raise DataError(f"none of {len(taken)} images can be read; the first: {prediction.broken[0]}")
+        raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
     prediction.probabilities = np.concatenate(parts)
 
 
@@ -258,8 +259,8 @@ def probabilities(x: Tensor, run: Callable[[Tensor], Tensor], classes: int) -> F
     scores = run(x)
     if scores.shape != (len(x), classes):
         raise ConfigError(
-            f"the model gives scores of shape {tuple(scores.shape)} for {len(x)} images; "
-            f"its {classes} classes need ({len(x)}, {classes})"
+            f"the model gives scores of shape {tuple(scores.shape)} for {plural(len(x), 'image')}; "
+            f"its {plural(classes, 'class needs', 'classes need')} ({len(x)}, {classes})"
         )
     if not torch.isfinite(scores).all():
         raise ConfigError("the model gives scores that are not finite")
@@ -288,8 +289,8 @@ def _metrics(metrics: Metrics, classes: Sequence[str]) -> list[str]:
     seen = sum(n > 0 for n in metrics.counts)
     width = max(5, *(len(name) for name in classes))
     lines = [
-        f"accuracy {100 * metrics.accuracy:.1f} % of {metrics.images} images, balanced accuracy "
-        f"{100 * metrics.balanced_accuracy:.1f} % over {seen} of {len(classes)} classes",
+        f"accuracy {100 * metrics.accuracy:.1f} % of {plural(metrics.images, 'image')}, balanced accuracy "
+        f"{100 * metrics.balanced_accuracy:.1f} % over {seen} of {plural(len(classes), 'class', 'classes')}",
         "",
         f"{'class':<{width}}  images  recall",
     ]

@@ -19,6 +19,7 @@ from datasets.io import files
 from fedshift.export.forms import FILES, Form
 from fedshift.export.scorer import Scorer
 from fedshift_core.errors import FedShiftError
+from fedshift_core.plural import plural
 
 Program = Callable[[Tensor], Tensor]
 ONNX_NEEDS = ("onnx", "onnxscript", "onnxruntime")
@@ -97,7 +98,9 @@ def _check(scorer: Scorer, program: Program) -> None:
         images = torch.rand(number, 3, scorer.size, scorer.size, generator=rng)
         expected, actual = scorer(images), program(images)
         if actual.shape != expected.shape:
-            raise ValueError(f"{number} images give {tuple(actual.shape)}, the model gives {tuple(expected.shape)}")
+            raise ValueError(
+                f"{plural(number, 'image')} give {tuple(actual.shape)}, the model gives {tuple(expected.shape)}"
+            )
         difference = float((actual - expected).abs().max())
         if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
             raise ValueError(f"its scores differ from the model's by {difference:.2g}")

@@ -25,6 +25,7 @@ from fedshift_app.config.sections import RunConfig, WindowEnd
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_ROUNDS, as_found, shown
+from fedshift_core.plural import plural
 
 VERSION: Literal[1] = 1  # of model.json
 MODEL_JSON, CARD = "model.json", "README.md"
@@ -248,7 +249,7 @@ def read(folder: Path) -> tuple[SavedModel, Path]:
 
 def _parsed(path: Path) -> SavedModel:
     if path.stat().st_size > MOST_BYTES:
-        raise ConfigError(f"{shown(path)} has {path.stat().st_size} bytes, allowed are {MOST_BYTES} at most")
+        raise ConfigError(f"{shown(path)} has {plural(path.stat().st_size, 'byte')}, allowed are {MOST_BYTES} at most")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -30,6 +30,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import shown, some
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import BN_SCORE
 from strategies.features.figures import CountedFigures, test_images
 from strategies.federation.context import Ask
@@ -167,7 +168,7 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
             instead = f"; --round N saves one of {', '.join(map(str, kept))}" if kept else ""
             raise ConfigError(
                 f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
-                f"{record.config.rounds} rounds are complete{instead}"
+                f"{plural(record.config.rounds, 'round is', 'rounds are')} complete{instead}"
             )
         number = record.kept_round or len(record.lines)
         if record.checkpoint is None or record.checkpoint.server_round != number:

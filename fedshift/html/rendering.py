@@ -6,6 +6,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedshift_core.plural import plural
+
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -34,4 +36,5 @@ def render(template: str, content: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.globals["widths"] = widths
+    environment.globals["plural"] = plural
     return environment.get_template(f"{template}.html.j2").render(content) + "\n"

@@ -2,6 +2,7 @@
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
+from fedshift_core.plural import plural
 
 MANY = 20  # clients that train in a round
 SHORT = 500  # images that one of them passes through its network in a round
@@ -26,6 +27,6 @@ def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
     if clients < MANY or passed > SHORT or not small:
         return ""
     return (
-        f"hint: {clients} clients a round, each with a small network and {passed:.0f} images to pass, wait for "
-        "messages most of the time; engine=inline would be much faster, with the same numbers"
+        f"hint: {plural(clients, 'client')} a round, each with a small network and {passed:.0f} images to pass, "
+        "wait for messages most of the time; engine=inline would be much faster, with the same numbers"
     )

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.plural import plural
 
 log = logging.getLogger("fedshift")
 
@@ -104,7 +105,7 @@ class Credentials:
         if key.public_key() != certificate.public_key():
             raise ConfigError(f"{self.key} is not the key of {self.certificate}", anew)
         if left < WARN:
-            log.warning("%s expires in %d days; %s", self.certificate, left.days, anew)
+            log.warning("%s expires in %s; %s", self.certificate, plural(left.days, "day"), anew)
 
 
 def check_private(path: Path) -> None:

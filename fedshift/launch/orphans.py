@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import psutil
 
-from fedshift.launch.processes import MARK, OWNER, counted, is_running
+from fedshift.launch.processes import MARK, OWNER, is_running
 from fedshift_app.flower.internals import is_superlink
+from fedshift_core.plural import plural
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ def leftovers() -> list[Leftover]:
         elif mark is not None and OWNER in environment and not is_running(environment[OWNER]):
             orphans.setdefault(mark, set()).update(_with_children(process))
     left = [
-        Leftover(f"{counted(len(pids))} of a command that was killed", tuple(sorted(pids))) for pids in orphans.values()
+        Leftover(f"{plural(len(pids), 'process', 'processes')} of a command that was killed", tuple(sorted(pids)))
+        for pids in orphans.values()
     ]
     if links:
         left.append(Leftover("Flower's local SuperLink, which plain `flwr run` starts", tuple(sorted(links))))

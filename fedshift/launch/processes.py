@@ -214,11 +214,6 @@ def stop_marked(
     return len(members - left_out)
 
 
-def counted(number: int) -> str:
-    """Return ``1 process``, ``2 processes``, ..."""
-    return "1 process" if number == 1 else f"{number} processes"
-
-
 def _marked(variable: str, value: str) -> set[psutil.Process]:
     marked: set[psutil.Process] = set()
     starting: list[psutil.Process] = []

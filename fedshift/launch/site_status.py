@@ -8,6 +8,7 @@ from typing import Any
 from fedshift.launch import processes
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import plain
+from fedshift_core.plural import plural
 
 TIMEOUT_SECONDS = 60
 
@@ -32,7 +33,7 @@ def block(report: Mapping[str, Any]) -> str:
     nodes, runs = report["supernodes"], report["runs"]
     online = sum(node["status"] == "online" for node in nodes)
     return "\n".join([
-        f"{report['site']}: {online} of {len(nodes)} SuperNodes online, {len(runs)} runs",
+        f"{report['site']}: {online} of {plural(len(nodes), 'SuperNode')} online, {plural(len(runs), 'run')}",
         *(f"  supernode {node['node-id']}  {node['status']}" for node in nodes),
         *(f"  run {run['run-id']}  {run['status']}  {run['elapsed']}" for run in runs),
     ])  # fmt: skip

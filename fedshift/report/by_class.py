@@ -16,6 +16,7 @@ from fedshift.html.drawing import (  # fmt: skip
 from fedshift.report.sections import Section, Table
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
+from fedshift_core.plural import plural
 from strategies.features.figures_section import SHORT, Figures, Of
 
 HEADS = {
@@ -53,7 +54,9 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     if lacking:
         part.notes.append(f"Missing: no node counted the images of {', '.join(lacking)}.")
     if len(figures.domains) > MOST_SHOWN:
-        part.notes.append(f"{len(figures.domains) - MOST_SHOWN} more domains are in results.json.")
+        part.notes.append(
+            f"{plural(len(figures.domains) - MOST_SHOWN, 'more domain is', 'more domains are')} in results.json."
+        )
     rows = [
         [name, counts.images_text, *(_percent(getattr(counts, key)) for key in SHORT)] for name, counts in shown.items()
     ]

@@ -20,6 +20,7 @@ from fedshift.html.drawing import (
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.options.scoring import last_rounds
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import LOSS_TERM
 
 Lines = Sequence[Mapping[str, Any]]
@@ -44,10 +45,10 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
     last = ", ".join(f"{name} {percent(value)}" for name, value in scored[-1]["accuracy"].items())
-    title = f"Top-1 accuracy by domain over {len(lines)} rounds; in round {rounds[-1]}: {last}."
+    title = f"Top-1 accuracy by domain over {plural(len(lines), 'round')}; in round {rounds[-1]}: {last}."
     notes = []
     if len(scored) < len(lines):
-        notes.append(f"{len(scored)} of {len(lines)} rounds were scored.")
+        notes.append(f"{len(scored)} of {plural(len(lines), 'round was', 'rounds were')} scored.")
     if partly:
         notes.append(f"{len(partly)} of them on a part of the test images only.")
     if any(math.isnan(value) for value in averages) or any(None in line["accuracy"].values() for line in scored):
@@ -169,8 +170,8 @@ def costs(lines: Lines) -> Drawing:
     shown_rounds(sent, rounds[-1])
     spent = sum(line["seconds"] for line in lines)
     title = (
-        f"Seconds and megabytes by round: {spent:.1f} s in {len(lines)} rounds, {sum(up):.1f} MB from the nodes, "
-        f"{sum(down):.1f} MB to them."
+        f"Seconds and megabytes by round: {spent:.1f} s in {plural(len(lines), 'round')}, {sum(up):.1f} MB from "
+        f"the nodes, {sum(down):.1f} MB to them."
     )
     return finish(figure, "costs", title, f"{title} Bytes are those of weights and knowledge of training messages.")
 

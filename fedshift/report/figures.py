@@ -12,6 +12,7 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from strategies.features.figures_section import images_text
 
@@ -162,13 +163,13 @@ def _add_tsne(section: Section, record: Record, views: dict[str, View], classes:
         where.append(np.full(len(order), domains.index(domain)))
     features = np.concatenate(rows)
     if len(features) < analysis.TSNE_LEAST:
-        section.notes.append(f"No t-SNE: {len(features)} images are too few.")
+        section.notes.append(f"No t-SNE: {plural(len(features), 'image is', 'images are')} too few.")
         return
     placed = analysis.tsne(features, seed)
     section.figures += maps.tsne(placed, np.concatenate(y), np.concatenate(where), domains, classes)
     section.notes.append(
-        f"t-SNE: {len(features)} images, at most {analysis.TSNE_IMAGES} of a domain, drawn with seed {seed}. "
-        "Distances between far clusters mean little."
+        f"t-SNE: {plural(len(features), 'image')}, at most {analysis.TSNE_IMAGES} of a domain, drawn with seed "
+        f"{seed}. Distances between far clusters mean little."
     )
 
 
@@ -184,7 +185,7 @@ def _prototypes(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
         section.figures.append(
             maps.similarity(
                 matrix, names, "prototypes", "the global prototypes",
-                f"Cosine of the {len(labels)} global prototypes that the server holds.",
+                f"Cosine of the {plural(len(labels), 'global prototype')} that the server holds.",
             )
         )  # fmt: skip
     else:
@@ -261,7 +262,8 @@ def _add_node_clusters(section: Section, record: Record, numbers: dict[str, Any]
     section.figures.append(
         maps.clusters(
             table, domains, [str(j) for j in range(count)], "styles", "Nodes of each domain by cluster of styles",
-            f"FINCH's {count} clusters of the nodes' style prototypes (columns) against their true domains: numbers of "
+            f"FINCH's {plural(count, 'cluster')} of the nodes' style prototypes (columns) against their true "
+            "domains: numbers of "
             f"nodes. Normalised mutual information {agreement:.2f} (1: the clusters are the domains).",
         )
     )  # fmt: skip
@@ -299,7 +301,8 @@ def _add_image_clusters(
     section.figures.append(
         maps.clusters(
             table, domains, _names(labels, classes), "clusters", "Test images of each domain by nearest cluster",
-            f"FINCH's {len(labels)} clusters of class prototypes (columns) against true domains: test images by the "
+            f"FINCH's {plural(len(labels), 'cluster')} of class prototypes (columns) against true domains: test "
+            "images by the "
             f"prototype of their class that is nearest. Normalised mutual information {agreement:.2f}, mean over the "
             "classes with several (1: the clusters are the domains).",
         )

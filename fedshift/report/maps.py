@@ -29,6 +29,7 @@ from fedshift.report import analysis
 from fedshift.report.analysis import Floats, Ints
 from fedshift.report.predictions import View
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from strategies.federation.roster import Node
 
 NAMED = 12  # up to this number of rows, a heat map has numbers and the name of each row
@@ -39,7 +40,7 @@ FLOOR = 1e-8  # of the largest singular value; smaller values are rounding error
 def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
     """Draw a domain's confusion matrix, rows in percent of the class."""
     of = f"{len(view.y):,} of {view.total:,}" if len(view.y) < view.total else f"all {view.total:,}"
-    return confusion_of(view.domain, counts, classes, place, f"{view.domain}: on {of} test images")
+    return confusion_of(view.domain, counts, classes, place, f"{view.domain}: on {plural(of, 'test image')}")
 
 
 def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
@@ -64,8 +65,8 @@ def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, 
     worst = ""
     if off.any():
         true, taken = np.unravel_index(int(off.argmax()), off.shape)
-        worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({off.max()} times)"
-    title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {images} images are right{worst}."
+        worst = f"; most often {classes[int(true)]} is taken for {classes[int(taken)]} ({plural(off.max(), 'time')})"
+    title = f"Confusion matrix of {domain}: {accuracy:.1f} % of {plural(images, 'image')} are right{worst}."
     without = some([classes[k] for k in empty], NAMED, what=" classes")
     hatched = f" Hatched: no test image of {without}." if empty else ""
     return finish(figure, f"confusion{place}", title, f"{scored}{worst}.".replace("; m", ". M") + hatched)
@@ -91,7 +92,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     heat_map(axes, (counts / most).tolist(), texts)
     _label(axes, classes, names)
     heat_key(figure, axes, 0, most, "training images of the class")
-    who = f"{len(ordered)} nodes" if each else f"{len(ordered)} nodes, those of a domain together,"
+    who = f"{plural(len(ordered), 'node')}" if each else f"{plural(len(ordered), 'node')}, those of a domain together,"
     title = f"Training images of each class on {who.rstrip(',')}: at most {most} of one class."
     rows = (
         "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
@@ -107,7 +108,7 @@ def _hidden(nodes: Sequence[Node], *, seen: bool) -> str:
     if not hiding:
         return ""
     how = "are marked" if seen else "count as 0 here"
-    return f" Owners of {len(hiding)} of them hide classes of fewer than {max(hiding)} images, which {how}."
+    return f" Owners of {len(hiding)} of them hide classes of fewer than {plural(max(hiding), 'image')}, which {how}."
 
 
 def tsne(
@@ -143,7 +144,10 @@ def tsne(
         axes.spines[:].set_visible(False)
         legend_above(figure, axes)
         names = ", ".join(domains[i] for i in shown)
-        title = f"t-SNE of the features of {len(y)} test images of {names}, coloured by {by}; the marker is the domain."
+        title = (
+            f"t-SNE of the features of {plural(len(y), 'test image')} of {names}, coloured by {by}; the "
+            "marker is the domain."
+        )
         more = " The colour wheel stands for the classes." if by == "class" and len(classes) > CLASSES else ""
         drawings.append(finish(figure, f"tsne-{by}", title, f"Coloured by {by}; the marker is the domain.{more}"))
     return drawings[0], drawings[1]
@@ -171,8 +175,7 @@ def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: 
     return finish(
         figure, "singular", title,
         f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
-        f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank "
-        f"(Roy & Vetterli, 2007): {ranks_text}.",
+        f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank (Roy & Vetterli, 2007): {ranks_text}.",
     )  # fmt: skip
 
 
@@ -212,7 +215,7 @@ def clusters(table: Ints, rows: Sequence[str], columns: Sequence[str], key: str,
         axes.set_xticks(range(len(columns)), columns, rotation=turned)
     else:
         axes.set_xticks([])
-    title = f"{what}: {len(rows)} domains and {len(columns)} clusters."
+    title = f"{what}: {plural(len(rows), 'domain')} and {plural(len(columns), 'cluster')}."
     return finish(figure, key, title, caption)
 
 

@@ -26,6 +26,7 @@ from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
+from fedshift_core.plural import plural
 
 COLUMNS = 3  # largest number of panels in a line
 NAMED_CLASSES = 20  # up to this number, each class has its name below its bar
@@ -50,7 +51,9 @@ def one_node(
     if len(classes) > CLASSES:
         class_key(figure, axes, classes)
     legend_above(figure, axes)
-    title = f"Features of {who} by t-SNE: {len(seen.y)} test images of {', '.join(domains)}, coloured by class."
+    title = (
+        f"Features of {who} by t-SNE: {plural(len(seen.y), 'test image')} of {', '.join(domains)}, coloured by class."
+    )
     caption = (
         f"{who.capitalize()}, which has images of {home} alone, right after one more local round, on all domains "
         f"(FedCode, figures 1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
@@ -83,10 +86,13 @@ def rounds(placed: Mapping[int, Floats], seen: Seen, domain: str, classes: Seque
     else:
         class_key(figure, panels, classes)
     numbers = ", ".join(map(str, placed))
-    title = f"Features over the rounds {numbers} by t-SNE: {len(seen.y)} test images of {domain}, coloured by class."
+    title = (
+        f"Features over the rounds {numbers} by t-SNE: {plural(len(seen.y), 'test image')} of {domain}, "
+        "coloured by class."
+    )
     caption = (
-        f"The global model's features of the same {len(seen.y)} test images of {domain} after the rounds whose "
-        f"checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
+        f"The global model's features of the same {plural(len(seen.y), 'test image')} of {domain} after the "
+        f"rounds whose checkpoints are kept (FedSeProto, figure 2), coloured by class.{_wheel(classes)}"
     )
     return finish(figure, "tsne-rounds", title, caption)
 

@@ -20,6 +20,7 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import FedShiftError
+from fedshift_core.plural import plural
 from strategies.federation.roster import Node
 
 ONE_NODE = "FedCode, figures 1a and 4 (one node's model on all domains)"
@@ -179,7 +180,7 @@ def _usable(seen: Seen) -> Seen:
     if not np.isfinite(seen.features).all():
         raise FedShiftError("features are not finite")
     if len(seen.y) < analysis.TSNE_LEAST:
-        raise FedShiftError(f"{len(seen.y)} images are too few")
+        raise FedShiftError(f"{plural(len(seen.y), 'image is', 'images are')} too few")
     return seen
 
 

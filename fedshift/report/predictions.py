@@ -30,6 +30,7 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import DataError, FedShiftError
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
 from strategies.features.statistics import SiteStatistics
@@ -287,7 +288,9 @@ def _watched(client: DomainClient, domain: str, drawn: int) -> Iterator[_Seen]:
         if not latest:  # an adaptation had predicted before: take the features of the current model
             watching_forward(x)
         if len(latest) != 1:
-            raise RuntimeError(f"{type(client).__name__}.predict must call forward once, found {len(latest)} calls")
+            raise RuntimeError(
+                f"{type(client).__name__}.predict must call forward once, found {plural(len(latest), 'call')}"
+            )
         seen.predicted.append(logits.argmax(dim=1).cpu().numpy())
         seen.features.append(latest[0].detach().cpu().numpy())
         return logits

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from fedshift.html.drawing import TEXT, Drawing, canvas, finish
 from fedshift.report.sections import Section, Table
 from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.plural import plural
 from fedshift_core.site_differences import CHANNELS, channels_text
 from fedshift_core.wire.site_images import FEW, POLICY
 from strategies.features.statistics_section import Site, Statistics
@@ -31,7 +32,7 @@ def section(statistics: Statistics) -> Section:
     if reporting:
         part.figures.append(_histograms(reporting[:DRAWN]))
     if len(reporting) > DRAWN:
-        part.notes.append(f"Histograms of {len(reporting) - DRAWN} more sites are in statistics.json.")
+        part.notes.append(f"Histograms of {plural(len(reporting) - DRAWN, 'more site')} are in statistics.json.")
     heads = ["site", "images", "fewest and most of a class", "mean", "standard deviation", "5th percentile",
              "95th percentile", "sizes of files", "modes"]  # fmt: skip
     part.tables.append(
@@ -84,6 +85,8 @@ def _histograms(sites: Sequence[Site]) -> Drawing:
         panel.set_xlim(0, 1)
         panel.set_xticks([0, 1])
     means = ", ".join(f"{site.site} {channels_text(site.mean)}" for site in sites if site.mean is not None)
-    title = f"Histograms of the pixels of {len(sites)} sites by channel ({', '.join(CHANNELS)}); means: {means}."
+    title = (
+        f"Histograms of the pixels of {plural(len(sites), 'site')} by channel ({', '.join(CHANNELS)}); means: {means}."
+    )
     caption = "Histograms of pixels by site: red, green and blue, or one where all three are the same."
     return finish(figure, "site-histograms", title, caption)

@@ -2,6 +2,7 @@
 
 from fedshift.report.sections import Section, Table
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.plural import plural
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 from strategies.features.site_section import AVERAGED, Figure, Site, Sites
 
@@ -34,7 +35,7 @@ def section(sites: Sites | None) -> Section:
     if averaged:
         part.notes.append(f"All sites: {', '.join(averaged)} are the {AVERAGED}; the others are pooled.")
     if len(sites.sites) > MOST_SHOWN:
-        part.notes.append(f"{len(sites.sites) - MOST_SHOWN} more sites are in results.json.")
+        part.notes.append(f"{plural(len(sites.sites) - MOST_SHOWN, 'more site is', 'more sites are')} in results.json.")
     rows = [
         [_name(site.site), str(site.images), _count(site.patients), *(_over_classes(site, name) for name in OVERALL)]
         for site in shown
@@ -60,7 +61,9 @@ def _over_classes(site: Site, name: str) -> str:
     figure = site.figure(name)
     classes = sum(images is not None for images in site.images_of_class)
     some = figure.classes is not None and figure.value is not None and figure.classes < len(site.images_of_class)
-    return text(figure) + (f", {figure.classes} of {len(site.images_of_class)} classes" if some and classes else "")
+    return text(figure) + (
+        f", {figure.classes} of {plural(len(site.images_of_class), 'class', 'classes')}" if some and classes else ""
+    )
 
 
 def _of_class(site: Site, kind: str, k: int) -> str:

@@ -14,6 +14,7 @@ from fedshift_app.run.files import lost_text
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
+from fedshift_core.plural import plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
@@ -39,9 +40,11 @@ def _head(record: Record) -> dict[str, Any]:
         if not config.rounds:
             state = "Finished: nothing was trained (rounds=0), these are the scores of the initial model."
     elif done:
-        state = f"Not finished: {done} of {config.rounds} rounds are complete, and are shown here."
+        state = (
+            f"Not finished: {done} of {plural(config.rounds, 'round is', 'rounds are')} complete, and are shown here."
+        )
     else:
-        state = f"Not finished: none of {config.rounds} rounds is complete."
+        state = f"Not finished: none of {plural(config.rounds, 'round')} is complete."
     if record.resumed_after:
         state += f" Resumed after round {', '.join(map(str, record.resumed_after))}."
     facts = [("rounds", f"{done} of {config.rounds}")]
@@ -102,7 +105,9 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         columns.append(_column("std over nodes", spread, mean(spread.values())))
     notes = []
     if len(others) > MOST_SHOWN:
-        notes.append(f"{len(others) - MOST_SHOWN} more ways to score are in results.json.")
+        notes.append(
+            f"{plural(len(others) - MOST_SHOWN, 'more way to score is', 'more ways to score are')} in results.json."
+        )
     tested, validated = "after seeing test results", "on validation images"
     for mark, key, how in (("*", "best_test", tested), ("+", "best_validation", validated)):
         if best := results.get(key):
@@ -111,7 +116,9 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
     if chosen := results.get("chosen_round"):
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
     if partly := results.get("partly_scored_rounds"):
-        notes.append(f"{partly} rounds were scored on a part of the test images; they are in no column.")
+        notes.append(
+            f"{plural(partly, 'round was', 'rounds were')} scored on a part of the test images; they are in no column."
+        )
     if constant := results.get(one_class.KEY):
         notes.append(f"{one_class.sentence(constant).capitalize()}; {constant.get('advice', '')}.")
     if missing := results.get("missing"):
@@ -124,7 +131,7 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         text = BN_STATISTICS_TEXT
         further = "".join(f"; bn={kind}: the same rounds with those {text.get(kind, kind)}" for kind in kinds)
         first = scored_with(results)
-        batch = f"; batches of {test_batch} test images" if BATCH in (first, *kinds) else ""
+        batch = f"; batches of {plural(test_batch, 'test image')}" if BATCH in (first, *kinds) else ""
         notes.insert(0, f"BatchNorm's statistics: {first} ({text.get(first, first)}){further}{batch} (evaluate.bn).")
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")
@@ -190,8 +197,8 @@ def _settings(record: Record) -> dict[str, Any]:
         ("model", f"{networks}, BatchNorm {config.model.bn}"),
         (
             "training",
-            f"{config.rounds} rounds of {config.train.epochs} local epochs, batches of {config.train.batch_size}, "
-            f"lr {config.train.lr}",
+            f"{plural(config.rounds, 'round')} of {plural(config.train.epochs, 'local epoch')}, batches of "
+            f"{config.train.batch_size}, lr {config.train.lr}",
         ),
         *([] if method is None else [("travels", registry.travels(method)), ("stays on the node", method.private)]),
         ("command", str(recorded.get("command", "unknown"))),

@@ -25,6 +25,7 @@ from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
 from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
 
 MOST = 10_000  # questions
 
@@ -71,7 +72,10 @@ def read(arguments: Sequence[str]) -> Request:
         raise ConfigError(f"jobs: expected a whole number from 1 to {MOST_CORES}, found {as_found(jobs_text)}")
     combinations = [dict(zip(values, chosen, strict=True)) for chosen in itertools.product(*values.values())]
     if len(runs) * len(combinations) > MOST:
-        raise ConfigError(f"rescore: {len(runs)} runs with {len(combinations)} combinations are more than {MOST}")
+        raise ConfigError(
+            f"rescore: {plural(len(runs), 'run')} with "
+            f"{plural(len(combinations), 'combination is', 'combinations are')} more than {MOST}"
+        )
     questions = [Question(run, given) for run in dict.fromkeys(runs) for given in combinations]
     return Request(questions, user_path(own.get("output-dir", "runs"), "output-dir"), jobs)
 

@@ -11,6 +11,7 @@ from fedshift.catalog import completion
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, WHOLE_PATH, shown
+from fedshift_core.plural import plural
 
 app = typer.Typer()
 site_app = typer.Typer(
@@ -99,7 +100,7 @@ def site_stop(
     typer.echo(f"{shown(chosen.name)} is switched off: {stop.stop(chosen)}")
     if forget:
         freed = stop.forget(chosen)
-        typer.echo(f"deleted: {freed.files:,} files, {freed.bytes:,} bytes")
+        typer.echo(f"deleted: {plural(freed.files, 'file', form=',')}, {plural(freed.bytes, 'byte', form=',')}")
         for line in freed.left:
             typer.echo(f"not deleted: {line}", err=True)
     for line in stop.stays(chosen):

@@ -11,6 +11,7 @@ from fedshift_app.node import chained_log
 from fedshift_app.node.chained_log import HEAD_FILE, INTERRUPTED, LOG_FILE, NOTHING, REPLY, Head, LogError
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, as_found, shown
+from fedshift_core.plural import plural
 
 MOST_PROBLEMS = 20  # that are printed; the rest is counted
 HASH_SHOWN = 16
@@ -103,7 +104,7 @@ def read(folder: Path, *, lines_of: tuple[str, int] | None = None) -> Checked:
             with path.open("rb") as file:
                 _Reader(checked, lines_of).read(file)
         elif checked.head is not None and checked.head.lines:
-            checked.tell(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {checked.head.lines} lines")
+            checked.tell(f"{LOG_FILE} is missing; {HEAD_FILE} says that it has {plural(checked.head.lines, 'line')}")
     _name_runs(checked.sent)
     return checked
 
@@ -148,8 +149,8 @@ class _Reader:
     def _hold_against(self, head: Head, size: int) -> None:
         if size < head.bytes or self._checked.lines < head.lines:
             self._checked.tell(
-                f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of {head.bytes} bytes, found are "
-                f"{self._checked.lines} of {size}"
+                f"lines are missing, maybe at the end: {HEAD_FILE} says {head.lines} of "
+                f"{plural(head.bytes, 'byte')}, found are {self._checked.lines} of {size}"
             )
         elif not self._at_head and head.lines:
             self._checked.tell(f"line {head.lines} is not the one of which {HEAD_FILE} has the hash")
@@ -232,7 +233,9 @@ def run_of(checked: Checked, begun: str) -> str:
     ids = [run for run in runs(checked) if run.startswith(begun)]
     if len(ids) != 1:
         known = ", ".join(runs(checked)) or "none"
-        raise ConfigError(f"--run: {as_found(begun)} begins the id of {len(ids)} runs in this log; it has {known}")
+        raise ConfigError(
+            f"--run: {as_found(begun)} begins the id of {plural(len(ids), 'run')} in this log; it has {known}"
+        )
     return ids[0]
 
 
@@ -241,9 +244,11 @@ def verdict(checked: Checked) -> str:
     path = shown(checked.folder / LOG_FILE, WHOLE_PATH)
     cut = f"; {checked.interrupted} cut off while logged, never sent" if checked.interrupted else ""
     if checked.problems:
-        return f"{path}: {checked.lines:,} lines{cut}: not as it was written"
+        return f"{path}: {plural(checked.lines, 'line', form=',')}{cut}: not as it was written"
     last = checked.head.sha256[:HASH_SHOWN] if checked.head else ""
-    return f"{path}: {checked.lines:,} lines{cut}; none is missing or changed; the last one is {last}..."
+    return (
+        f"{path}: {plural(checked.lines, 'line', form=',')}{cut}; none is missing or changed; the last one is {last}..."
+    )
 
 
 def by_run(checked: Checked) -> list[str]:

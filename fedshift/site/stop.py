@@ -20,6 +20,7 @@ from fedshift_app.node import chained_log, state_folder
 from fedshift_core import atomic_io, same_names
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.plural import plural
 
 GRACE_SECONDS = 15.0  # in which a SuperNode signs off from its SuperLink
 KILL_SECONDS = 5.0
@@ -107,13 +108,21 @@ def stays(node: SiteNode) -> list[str]:
     """Return what the node keeps on this machine, a line each."""
     lines = [f"the log of what left it: {shown(node.folder / chained_log.LOG_FILE, WHOLE_PATH)}"]
     if private := [path for path in _private(node) if path.exists()]:
-        lines.append(f"private parts, {_size(private):,} bytes: {', '.join(shown(path.name) for path in private)}")
+        lines.append(
+            f"private parts, {plural(_size(private), 'byte', form=',')}: "
+            f"{', '.join(shown(path.name) for path in private)}"
+        )
     cached = _cached(node)
     if cached:
-        lines.append(f"decoded images, {sum(entry.bytes for entry in cached):,} bytes: `fedshift cache` lists them")
+        lines.append(
+            f"decoded images, {plural(sum(entry.bytes for entry in cached), 'byte', form=',')}: `fedshift cache` "
+            "lists them"
+        )
     if features := [entry for entry in inventory.entries() if entry.kind == "features"]:
         total = sum(entry.bytes for entry in features)
-        lines.append(f"features of images of this machine, {total:,} bytes: `fedshift cache` lists them")
+        lines.append(
+            f"features of images of this machine, {plural(total, 'byte', form=',')}: `fedshift cache` lists them"
+        )
     lines.append(f"its images: {shown(node.config['data-dir'])}" if "data-dir" in node.config else "its images")
     return lines
 

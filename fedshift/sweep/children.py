@@ -14,6 +14,7 @@ import typer
 from fedshift.launch import processes, runner
 from fedshift_app.run import exit_codes
 from fedshift_core.env import COMMAND, SWEEP_PROCESS
+from fedshift_core.plural import plural
 
 MARK = (
     "FEDSHIFT_SWEEP"  # in the environment of every process of a sweep: its folder; of a single run also the run's key
@@ -121,7 +122,9 @@ def end_leftovers(mark: str, what: str) -> str:
     if not left:
         return ""
     were = "was" if left == 1 else "were"
-    return f"{processes.counted(left)} of a {what} that was killed {were} still running here and {were} ended"
+    return (
+        f"{plural(left, 'process', 'processes')} of a {what} that was killed {were} still running here and {were} ended"
+    )
 
 
 @contextmanager

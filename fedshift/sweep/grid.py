@@ -19,6 +19,7 @@ from fedshift_app.config.keys import FREE
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import SIMULATION
 
 MOST_RUNS = 10_000  # of a grid
@@ -204,7 +205,7 @@ def points(
         checked |= {same_data, same_model}
         distinct.setdefault(run.key, run)
     if len(distinct) < len(combinations):
-        notes.append(f"{len(distinct)} runs instead of {len(combinations)}: equal configurations count once")
+        notes.append(f"{plural(len(distinct), 'run')} instead of {len(combinations)}: equal configurations count once")
     return list(distinct.values()), notes
 
 

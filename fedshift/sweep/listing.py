@@ -23,6 +23,7 @@ from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
 
 
 def show(
@@ -48,7 +49,7 @@ def show(
         write_atomically(slurm, script(commands, folder, ["fedshift", "sweep", *arguments]))
     except OSError as error:
         raise ConfigError(f"--slurm: cannot write {slurm}: {error.strerror}") from None
-    typer.echo(f"wrote {slurm}: {len(commands)} tasks; submit it with: sbatch {shlex.quote(str(slurm))}")
+    typer.echo(f"wrote {slurm}: {plural(len(commands), 'task')}; submit it with: sbatch {shlex.quote(str(slurm))}")
 
 
 def command(point: Point, request: GridRequest, folder: Path) -> str:
@@ -85,7 +86,9 @@ def run_point(arguments: Sequence[str], into: str, check_data: CheckData) -> Non
     request = grid.read(arguments)
     points, _ = grid.points(request, check_data)
     if len(points) != 1 or "output-dir" in request.values:
-        raise ConfigError(f"--in needs one run and no output-dir, as `--list` prints it; found {len(points)} runs")
+        raise ConfigError(
+            f"--in needs one run and no output-dir, as `--list` prints it; found {plural(len(points), 'run')}"
+        )
     folder = user_path(into, "--in")
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -32,6 +32,7 @@ from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import InUse, Lock, write_atomically
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class Sweep:
         """
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
-        typer.echo(f"{len(self.records)} runs, {len(finished)} of them finished")
+        typer.echo(f"{plural(len(self.records), 'run')}, {len(finished)} of them finished")
         with children.guarded(self._stop), Bar(len(self.records), len(finished)) as bar:
             self._work(bar)
         failed = [record for record in self.records if record.state == "failed"]
@@ -138,7 +139,7 @@ class Sweep:
         typer.echo(f"sweep folder: {self.folder}")
         if failed:
             labels = ", ".join(record.point.label for record in failed)
-            raise FederationError(f"{len(failed)} of {len(self.records)} runs failed: {labels}")
+            raise FederationError(f"{len(failed)} of {plural(len(self.records), 'run')} failed: {labels}")
         return comparison
 
     def _work(self, bar: Bar) -> None:
@@ -280,7 +281,7 @@ class Sweep:
                     self._look(record)
             self._running.clear()
             self._save()
-        return f", {len(self._finished())} of {len(self.records)} runs are finished"
+        return f", {len(self._finished())} of {plural(len(self.records), 'run is', 'runs are')} finished"
 
     def _log(self, record: Record) -> Path:
         name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]

@@ -33,6 +33,7 @@ from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import shortened
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.compare import Comparison
@@ -127,8 +128,8 @@ class Tuning:
         """
         typer.echo(f"search folder: {self.folder}")
         typer.echo(
-            f"{len(self.methods)} methods, {self.request.options.budget} trials each, by validation images; "
-            f"{sum(map(self._ended, self.methods))} are done"
+            f"{plural(len(self.methods), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
+            f"validation images; {sum(map(self._ended, self.methods))} are done"
         )
         with children.guarded(self._stop):
             self._search()
@@ -144,7 +145,7 @@ class Tuning:
             comparison = sweep.run(paper)
         if given_up:
             reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
-            raise FederationError(f"{len(given_up)} of {len(self.methods)} methods failed: {reasons}")
+            raise FederationError(f"{len(given_up)} of {plural(len(self.methods), 'method')} failed: {reasons}")
         return comparison
 
     def _search(self) -> None:
@@ -268,8 +269,8 @@ class Tuning:
                 chosen[name] = best.values
             elif method.plan.space:
                 notes.append(
-                    f"{method.plan.label}: none of its {self._ended(method)} trials was better on validation images "
-                    f"than its own values ({percent(best.validation)}); its one row is both"
+                    f"{method.plan.label}: none of its {plural(self._ended(method), 'trial')} was better on "
+                    f"validation images than its own values ({percent(best.validation)}); its one row is both"
                 )
         return chosen, [*notes, *self._other_images()]
 

@@ -10,6 +10,7 @@ from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shortened
 from fedshift_core.paths import check_path
+from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 
 
@@ -93,7 +94,8 @@ def check_own(config: DatasetConfig) -> None:
         raise ConfigError(f"dataset.classes: expected at least two different classes, found {listed}")
     if len(config.classes) > folders.MOST_CLASSES or len(config.domains) > folders.MOST_DOMAINS:
         raise ConfigError(
-            f"dataset: {len(config.domains)} domains with {len(config.classes)} classes; allowed are "
+            f"dataset: {plural(len(config.domains), 'domain')} with "
+            f"{plural(len(config.classes), 'class', 'classes')}; allowed are "
             f"{folders.MOST_DOMAINS} and {folders.MOST_CLASSES} at most"
         )
     for key, names in (("domains", config.domains), ("classes", config.classes)):

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import plain
+from fedshift_core.plural import plural
 
 log = logging.getLogger("fedshift")
 
@@ -153,7 +154,7 @@ def _checked_head(folder: Path) -> Head:
         head.write(folder)  # before the first line: a log without a head is never our own doing
         return head
     if size < head.bytes:
-        raise LogError(f"{path} has {size} bytes, its head says {head.bytes}, so its end is missing: {aside}")
+        raise LogError(f"{path} has {plural(size, 'byte')}, its head says {head.bytes}, so its end is missing: {aside}")
     if head.lines and digest(_last_line(path, head.bytes)) != head.sha256:
         raise LogError(f"{path}: line {head.lines} is not the one of which its head has the hash: {aside}")
     return head

@@ -28,6 +28,7 @@ from fedshift_core import suppression
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.plural import plural
 from fedshift_core.wire.messages import NodeIntroduction
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
@@ -180,7 +181,7 @@ class Owner:
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
-            raise PolicyError(f"the reply has {size} bytes, allowed are largest_out={most}")
+            raise PolicyError(f"the reply has {plural(size, 'byte')}, allowed are largest_out={most}")
         if kind == MessageType.TRAIN:
             self._charge()
         return reply
@@ -254,7 +255,7 @@ class Owner:
         assert self.policy is not None
         most = self.policy.rounds_per_day
         if most is not None and book.rounds_of_day(now) >= most:
-            return f"the node has trained in {most} rounds within 24 hours, allowed are rounds_per_day={most}"
+            return f"the node has trained in {plural(most, 'round')} within 24 hours, allowed are rounds_per_day={most}"
         return self.over_budget(book)
 
     def over_budget(self, book: Book) -> str:
@@ -296,7 +297,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
             raise PolicyError(why)
     most, size = allowed.largest_in, num_bytes(msg.content)
     if most is not None and size > most:
-        raise PolicyError(f"the message has {size} bytes, allowed are largest_in={most}")
+        raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")
     if any(0 < drawn < allowed.least_images for drawn in record.get(DRAWN, ())):
         raise PolicyError(_too_few(allowed.least_images, "test images would be scored"))
     _check_spending(kind, owner)

@@ -8,6 +8,7 @@ from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_core.limits import plain
+from fedshift_core.plural import plural
 from strategies.contributions import Behind, behind
 
 
@@ -82,7 +83,7 @@ def _secure_sums(allowed: Policy, config: RunConfig, where: Place) -> str:
     if federation.secure_sums and federation.secure_sums_nodes >= wanted:
         return ""
     found = f"on, federation.secure_sums_nodes={federation.secure_sums_nodes}" if federation.secure_sums else "off"
-    return f"federation.secure_sums={found}, required are secure sums over at least {wanted} nodes"
+    return f"federation.secure_sums={found}, required are secure sums over at least {plural(wanted, 'node')}"
 
 
 def _words(names: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.plural import plural
 from fedshift_core.secure.layout import written
 from fedshift_core.wire.names import (
     ARRAYS,
@@ -232,7 +233,7 @@ def _drawn(request: NodeRequest, value: Any) -> str:
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
         if drawn != wanted:
             return (
-                f"this run scores {wanted} of this node's {images} test images of {domain!r} in this round "
+                f"this run scores {wanted} of this node's {plural(images, 'test image')} of {domain!r} in this round "
                 f"(evaluate.fraction={evaluate.fraction:g})"
             )
     return ""

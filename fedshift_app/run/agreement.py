@@ -6,6 +6,7 @@ from typing import Any
 from fedshift_core.accuracies import mean
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.plural import plural
 
 #: Percentage points that a sum in another order may change.
 _CLOSE = 1e-6
@@ -31,7 +32,7 @@ def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]
 def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rounds = results.get("rounds")
     if isinstance(rounds, int) and rounds != lines[-1].get("round", len(lines)):
-        yield f"{rounds} rounds and {len(lines)}"
+        yield f"{plural(rounds, 'round')} and {len(lines)}"
     accuracies = [
         line["accuracy"]
         for line in lines

@@ -19,6 +19,7 @@ from fedshift_app.run.initial_model import InitialModel
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BN_MEAN, CE, OWN, RETAKEN
 from fedshift_core.wire.records import encode
@@ -120,7 +121,7 @@ def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord)
     freeze = config.model.freeze
     reason = f"model.freeze={freeze}" if freeze != "none" else "initial values of private parts"
     return (
-        f"{reason}: {len(start)} arrays, {size(once)}, are sent to each node once; each round the "
+        f"{reason}: {plural(len(start), 'array')}, {size(once)}, are sent to each node once; each round the "
         f"weights are {size(each)} each way"
     )
 
@@ -166,7 +167,9 @@ def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:
     if not setup.uses_public(config):
         return f"public set, {what}: no node holds it; the method {config.method['name']!r} does not use it"
     first = nodes[0]
-    return f"public set, {what}: {first.num_public} images, the same on all nodes (sha256 {first.public[:12]})"
+    return (
+        f"public set, {what}: {plural(first.num_public, 'image')}, the same on all nodes (sha256 {first.public[:12]})"
+    )
 
 
 def _check_shared(config: RunConfig, shared: Mapping[str, object]) -> None:

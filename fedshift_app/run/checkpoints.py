@@ -26,6 +26,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.kept_rounds import kept_rounds
+from fedshift_core.plural import plural
 from strategies.federation.roster import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
@@ -202,7 +203,7 @@ def _arrays(folder: Path, entry: dict[str, Any]) -> Arrays:
         raise Damaged(f"{path} is missing")
     data = path.read_bytes()
     if len(data) != entry["bytes"]:
-        raise Damaged(f"{path} has {len(data)} bytes, written were {entry['bytes']}")
+        raise Damaged(f"{path} has {plural(len(data), 'byte')}, written were {entry['bytes']}")
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise Damaged(f"{path} is not what was written: its hash differs")
     arrays = atomic_io.unpack(data)

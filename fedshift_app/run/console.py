@@ -16,6 +16,7 @@ from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
 from fedshift_core.options.scoring import last_rounds
+from fedshift_core.plural import plural
 from strategies.features.base import Column
 from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
@@ -154,7 +155,7 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
     about = " (approximation)" if results.get("approximation") else ""
     title = (
         f"{results['method']}{about} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
-        f"{results['model']}, bn={results['bn']}, {len(results['nodes'])} nodes, seed {results['seed']}"
+        f"{results['model']}, bn={results['bn']}, {plural(len(results['nodes']), 'node')}, seed {results['seed']}"
     )
     lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]
     for below in (table for view in views for table in view.tables):

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.plural import plural
 
 NODES_PER_DOMAIN = 2  # if the experiment accepts any number
 ALL_HERE_SECONDS = 2.0  # Flower registers simulated nodes while it loads the ServerApp
@@ -45,7 +46,7 @@ def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, nodes_bef
     fixed = nodes_before or config.allocation.num_nodes()
     least, usual = (fixed, fixed) if fixed else (least_nodes(config), usual_nodes(config))
     present = _present(grid, least)
-    wants = f"{config.experiment} wants {usual} nodes ({_dealt(config, usual, fixed, nodes_before)})"
+    wants = f"{config.experiment} wants {plural(usual, 'node')} ({_dealt(config, usual, fixed, nodes_before)})"
     if present < least or (fixed and present != fixed):
         raise ConfigError(f"{wants}, this federation has {present}; run", remedy=command(run_config, usual))
     return f"{wants}; this federation has {present} (Flower's lines above about 10 and 2 nodes describe its default)"

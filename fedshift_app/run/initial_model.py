@@ -17,6 +17,7 @@ from fedshift_app.node import setup
 from fedshift_core.arrays import Arrays, digest
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import largest, shown
+from fedshift_core.plural import plural
 
 LARGE = 64  # pixels; a network for small images is slow above this
 
@@ -71,7 +72,9 @@ def begin(config: RunConfig) -> tuple[RunConfig, InitialModel]:
     fitted = weights.fitted(initial.model, tensors, config.model.name, config.model.weights or source)
     initial.model.load_state_dict(fitted.values, strict=False)
     sha256 = config.model.weights_sha256
-    message = f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {len(fitted.values)} arrays taken"
+    message = (
+        f"initial weights: {shown(source)} (SHA-256 {sha256[:12]}...), {plural(len(fitted.values), 'array')} taken"
+    )
     left_out = f"; left out: {'; '.join(fitted.left_out)}" if fitted.left_out else ""
     follows, mismatch = _normalisation(config, source, packaged)
     messages = (message + left_out, *([follows] if follows else []))

@@ -24,6 +24,7 @@ from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.catalog import classes
@@ -126,7 +127,7 @@ def check_number(past: Past, nodes: int) -> None:
         ConfigError: With both numbers.
     """
     if past.engine != DEPLOYMENT and nodes != past.num_nodes:
-        raise ConfigError(f"resume: the run in {past.path} has {past.num_nodes} nodes, found {nodes}")
+        raise ConfigError(f"resume: the run in {past.path} has {plural(past.num_nodes, 'node')}, found {nodes}")
 
 
 def check_images(past: Past, config: RunConfig) -> None:
@@ -170,7 +171,7 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
             raise FederationError(f"resume: node {node.index} holds {now}, it held {before}")
         if node.public != node_before.public:
             raise FederationError(
-                f"resume: {node} has a different public set of {node.num_public} images; it had "
+                f"resume: {node} has a different public set of {plural(node.num_public, 'image')}; it had "
                 f"{node_before.num_public}"
             )
         if node.class_counts != node_before.class_counts:
@@ -281,7 +282,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         reasons = "; ".join(damaged).replace(f"{path}/", "")
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
     if len(lines) > 1:
-        raise ConfigError(f"resume: {path} has {len(lines)} full rounds in {METRICS_FILE}, but no checkpoint")
+        raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
     return past
 
 

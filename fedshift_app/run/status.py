@@ -22,6 +22,7 @@ from fedshift_core import atomic_io
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from strategies.federation.context import RoundResult
 from strategies.federation.roster import Listener, Node
@@ -359,7 +360,7 @@ def block(status: Mapping[str, Any]) -> str:
         f", left {console.duration(seconds_left)}" if seconds_left is not None and status["state"] in GOING_ON else ""
     )
     lines.append(f"  time      {console.duration(status['seconds'])}{remaining}, as of {status['updated']}")
-    lines.append(f"  answers   {status['answered']} of {status['asked']} nodes that were asked")
+    lines.append(f"  answers   {status['answered']} of {plural(status['asked'], 'node')} that were asked")
     if status.get("nodes_in_all"):
         lines.append(f"  nodes     {status['nodes_in_all']}; shown are those that are asked, silent or not connected")
     lines += [f"  node {_node(node, status)}" for node in status["nodes"]]
@@ -390,4 +391,4 @@ def _node(node: Mapping[str, Any], status: Mapping[str, Any]) -> str:
     if node.get("silent_since"):
         state = f"silent since {node['silent_since']}, still tried in the background"
     connection = "" if node["connected"] else ", not connected"
-    return f"{node['index']:<4} {node['domain']}, {node['num_examples']} images: {state}{connection}"
+    return f"{node['index']:<4} {node['domain']}, {plural(node['num_examples'], 'image')}: {state}{connection}"

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from fedshift_core.limits import MOST_ROUNDS
 from fedshift_core.params import OFF_IS_A_WORD, Rounds
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 
 #: With which statistics of BatchNorm the same weights are scored.
@@ -152,7 +153,7 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
             )
         if self.patience and self.client_models == "last":
             return (
-                f"evaluate.patience={self.patience} may end a run before its last {self.last} rounds, which "
+                f"evaluate.patience={self.patience} may end a run before its last {plural(self.last, 'round')}, which "
                 "evaluate.client_models=last scores; allowed are off and every"
             )
         return ""

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.protocol import Group
 
@@ -89,7 +90,9 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
         FedShiftError: With the node.
     """
     if len(signed) != len(group.nodes):
-        raise FedShiftError(f"refused: {len(signed)} signatures under the keys of {len(group.nodes)} nodes")
+        raise FedShiftError(
+            f"refused: {plural(len(signed), 'signature')} under the keys of {plural(len(group.nodes), 'node')}"
+        )
     seen: set[bytes] = set()
     for node, own, *keys in zip(group.nodes, signed, group.cipher_keys, group.mask_keys, strict=True):
         if node == index:

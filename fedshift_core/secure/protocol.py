@@ -33,6 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.errors import FedShiftError
+from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
 from fedshift_core.wire import names as wire
@@ -117,7 +118,8 @@ class Group:
         counted = sum(factor >= LEAST_SHARE * max(self.factors) for factor in self.factors)
         if counted < self.fewest:
             raise FedShiftError(
-                f"refused: {counted} of the round's {len(self.nodes)} nodes weigh {LEAST_SHARE:g} of the largest "
+                f"refused: {counted} of the round's {plural(len(self.nodes), 'node weighs', 'nodes weigh')} "
+                f"{LEAST_SHARE:g} of the largest "
                 f"weight or more, {self.fewest} must hide each other (federation.secure_sums_nodes)"
             )
 
@@ -211,8 +213,8 @@ class Member:
             raise FedShiftError("refused: secure sums need the shares of the round's other nodes, each once")
         if len(sources) + 1 < int(self._state[_THRESHOLD]):
             raise FedShiftError(
-                f"refused: {len(sources) + 1} nodes have dealt their shares, {self._state[_THRESHOLD]} are needed "
-                "(federation.secure_sums_nodes)"
+                f"refused: {plural(len(sources) + 1, 'node has', 'nodes have')} dealt their shares, "
+                f"{self._state[_THRESHOLD]} are needed (federation.secure_sums_nodes)"
             )
         pairs = [
             self._opened(source, text, digests[2 * place : 2 * place + 2])
@@ -267,7 +269,7 @@ class Member:
             raise FedShiftError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
         if len(alive) < int(self._state[_THRESHOLD]):
             raise FedShiftError(
-                f"refused: the sum is of {len(alive)} nodes, {self._state[_THRESHOLD]} are needed "
+                f"refused: the sum is of {plural(len(alive), 'node')}, {self._state[_THRESHOLD]} are needed "
                 "(federation.secure_sums_nodes)"
             )
         shares = {

@@ -7,6 +7,7 @@ import numpy as np
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
+from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
 from fedshift_core.secure.protocol import Group, pair_key, secret_digest, seed_digest
@@ -56,7 +57,7 @@ class Dealt:
         nodes = self.group.nodes
         others = [node for node in nodes if node != dealer]
         if len(texts) != len(others) or len(digests) != 2 * len(nodes):
-            raise Refused(f"shares for {len(texts)} nodes, expected are {len(others)}")
+            raise Refused(f"shares for {plural(len(texts), 'node')}, expected are {len(others)}")
         if any(len(text) != TEXT_BYTES for text in texts) or {len(d) for d in (*digests, seed)} != {
             crypto.DIGEST_BYTES
         }:
@@ -102,7 +103,7 @@ class Unmasking:
         """
         dealers = self.dealt.dealers
         if len(shares) != len(dealers):
-            raise Refused(f"{len(shares)} shares of {len(dealers)} nodes")
+            raise Refused(f"{plural(len(shares), 'share')} of {plural(len(dealers), 'node')}")
         for dealer, share in zip(dealers, shares, strict=True):
             place = int(dealer not in self.alive)
             digest = (seed_digest, secret_digest)[place](dealer, holder, share)
@@ -145,7 +146,7 @@ class Unmasking:
         if len(shares) < needed:
             whose = "; ".join(f"node {holder}: {why}" for holder, why in sorted(self.wrong.items()))
             raise FederationError(
-                f"secure sums: {len(shares)} nodes gave a right share of node {node}, {needed} are needed"
+                f"secure sums: {plural(len(shares), 'node')} gave a right share of node {node}, {needed} are needed"
                 f"{f' ({whose})' if whose else ''}"
             )
         secret = crypto.joined(shares[:needed])

@@ -15,6 +15,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import Refused
 from fedshift_core.options.statistics import MOST_STYLES
+from fedshift_core.plural import plural
 from fedshift_core.wire import names as wire
 from fedshift_core.wire import rows
 
@@ -40,7 +41,7 @@ def read(given: Mapping[str, Any], images: int) -> Rows:
     values = given.get(wire.STATISTICS_STYLES, [])
     most = min(images, MOST_STYLES)
     if not isinstance(values, list) or len(values) % ROW or len(values) > ROW * most:
-        raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {most} images")
+        raise Refused(f"{wire.STATISTICS_STYLES} has not {ROW} numbers of each of at most {plural(most, 'image')}")
     read_rows = tuple(tuple(values[start : start + ROW]) for start in range(0, len(values), ROW))
     if not all(_in_range(value, top) for row in read_rows for value, top in zip(row, _MOST, strict=True)):
         raise Refused(f"{wire.STATISTICS_STYLES}: means are from 0 to 1, deviations from 0 to 0.75")

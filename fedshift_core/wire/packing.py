@@ -17,6 +17,7 @@ from typing import Any
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 from fedshift_core.wire.records import RecordError
 
 PACKED = "fedshift.packed"  # the name of the record that holds packed ones, and the stype of a large one's array
@@ -92,7 +93,7 @@ def unpack(data: bytes) -> ArrayRecord:
     """
     start = _LENGTH + int.from_bytes(data[:_LENGTH], "little")
     if not _LENGTH < start <= min(len(data), MOST_INDEX):
-        raise RecordError(f"packed arrays have an index of {start - _LENGTH} bytes among {len(data)}")
+        raise RecordError(f"packed arrays have an index of {plural(start - _LENGTH, 'byte')} among {len(data)}")
     arrays: dict[str, Array] = {}
     for name, dtype, shape, stype, size in _index(data[_LENGTH:start]):
         if name in arrays or len(data) - start < size:
@@ -100,7 +101,7 @@ def unpack(data: bytes) -> ArrayRecord:
         arrays[name] = Array(dtype, shape, stype, data[start : start + size])
         start += size
     if start != len(data):
-        raise RecordError(f"packed arrays have {len(data) - start} bytes more than their index says")
+        raise RecordError(f"packed arrays have {plural(len(data) - start, 'byte')} more than their index says")
     return ArrayRecord(arrays)
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
+from fedshift_core.plural import plural
 
 STYPE = "numpy.ndarray"  # Flower's name for this way of writing
 KINDS = "biufc"  # of dtypes that travel: booleans and numbers
@@ -140,7 +141,7 @@ def decode_array(name: str, array: Array) -> NDArray[Any]:
         raise RecordError(f"{name} has another shape in its header than {shape}, which it is said to have")
     if len(data) - offset != math.prod(shape) * dtype.itemsize:
         raise RecordError(
-            f"{name} has {len(data) - offset} bytes, expected {math.prod(shape) * dtype.itemsize} "
+            f"{name} has {plural(len(data) - offset, 'byte')}, expected {math.prod(shape) * dtype.itemsize} "
             f"of shape {shape} and type {dtype}"
         )
     try:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, Refused, plain, whole
+from fedshift_core.plural import plural
 from fedshift_core.wire import image_styles, rows
 from fedshift_core.wire import names as wire
 
@@ -115,7 +116,7 @@ def _row(given: Mapping[str, Any], name: str, length: int, most: float) -> tuple
     values = given[wire.STATISTICS_OF + name]
     fits = isinstance(values, list) and len(values) == length and all(type(value) is float for value in values)
     if not fits or not all(math.isfinite(value) and 0 <= value <= most + _SLACK for value in values):
-        raise Refused(f"statistics of images: {name} is not {length} numbers from 0 to {most:g}")
+        raise Refused(f"statistics of images: {name} is not {plural(length, 'number')} from 0 to {most:g}")
     return tuple(values)
 
 
@@ -125,7 +126,7 @@ def _kinds(given: Mapping[str, Any], names: str, counts: str, images: int) -> di
     if not fits or not all(isinstance(name, str) and 0 < len(name) <= MOST_NAME for name in said):
         raise Refused(f"{names} is not a list of at most {MOST_KINDS + 1} words with one number each")
     if any(whole(number, 1, images) is None for number in numbers) or sum(numbers) > images:
-        raise Refused(f"{counts} are not whole numbers that sum to {images} images at most")
+        raise Refused(f"{counts} are not whole numbers that sum to {plural(images, 'image')} at most")
     return {plain(name, MOST_NAME): int(number) for name, number in zip(said, numbers, strict=True)}
 
 

@@ -14,6 +14,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.moments import POWERS, plain, power_of
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     AVERAGED,
     BATCH,
@@ -154,7 +155,8 @@ class BatchNormStatistics(ServerFeature):
             return ""
         most, batch = config.evaluate.bn_images, config.images.eval_batch
         more = {
-            RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: f" (of {batch} test images)",
+            RETAKEN: f" (at most {most} images a node)", OWN: f" (at most {most})", BATCH: " (of "
+            f"{plural(batch, 'test image')})",
         }  # fmt: skip
         line = ", ".join(f"{name}{more.get(name, '')}" for name in self.bn_names)
         missing = [name for name in config.evaluate.bn if name not in self.bn_names]

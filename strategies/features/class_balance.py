@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import CLASS_TOTALS
 from strategies.features.base import ServerFeature, Training
 from strategies.federation import announced
@@ -51,8 +52,8 @@ class ClassBalance(ServerFeature):
         for node in nodes:
             if number := sum(mark < 0 for mark in node.marks):
                 lines.append(
-                    f"{node} hides its numbers of {number} classes: {node.num_hidden / number:.3g} images of each are "
-                    "assumed"
+                    f"{node} hides its numbers of {plural(number, 'class', 'classes')}: "
+                    f"{node.num_hidden / number:.3g} images of each are assumed"
                 )
         return tuple(lines)
 

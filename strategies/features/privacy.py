@@ -6,6 +6,7 @@ from typing import Any
 
 from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
 from strategies.features.base import ServerFeature, Training, View
 from strategies.federation.checks import Known, Range
@@ -35,8 +36,8 @@ class Privacy(ServerFeature):
             return ""
         return (
             f"privacy: each node's update is cut to norm {privacy.clipping_norm:g} and given noise of standard "
-            f"deviation {privacy.noise:.3g}; after {rounds} rounds epsilon is {privacy.spent(rounds):.3g} at delta "
-            f"{privacy.delta:g}"
+            f"deviation {privacy.noise:.3g}; after {plural(rounds, 'round')} epsilon is "
+            f"{privacy.spent(rounds):.3g} at delta {privacy.delta:g}"
         )
 
     def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
@@ -56,9 +57,10 @@ class Privacy(ServerFeature):
         nodes = f"node{'s' * (len(indices) > 1)} {', '.join(map(str, indices))}"
         prototypes = f", {spends.prototype_noise:.3g} on prototypes" if spends.prototype_noise else ""
         return (
-            f"privacy of {nodes}: {images} images, sampling rate {spends.sampling_rate:.3g}, {spends.steps} steps a "
-            f"round, noise multiplier {spends.noise_multiplier:.3g}{prototypes}; after {rounds} rounds epsilon is "
-            f"{spends.epsilon(rounds):.3g} at delta {spends.delta:g}"
+            f"privacy of {nodes}: {plural(images, 'image')}, sampling rate {spends.sampling_rate:.3g}, "
+            f"{plural(spends.steps, 'step')} a "
+            f"round, noise multiplier {spends.noise_multiplier:.3g}{prototypes}; after {plural(rounds, 'round')} "
+            f"epsilon is {spends.epsilon(rounds):.3g} at delta {spends.delta:g}"
         )
 
     def start_round(self) -> None:

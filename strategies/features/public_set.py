@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
+from fedshift_core.plural import plural
 from strategies.features.base import ServerFeature
 from strategies.federation.nodes import Node
 
@@ -34,14 +35,14 @@ def no_majority(nodes: Iterable[Node]) -> str:
     """Return which copies there are, of which none is that of most nodes."""
     counted = sorted(Counter(copy_of(node) for node in nodes).items(), key=lambda item: (-item[1], item[0]))
     shown = "; ".join(f"{number} with {_told(copy)}" for copy, number in counted[:3])
-    more = f"; and {len(counted) - 3} other copies" if len(counted) > 3 else ""
+    more = f"; and {plural(len(counted) - 3, 'other copy', 'other copies')}" if len(counted) > 3 else ""
     return (
         f"no public set is that of most nodes: {shown}{more}; give all nodes the same copy (docs/deploy/deployment.md)"
     )
 
 
 def _told(copy: Copy) -> str:
-    return f"{copy[1]} images, sha256 {copy[0][:12] or 'none'}"
+    return f"{plural(copy[1], 'image')}, sha256 {copy[0][:12] or 'none'}"
 
 
 class PublicSet(ServerFeature):

@@ -37,6 +37,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import BLOCK
 from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.plural import plural
 from fedshift_core.wire.records import Draft
 from strategies.features.base import ServerFeature, Training
 from strategies.federation.averaging import RunningAverage
@@ -71,8 +72,8 @@ def merge(
         cut = cut_off(config.trim, nodes)
         if len(updates) <= 2 * cut:
             raise FederationError(
-                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of {nodes} nodes "
-                f"off at each end; {len(updates)} delivered a usable result"
+                f"aggregation.robust=trimmed_mean with aggregation.trim={config.trim:g} cuts {cut} of "
+                f"{plural(nodes, 'node')} off at each end; {len(updates)} delivered a usable result"
             )
         record = _by_number(updates, lambda stack: trimmed_mean(stack, cut))
     else:
@@ -90,7 +91,8 @@ def check_number(config: AggregationConfig, nodes: int) -> None:
     needed, why = needs(config)
     if nodes < needed:
         raise FederationError(
-            f"aggregation.robust={config.robust}{why} needs {needed} nodes or more in each round, found {nodes}"
+            f"aggregation.robust={config.robust}{why} needs {plural(needed, 'node')} or more in each round, "
+            f"found {nodes}"
         )
 
 
@@ -103,8 +105,8 @@ def _check_came(config: AggregationConfig, came: int, sent_to: int) -> None:
     needed, _ = needs(config)
     if came < needed:
         raise FederationError(
-            f"aggregation.robust={config.robust} needs the updates of {needed} nodes, {came} of {sent_to} delivered a "
-            "usable result; with more nodes than it needs, some may fail"
+            f"aggregation.robust={config.robust} needs the updates of {plural(needed, 'node')}, {came} of "
+            f"{sent_to} delivered a usable result; with more nodes than it needs, some may fail"
         )
 
 
@@ -133,7 +135,7 @@ def description(config: AggregationConfig) -> str:
     what = {
         "trimmed_mean": f"the mean of each number without {config.trim:g} of the nodes at each end",
         "median": "the median of each number",
-        "krum": f"the one update nearest to its neighbours, with {config.malicious} malicious nodes at most",
+        "krum": f"the one update nearest to its neighbours, with {plural(config.malicious, 'malicious node')} at most",
     }
     return f"aggregation.robust={config.robust}: {what[config.robust]}; {unused}"
 
@@ -169,7 +171,7 @@ def krum(updates: list[Update], sent: Arrays, malicious: int) -> int:
     if nearest < 1:
         raise FederationError(
             f"aggregation.robust=krum with aggregation.malicious={malicious} cannot choose among fewer than "
-            f"{malicious + 3} nodes; {len(updates)} delivered a usable result"
+            f"{plural(malicious + 3, 'node')}; {len(updates)} delivered a usable result"
         )
     products = np.zeros((len(updates), len(updates)))
     given = [update.arrays() for update in updates]

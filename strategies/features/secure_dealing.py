@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
+from fedshift_core.plural import plural
 from fedshift_core.secure import crypto, protocol
 from fedshift_core.secure.identity import MOST_SIGNATURE
 from fedshift_core.secure.layout import Layout
@@ -139,7 +140,7 @@ class Dealing:
         added.problems.sort(key=lambda problem: problem[0].index)
         if len(added.nodes) < self.threshold:
             raise FederationError(
-                f"round {self._round}: secure sums: {len(added.nodes)} of {len(asked)} nodes delivered, "
+                f"round {self._round}: secure sums: {len(added.nodes)} of {plural(len(asked), 'node')} delivered, "
                 f"{self.threshold} are needed: {by_reason(added.problems)}"
             )
         return added
@@ -240,7 +241,7 @@ class Dealing:
 
     def _check_left(self, number: int, needed: int, did: str) -> None:
         if number < needed:
-            raise FederationError(f"secure sums: {number} nodes {did}, {needed} are needed")
+            raise FederationError(f"secure sums: {plural(number, 'node')} {did}, {needed} are needed")
 
 
 def _vector(reply: Message, name: str, layout: Layout) -> crypto.Residues:

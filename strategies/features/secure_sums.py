@@ -27,6 +27,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from fedshift_core.secure import protocol
 from fedshift_core.secure.layout import (
     COUNTS,
@@ -113,15 +114,15 @@ class SecureSums(ServerFeature):
         if not self._is_on:
             return ""
         return (
-            f"federation.secure_sums=on: the server learns sums over {self._fewest} nodes or more of weights, "
-            "contributions and losses, and no node's own"
+            f"federation.secure_sums=on: the server learns sums over {plural(self._fewest, 'node')} or more of "
+            "weights, contributions and losses, and no node's own"
         )
 
     def check_number(self, nodes: int) -> None:
         """Raise ``FederationError`` if fewer nodes take part than must hide each other."""
         if self._is_on and nodes < self._fewest:
             raise FederationError(
-                f"federation.secure_sums=on needs {self._fewest} nodes or more in each round "
+                f"federation.secure_sums=on needs {plural(self._fewest, 'node')} or more in each round "
                 f"(federation.secure_sums_nodes), found {nodes}"
             )
 

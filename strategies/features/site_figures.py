@@ -12,6 +12,7 @@ from flwr.app import RecordDict
 from fedshift_core.arrays import Arrays
 from fedshift_core.intervals import wilson
 from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
 from fedshift_core.wire.scores import Part
 from fedshift_core.wire.site_figures import (
@@ -148,15 +149,15 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
     """Hold figures against how many images were scored and how many of them are right, and against one another."""
     where, images = f"the metrics of {part.domain}", numbers.images
     if images != part.drawn:
-        raise Refused(f"{where} are of {images} images, asked were {part.drawn}")
+        raise Refused(f"{where} are of {plural(images, 'image')}, asked were {part.drawn}")
     if not (numbers.patients == UNKNOWN or 1 <= numbers.patients <= max(images, 1)):
-        raise Refused(f"{where} are of {numbers.patients} patients with {images} images")
+        raise Refused(f"{where} are of {plural(numbers.patients, 'patient')} with {plural(images, 'image')}")
     if not 0 <= numbers.resamples <= RESAMPLES:
-        raise Refused(f"{where} are of {numbers.resamples} resamples, allowed are 0 to {RESAMPLES}")
+        raise Refused(f"{where} are of {plural(numbers.resamples, 'resample')}, allowed are 0 to {RESAMPLES}")
     visible = numbers.of_class[numbers.of_class != UNKNOWN]
     complete = len(visible) == len(numbers.of_class)
     if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
-        raise Refused(f"{where} are of {visible.sum()} images by class, and of {images} images")
+        raise Refused(f"{where} are of {plural(visible.sum(), 'image')} by class, and of {plural(images, 'image')}")
     for kinds, values, marks in (
         (OVERALL, numbers.overall, numbers.overall_marks), (BY_CLASS, numbers.by_class, numbers.by_class_marks),
     ):  # fmt: skip

@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from fedshift_core.intervals import Z, wilson
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
 
 TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
@@ -192,7 +193,7 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
     for place, name in enumerate(OVERALL):
         known = marks[:, place] == KNOWN
         how = POOLED if name in ("accuracy", "brier") else AVERAGED
-        how += "" if known.all() else f", {known.sum()} of {len(sites)} sites"
+        how += "" if known.all() else f", {known.sum()} of {plural(len(sites), 'site')}"
         if not known.any():
             figures[name] = _figure(np.zeros(3), int(marks[:, place].min()), how=how)
         elif name == "accuracy":
@@ -276,7 +277,11 @@ def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
         parts = [
             f"{name} has no image, or too few, of {some(lacking[name], MOST_NAMED)}" for name in differing[:MOST_NAMED]
         ]
-        parts += [f"{len(differing) - MOST_NAMED} more sites lack other classes"] if len(differing) > MOST_NAMED else []
+        parts += (
+            [f"{plural(len(differing) - MOST_NAMED, 'more site lacks', 'more sites lack')} other classes"]
+            if len(differing) > MOST_NAMED
+            else []
+        )
         if distance > MIX_BOUND:
             parts.insert(0, f"{distance:.2f} between {between[0]} and {between[1]}, above {MIX_BOUND}")
         warning = (

@@ -20,6 +20,7 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused, some
 from fedshift_core.options.statistics import BINS
 from fedshift_core.params import Params
+from fedshift_core.plural import plural
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, METRICS, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
@@ -140,12 +141,13 @@ class SiteStatistics(ServerFeature):
         if self._share == "nodes" and not reporting:
             why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
             raise FederationError(
-                f"statistics.share=nodes: none of {max(len(self._sites), 1)} nodes tells statistics of its images "
-                f"({why}); see statistics.least_images, and the policies of the nodes' owners"
+                f"statistics.share=nodes: none of {plural(max(len(self._sites), 1), 'node')} tells statistics of "
+                f"its images ({why}); see statistics.least_images, and the policies of the nodes' owners"
             )
         if (share := self.run.config.statistics.image_share) > 0 and self.of_images is None:
             raise FederationError(
-                f"statistics.image_share={share:g}: none of {max(len(self._sites), 1)} nodes tells statistics of "
+                f"statistics.image_share={share:g}: none of {plural(max(len(self._sites), 1), 'node')} tells "
+                "statistics of "
                 "single images; see image_statistics of the policies of the nodes' owners, and the share"
             )
         log.info(

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.plural import plural
 from strategies.contributions import COUNTS, Declaration
 from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
@@ -62,7 +63,7 @@ class Medians:
         parts = []
         if node.num_examples > self._most:
             parts.append(
-                f"{node.num_examples} training images, {node.num_examples * self._factor / self._most:.3g} times the "
+                f"{plural(node.num_examples, 'training image')}, {node.num_examples * self._factor / self._most:.3g} times the "
                 f"median of the nodes: it weighs as if it had {int(self._most)}"
             )
         announced = [("test", domain, node.tests_of(domain)) for domain in node.domains]

@@ -26,6 +26,7 @@ from fedshift_core.limits import (
     plain,
     whole,
 )
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
     DECLINED,
     KEPT,
@@ -137,7 +138,7 @@ def check_names(metrics: Mapping[str, Any], known: Collection[str]) -> None:
         Refused: If it does, or gives too many.
     """
     if len(metrics) > MOST_METRICS:
-        raise Refused(f"{len(metrics)} metrics, allowed are {MOST_METRICS}")
+        raise Refused(f"{plural(len(metrics), 'metric')}, allowed are {MOST_METRICS}")
     for name in metrics:
         if name not in known:
             raise Refused(f"unknown metric {plain(name, MOST_NAME)!r}{_why(name)}")

@@ -10,6 +10,7 @@ from flwr.app import Message
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 from fedshift_core.params import ARITHMETICS, Arithmetic
+from fedshift_core.plural import plural
 from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
@@ -121,9 +122,10 @@ class Introduction:
     def _counts(self, announced: object, least: int) -> tuple[int, ...]:
         """Return the training images per class, each at least ``least``; a list of another length is not read."""
         if not isinstance(announced, list) or len(announced) != self._num_classes:
-            description = f"{len(announced)} classes" if isinstance(announced, list) else "no list"
+            description = f"{plural(len(announced), 'class', 'classes')}" if isinstance(announced, list) else "no list"
             raise FederationError(
-                f"a node announces training images of {description}, expected are {self._num_classes} classes"
+                f"a node announces training images of {description}, expected are "
+                f"{plural(self._num_classes, 'class', 'classes')}"
             )  # fmt: skip
         return tuple(_whole(CLASS_COUNTS, count, least) for count in announced)
 

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
 from fedshift_core.params import Arithmetic
+from fedshift_core.plural import plural
 from fedshift_core.wire.messages import RunHeader
 from strategies.federation import announced, checks, refusals
 from strategies.federation.introduction import Introduction
@@ -194,10 +195,12 @@ class Roster:
             refusals.count(reasons, problem)
         within = f"within {timeout:.0f} s (federation.node_timeout)"
         if not reasons:
-            return f"{here} of {wanted} nodes answered {within}; start the others, or lower federation.min_nodes"
+            return (
+                f"{here} of {plural(wanted, 'node')} answered {within}; start the others, or lower federation.min_nodes"
+            )
         refused = sum(reasons.values())
         return (
-            f"{here} of {wanted} nodes that can take part answered {within}, {refused} "
+            f"{here} of {plural(wanted, 'node')} that can take part answered {within}, {refused} "
             f"{'was' if refused == 1 else 'were'} refused: {refusals.first_two(sorted(reasons), '; ')}"
         )
 
@@ -266,9 +269,12 @@ class Roster:
                 return nodes
             if waited > timeout:
                 if self._connected >= at_least:
-                    problem = f"none of {self._connected} connected nodes answered"
+                    problem = f"none of {plural(self._connected, 'connected node')} answered"
                 else:
-                    problem = f"{self._connected} of at least {at_least} nodes (federation.min_nodes) were connected"
+                    problem = (
+                        f"{self._connected} of at least {plural(at_least, 'node')} (federation.min_nodes) "
+                        "were connected"
+                    )
                 raise FederationError(
                     f"{problem} for {timeout:.0f} s (federation.node_timeout); the rounds before are in the run folder"
                 )

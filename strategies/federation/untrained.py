@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection, Sequence
 
 from fedshift_core.limits import some
+from fedshift_core.plural import plural
 from strategies.federation.context import RunContext
 from strategies.federation.roster import Node
 
@@ -47,7 +48,7 @@ def line(nodes: Sequence[Node], *, counts: bool) -> str:
         counts: They are scored all the same.
     """
     named = some([f"{node.index} ({node.domain})" for node in nodes], MOST_NAMED)
-    who = "1 node has" if len(nodes) == 1 else f"{len(nodes)} nodes have"
+    who = plural(len(nodes), "node has", "nodes have")
     what = (
         "scored all the same (evaluate.untrained=count)"
         if counts

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 import fedshift_core.wire.records
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused, Wild, check_numbers
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
 from fedshift_core.wire.records import RecordError
 from strategies.federation import checks
@@ -154,7 +155,7 @@ def sift(
 def average(updates: list[Update], weights: list[float]) -> ArrayRecord:
     """Return the weighted average of the updates, in their order; the list is emptied on the way."""
     if len(weights) != len(updates):
-        raise ValueError(f"{len(weights)} weights for {len(updates)} updates")
+        raise ValueError(f"{plural(len(weights), 'weight')} for {plural(len(updates), 'update')}")
     sums = RunningAverage()
     for weight in weights:
         sums.add(updates.pop(0).arrays(), weight)

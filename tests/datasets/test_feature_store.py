@@ -136,7 +136,7 @@ def test_a_damaged_row_is_computed_again(caplog: pytest.LogCaptureFixture) -> No
     again = FeatureStore(KIND)
     places = again.places(images.marks, _means(images, calls))
     assert calls == [1]
-    assert "1 rows are damaged" in caplog.text
+    assert "1 row is damaged" in caplog.text
     np.testing.assert_array_equal(again.rows[places], images.x.mean(axis=(1, 2)).astype(np.float32))
     assert feature_store.verify(feature_store.kept()[0]) == 0
 

@@ -259,7 +259,7 @@ def test_the_survey_tells_everything_that_is_there(root: Path) -> None:
 def test_what_no_split_can_do_is_reported(root: Path) -> None:
     fill(root / "Aachen", {"rare": 1})
     (note,) = folders.survey(Source(root)).sites[0].notes
-    assert "Aachen: all 1 images of class rare are in train, none is in test" in note
+    assert "Aachen: all 1 image of class rare are in train, none is in test" in note
 
 
 # --- two runs in one process ------------------------------------------------------------------------

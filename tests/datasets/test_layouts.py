@@ -133,7 +133,7 @@ def test_images_next_to_class_folders_are_noted(tmp_path: Path) -> None:
     for number in range(3):
         (tmp_path / "a" / f"{number}.png").write_bytes(b"x")
     (site,) = folders.survey(Source(tmp_path)).sites
-    assert site.notes == (f"{tmp_path}/a/0.png: lies next to class folders; 3 such images are ignored",)
+    assert site.notes == (f"{tmp_path}/a/0.png: lies next to class folders; ignored: 3 such images",)
 
 
 @pytest.mark.parametrize(("train", "val", "test"), [("Train", "val", "TEST"), ("training", "valid", "testing")])

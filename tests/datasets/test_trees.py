@@ -51,7 +51,7 @@ def test_folders_of_a_relative_path_are_absolute(tmp_path: Path, monkeypatch: py
 
 def test_empty_class_is_refused_unless_allowed(tmp_path: Path) -> None:
     fill(tmp_path, {"dog": 2, "cat": 0})
-    with pytest.raises(DataError, match=r"images of 1 classes, expected 3; none of cat, owl in <class>/$"):
+    with pytest.raises(DataError, match=r"images of 1 class, expected 3; none of cat, owl in <class>/$"):
         trees.list_folders(tmp_path, CLASSES)
     assert len(trees.list_folders(tmp_path, CLASSES, complete=False)) == 2
 
@@ -138,7 +138,7 @@ def test_tar_whose_member_ends_before_it_begins_is_refused(tmp_path: Path) -> No
         content[1024:1536] = header
         path.write_bytes(content)
         message = refused(path)
-        assert message.endswith("damaged after 1 members") or "cannot be read" in message
+        assert message.endswith("damaged after 1 member") or "cannot be read" in message
 
 
 @pytest.mark.parametrize("content", [b"", b"not a tar", bytes(10240), bytes(range(256)) * 40])

@@ -79,7 +79,7 @@ ROW = ["w", "float32", [1], "numpy.ndarray", 4]
         (whole([["w", 3, [1], "numpy.ndarray", 4]], b"1234"), "does not tell"),
         (whole([ROW], b"123"), "fewer bytes than"),
         (whole([ROW, ROW], b"12345678"), "a name twice"),
-        (whole([ROW], b"12345"), "1 bytes more than"),
+        (whole([ROW], b"12345"), "1 byte more than"),
     ],
 )
 def test_what_is_not_packed_arrays_is_refused(data: bytes, why: str) -> None:

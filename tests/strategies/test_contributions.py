@@ -83,7 +83,7 @@ FEATURES: Declaration = DENSE | {"features": ("P", "D"), "labels": ("P",)}
     [
         ([0, 0, 1, 1, 1, 1, 1], None),
         ([0, 0, 0], "labels has 3 rows of class 0, announced were 2 images"),
-        ([2], "labels has 1 rows of class 2, announced were 0 images"),
+        ([2], "labels has 1 row of class 2, announced were 0 images"),
         ([0] * 10_000, "labels has 10000 rows of class 0, announced were 2 images"),
         ([], None),
     ],

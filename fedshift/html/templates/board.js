@@ -246,7 +246,7 @@ function budget(table) {
 
 function notes(table) {
   const list = make("ul", {class: "notes"}, ...table.notes.map((text) => make("li", {text})));
-  return make("details", {}, make("summary", {text: `${table.notes.length} notes`}), list);
+  return make("details", {}, make("summary", {text: `${table.notes.length} ${table.notes.length === 1 ? "note" : "notes"}`}), list);
 }
 
 /* --- What a row leads to --- */

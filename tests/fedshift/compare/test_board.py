@@ -225,7 +225,7 @@ def test_the_command_and_python_write_the_same_page(make_run: MakeRun, tmp_path:
     file = tmp_path / "board.html"
     done = CliRunner().invoke(cli.app, ["compare", "--board", str(file), str(runs[0].parent)])
     assert done.exit_code == 0, done.output
-    assert "6 runs in 1 tables of 2 rows" in done.output
+    assert "6 runs in 1 table of 2 rows" in done.output
     written = file.read_text(encoding="utf-8")
     assert compare(runs).to_board(file) == file and file.read_text(encoding="utf-8") == written
     (runs[0] / "results.json").write_text("{}")

@@ -73,7 +73,7 @@ def test_explain_says_every_key_and_what_is_spent(tmp_path: Path) -> None:
     assert "spent: nothing yet" in RUNNER.invoke(app, ["policy", "explain", str(file)]).output
     ledger.of_images(tmp_path / "images").charge("run", 0.01, lambda book, now: "")
     said = RUNNER.invoke(app, ["policy", "explain", str(file)]).output
-    assert "of 4 in 1 rounds of 1 runs, images in" in said
+    assert "of 4 in 1 round of 1 run, images in" in said
     assert "only fedavg\n" in said and "weights alone\n" in said
     file.write_text(f"secure_sums: {{nodes: 3, trusted: [SHA256:{'a' * 43}, SHA256:{'b' * 43}]}}")
     said = RUNNER.invoke(app, ["policy", "explain", str(file)]).output

@@ -166,7 +166,7 @@ def test_mistakes_are_reported_in_a_line(model: Path, pictures: Path, tmp_path: 
     for arguments, result in (
         (["predict", model, tmp_path / "gone.png"], "there is no file and no folder"),
         (["predict", model, tmp_path / "empty"], "holds no image"),
-        (["predict", model, broken], "none of 1 images can be read"),
+        (["predict", model, broken], "none of 1 image can be read"),
         (["predict", pictures, broken], "is not a saved model: it has no model.json"),
         (["predict", model, pictures, "--adapt", "magic"], "--adapt: 'magic' is unknown; there is tent, eata, t3a"),
         (["save", tmp_path, "--format", "pickle"], "--format: 'pickle' is unknown; there are safetensors, torchscript"),
@@ -207,7 +207,7 @@ def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
     (tmp_path / "0.0").rename(tmp_path / "A")
     taken, notes = images.find([tmp_path], ("a", "b"))
     assert [picture.label for picture in taken] == [0, None, None]
-    assert notes == [f"{tmp_path}: 2 images directly in it are not scored: they are in no class folder"]
+    assert notes == [f"{tmp_path}: 2 images directly in it are not scored: in no class folder"]
 
 
 # --- tent --------------------------------------------------------------------------------------------------

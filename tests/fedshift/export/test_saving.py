@@ -355,7 +355,7 @@ def test_an_unfinished_run_is_saved_by_a_round_that_is_named(fedavg: Run, tmp_pa
     copy = shutil.copytree(fedavg.folder, tmp_path / "copy")
     (copy / "results.json").unlink()
     result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
-    assert "is not finished, 1 of 1 rounds are complete; --round N saves one of 1" in result
+    assert "is not finished, 1 of 1 round is complete; --round N saves one of 1" in result
     folder, _ = saving.save(Wanted(copy, "safetensors", server_round=1))
     assert folder.name == "model-round-1"
 

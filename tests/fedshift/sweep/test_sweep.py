@@ -331,7 +331,7 @@ def test_a_run_that_fails_again_is_left_and_named_and_the_others_are_compared(
 
 def test_retries_0_leaves_a_failed_run(played: Played) -> None:
     played.fate(0, "fail")
-    with pytest.raises(FederationError, match="1 of 1 runs failed"):
+    with pytest.raises(FederationError, match="1 of 1 run failed"):
         played.sweep("seed=0", "retries=0")
     assert played.started == ["0 new"]
 

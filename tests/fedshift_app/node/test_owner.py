@@ -495,7 +495,7 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
     run = deployed("open", "open", file_of(tmp_path, rounds_per_day=1))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1]]
     (reason,) = run.rounds[1]["left_out"]
-    assert reason.startswith("node 2 (sketch): its owner's policy refuses: the node has trained in 1 rounds")
+    assert reason.startswith("node 2 (sketch): its owner's policy refuses: the node has trained in 1 round")
     assert [line["node"] for line in events(run, "declined")] == [2]
     assert all(line["accuracy"]["sketch"] is not None for line in run.rounds)
 

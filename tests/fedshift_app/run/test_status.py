@@ -271,7 +271,7 @@ def test_a_site_is_asked_by_flowers_own_commands(
     assert output == {"site": "clinic", "supernodes": NODES["nodes"], "runs": RUNS["runs"]}
     assert watching.show([], as_json=False, watch=False, site="clinic") == 0
     assert capsys.readouterr().out.splitlines() == [
-        "clinic: 1 of 2 SuperNodes online, 1 runs",
+        "clinic: 1 of 2 SuperNodes online, 1 run",
         "  supernode 1  online",
         "  supernode 2  offline",
         "  run 9  finished:failed  00:00:07",

@@ -219,7 +219,7 @@ def test_an_error_tells_two_of_many_reasons_and_the_number_of_nodes() -> None:
         gathered(FakeGrid(**nodes))
     message = str(caught.value)
     assert (
-        "0 of 1 nodes that can take part" in message and ", 50 were refused: " in message and "(and 19 more)" in message
+        "0 of 1 node that can take part" in message and ", 50 were refused: " in message and "(and 19 more)" in message
     )
     assert len(message) < 1300
 
