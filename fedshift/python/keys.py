@@ -16,7 +16,7 @@ from fedshift_core.yaml_files import written
 
 #: Keys whose text is taken as it is; that of all others is YAML.
 _PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS)
-_RANGE = "search."  # prefix of a key of `fedshift tune`, whose value may be the word off
+_RANGE = "search."  # prefix of a key of `fedshift tune`, whose value is a list, or the word off
 
 
 def words(
@@ -54,7 +54,7 @@ def _written(keys: Mapping[str, Any], several: bool, plain: Collection[str]) -> 
         else:
             pairs = [(key, value)]
         for dotted, one in pairs:
-            if several and isinstance(one, list | tuple | range):
+            if several and isinstance(one, list | tuple | range) and not dotted.startswith(_RANGE):
                 yield dotted, ",".join(text_of(dotted, item, dotted in plain) for item in one)
             else:
                 yield dotted, text_of(dotted, one, dotted in plain or dotted.startswith(_RANGE))

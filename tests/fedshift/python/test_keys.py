@@ -86,3 +86,8 @@ def test_a_list_of_a_sweep_is_several_values_and_a_list_in_it_is_one() -> None:
 def test_other_values_are_refused_with_their_key(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^train\.lr: expected"):
         keys.words("", {"train": {"lr": value}})
+
+
+def test_a_range_of_a_search_is_one_list() -> None:
+    written = keys.words("handwritten", {"search": {"train.lr": [0.001, 0.1, "log"], "method.mu": "off"}}, several=True)
+    assert written == ["handwritten", 'search.train.lr=[0.001, 0.1, "log"]', "search.method.mu=off"]

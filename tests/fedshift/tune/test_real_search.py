@@ -11,7 +11,7 @@ import fedshift as fs
 
 SMALL = {
     "rounds": 2, "nodes": 2, "engine": "inline", "jobs": 1, "report": False, "train": {"epochs": 1, "batch_size": 16},
-    "allocation": {"share": 0.1}, "dataset": {"domains": ["scan", "sketch"]},
+    "allocation": {"share": 0.1}, "dataset": {"domains": [["scan", "sketch"]]},
 }  # fmt: skip
 
 
