@@ -39,8 +39,9 @@ FLOOR = 1e-8  # of the largest singular value; smaller values are rounding error
 
 def confusion(view: View, counts: Ints, classes: Sequence[str], place: int) -> Drawing:
     """Draw a domain's confusion matrix, rows in percent of the class."""
-    of = f"{len(view.y):,} of {view.total:,}" if len(view.y) < view.total else f"all {view.total:,}"
-    return confusion_of(view.domain, counts, classes, place, f"{view.domain}: on {plural(of, 'test image')}")
+    part = f"{len(view.y):,} of" if len(view.y) < view.total else "all"
+    scored = f"{view.domain}: on {part} {plural(view.total, 'test image', form=',')}"
+    return confusion_of(view.domain, counts, classes, place, scored)
 
 
 def confusion_of(domain: str, counts: Ints, classes: Sequence[str], place: int, scored: str) -> Drawing:
