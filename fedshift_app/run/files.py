@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_core.limits import plain
+from fedshift_core.plural import plural
 
 #: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
@@ -42,7 +43,7 @@ def lost_text(lost: Mapping[str, Sequence[int]]) -> str:
     """Return a short line on the nodes that a run did without, by round (``results.json``, key ``lost``)."""
     most = 5
     rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
-    more = f"; and {len(lost) - most} more rounds" if len(lost) > most else ""
+    more = f"; and {plural(len(lost) - most, 'more round')}" if len(lost) > most else ""
     return plain(f"nodes were left out through no fault of their own ({'; '.join(rounds)}{more})")
 
 
@@ -57,4 +58,4 @@ def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, cou
     most = max(len(nodes) for nodes in untrained.values())
     nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
     treatment = "but were scored" if counts else "and were not scored"
-    return f"in {len(untrained)} of {averaged} averaged rounds {nodes_text} had not trained yet {treatment}"
+    return f"in {len(untrained)} of {plural(averaged, 'averaged round')} {nodes_text} had not trained yet {treatment}"

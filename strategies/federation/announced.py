@@ -63,8 +63,9 @@ class Medians:
         parts = []
         if node.num_examples > self._most:
             parts.append(
-                f"{plural(node.num_examples, 'training image')}, {node.num_examples * self._factor / self._most:.3g} times the "
-                f"median of the nodes: it weighs as if it had {int(self._most)}"
+                f"{plural(node.num_examples, 'training image')}, "
+                f"{node.num_examples * self._factor / self._most:.3g} times the median of the nodes: "
+                f"it weighs as if it had {int(self._most)}"
             )
         announced = [("test", domain, node.tests_of(domain)) for domain in node.domains]
         for what, domain, number in (*announced, ("validation", node.domain, node.num_validation)):

@@ -230,7 +230,7 @@ class Roster:
         for node in self.nodes:
             if node.index not in known:
                 fields = {"event": "new_node", "node": node.index, "domain": node.domain}
-                log.info("%s is new: %d images", node, node.num_examples, extra=fields)
+                log.info("%s is new: %s", node, plural(node.num_examples, "image"), extra=fields)
 
     def missed(self, node: Node, kind: str) -> None:
         """Note that a node has not answered a message of this type. No phase waits for it until it answers again."""
