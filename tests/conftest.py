@@ -171,6 +171,29 @@ def finished_run(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> In
     return copy
 
 
+@pytest.fixture(scope="session")
+def shared_run(tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
+    """Return a function that gives a finished run itself, one for all workers, which no test may change."""
+    from finished_runs import FinishedRuns, flat_keys
+
+    kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
+
+    def shared(experiment: str = "handwritten", *, nodes: int = 4, **flat: Any) -> Run:
+        return kept.shared(nodes, flat_keys(experiment, flat))
+
+    return shared
+
+
+@pytest.fixture
+def kept_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read each committed run of docs/results once in this process, however many commands compare it."""
+    from support import read_once
+
+    from fedshift.results import loading
+
+    monkeypatch.setattr(loading, "_read", read_once())
+
+
 @pytest.fixture
 def undrawn_figures() -> Iterator[None]:
     """Leave figures empty, where another test draws the same ones."""

@@ -14,6 +14,8 @@ from fedshift_core import atomic_io
 
 SHORT = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"  # two nodes a domain, 18 images each
 NODES, ROUNDS = 4, 3
+#: A quick method in which the server and each node keep arrays from round to round.
+KEEPING = "scaffold"
 
 #: What is done of a write when the kill comes: nothing, half of it, all but the rename, all.
 STAGES = ("before", "half", "unnamed", "after")

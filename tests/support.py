@@ -27,6 +27,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift.engine import inline
+from fedshift.results import loading
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -109,23 +110,64 @@ def refusal_of(kind: type[Exception], call: Callable[..., Any], *given: Any, **n
     return str(caught.value)
 
 
+class _Blank(float):
+    """Stands for a figure, its axes and all that they return: takes each call, and is 1 where a number is needed."""
+
+    def __getattr__(self, name: str) -> "_Blank":
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+    def __call__(self, *given: Any, **named: Any) -> "_Blank":
+        return self
+
+    def __getitem__(self, place: Any) -> "_Blank":
+        return self
+
+    def __iter__(self) -> "Iterator[_Blank]":
+        return iter((self, self))
+
+    def subplots(self, rows: int, columns: int, **_: Any) -> NDArray[np.object_]:
+        axes = np.empty((rows, columns), object)
+        axes.fill(self)
+        return axes
+
+    def get_legend_handles_labels(self) -> "tuple[list[_Blank], list[str]]":
+        return [self], ["label"]
+
+    def savefig(self, file: Any, **_: Any) -> None:
+        file.write('<svg viewBox="0 0 1 1"></svg>')
+
+
 @contextlib.contextmanager
 def undrawn() -> Iterator[None]:
     """Leave figures of reports empty; titles, captions and numbers stay. Drawing takes more than half of a report.
 
     The places of t-SNE, which only figures show, are the first two numbers of each feature.
     """
-    from matplotlib.figure import Figure  # which most tests do without
-
+    from fedshift.html import drawing  # with matplotlib, which most tests do without
     from fedshift.report import analysis
 
-    def empty(figure: Figure, file: Any, **_: Any) -> None:
-        file.write('<svg viewBox="0 0 1 1"></svg>')
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", empty)
+        patch.setattr(drawing, "Figure", lambda **_: _Blank(1.0))
         patch.setattr(analysis, "tsne", lambda features, seed: np.asarray(features)[:, :2])
         yield
+
+
+@functools.cache
+def read_once() -> Callable[[Path], loading.Run]:
+    """Return what reads a run for a comparison; each run of ``docs/results``, which no test changes, once."""
+    read, known = loading._read, dict[tuple[Path, Path], loading.Run]()
+
+    def run_of(place: Path) -> loading.Run:
+        key = place, place.resolve()
+        if not key[1].is_relative_to(ROOT / "docs" / "results"):
+            return read(place)
+        if key not in known:
+            known[key] = read(place)
+        return known[key]
+
+    return run_of
 
 
 def load_benchmark(name: str) -> ModuleType:

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from fedshift import cli
 
+pytestmark = pytest.mark.usefixtures("kept_runs_once")
+
 SCRIPT = load_benchmark("results_page")
 PAGES = {page.name: page.read_text(encoding="utf-8") for page in SCRIPT.pages()}
 KEPT = sorted((ROOT / "docs" / "results").glob("*/*.json"))

@@ -27,6 +27,8 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
+pytestmark = pytest.mark.usefixtures("kept_runs_once")
+
 MakeRun = Callable[..., Path]
 RESULTS = ROOT / "docs" / "results"
 DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)

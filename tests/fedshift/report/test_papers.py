@@ -21,7 +21,6 @@ from clients.models.stages import feature_stages
 from clients.modules.f2dc import F2DCModel
 from datasets.base import ImageSet
 from fedshift.html import drawing
-from fedshift.launch import runner
 from fedshift.report import (
     analysis,
     command,
@@ -43,25 +42,20 @@ from fedshift_core.frozen import FrozenDict
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import SERVER_ROUND
 
-QUICK = "train.epochs=1 allocation.share=0.1"
+QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")
 
 
-def made(base: Path, method: str, nodes: int = 4) -> Run:
-    flat = {"experiment": "handwritten", "method": method, "rounds": 2, "set": QUICK, "output-dir": str(base)}
-    return Run(runner.run_inline(flat, nodes))
-
-
-@pytest.fixture(scope="module")
-def i2pfl(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture(scope="session")
+def i2pfl(shared_run: InlineRun) -> Run:
     """Two rounds of I2PFL, which no test may change."""
-    return made(tmp_path_factory.mktemp("runs"), "i2pfl")
+    return shared_run(method="i2pfl", rounds=2, set=QUICK)
 
 
-@pytest.fixture(scope="module")
-def f2dc(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture(scope="session")
+def f2dc(shared_run: InlineRun) -> Run:
     """Two rounds of F2DC, which no test may change."""
-    return made(tmp_path_factory.mktemp("runs"), "f2dc")
+    return shared_run(method="f2dc", rounds=2, set=QUICK)
 
 
 @pytest.fixture
@@ -119,11 +113,11 @@ def test_a_named_node_is_shown_after_its_local_round_for_any_method(
 
     Drawn are the papers' figures of F2DC alone: other tests draw those of I2PFL and those that all reports have.
     """
-    draw, add = Figure.savefig, papers.add
+    add = papers.add
 
     def drawn(*given: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Figure, "savefig", draw)
+            patch.setattr(drawing, "Figure", Figure)
             add(*given)
 
     for run in (copied, f2dc):

@@ -34,7 +34,7 @@ from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.yaml_files import as_yaml, read_yaml
 
-QUICK = "train.epochs=1 allocation.share=0.1"
+QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")
 VOID = {"meta", "br", "img", "hr", "link", "input"}
 SECTIONS = {
@@ -159,11 +159,10 @@ def check_results(page: Page, results: dict[str, Any]) -> None:
         assert cell == "missing" if name is None else float(cell) == name
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+@pytest.fixture(scope="session")
+def finished(shared_run: InlineRun) -> Run:
     """A run of I2PFL of two rounds, which no test may change."""
-    flat = {"experiment": "handwritten", "method": "i2pfl", "rounds": 2, "set": QUICK}
-    return Run(runner.run_inline(flat | {"output-dir": str(tmp_path_factory.mktemp("runs"))}, 8))
+    return shared_run(method="i2pfl", nodes=8, rounds=2, set=QUICK)
 
 
 @pytest.fixture

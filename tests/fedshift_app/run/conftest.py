@@ -1,11 +1,8 @@
 """Kills, for the tests of runs, and the run that most of them are held against."""
 
-import os
-
 import pytest
-from finished_runs import FinishedRuns, flat_keys
-from killing import NODES, ROUNDS, SHORT, KillAt, killing
-from support import Run
+from killing import KEEPING, NODES, ROUNDS, SHORT, KillAt, killing
+from support import InlineRun, Run
 
 
 @pytest.fixture
@@ -15,7 +12,6 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
 
 
 @pytest.fixture(scope="session")
-def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return FedCode's run that nothing interrupted, once for all workers; no test may change it."""
-    kept = FinishedRuns(tmp_path_factory, os.environ.get("PYTEST_XDIST_WORKER", ""))
-    return kept.shared(NODES, flat_keys("handwritten", {"method": "fedcode", "rounds": ROUNDS, "set": SHORT}))
+def whole_run(shared_run: InlineRun) -> Run:
+    """Return the run that nothing interrupted, one for all workers; no test may change it."""
+    return shared_run(nodes=NODES, method=KEEPING, rounds=ROUNDS, set=SHORT)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from flwr.app import MessageType
-from killing import SHORT, STAGES, KillAt, only, outcome, resume, start
+from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
 from support import ListeningGrid, Run, SmallDisk
 
 from fedshift import cli
@@ -25,8 +25,8 @@ from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
-FLAT = {"method": "fedcode", "rounds": 3, "set": SHORT}
-ARGUMENTS = ["handwritten", "method=fedcode", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
+FLAT = {"method": KEEPING, "rounds": 3, "set": SHORT}
+ARGUMENTS = ["handwritten", f"method={KEEPING}", "rounds=3", *SHORT.split(), "engine=inline", "nodes=4", "report=false"]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
-    file: str, number: int, tmp_path: Path, failing: Failing, whole_fedcode: Run,
+    file: str, number: int, tmp_path: Path, failing: Failing, whole_run: Run,
     monkeypatch: pytest.MonkeyPatch, capsys: Any,
 ) -> None:  # fmt: skip
     with failing(file, number):
@@ -90,7 +90,7 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     assert not list(folder.rglob("*.part"))
     content = status.read(folder)
     assert (content["state"], os.strerror(number) in content["error"]) == ("failed", True)
-    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 @pytest.mark.parametrize("file", ["config.yaml", "lock"])
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_begun_is_not_left_behind(
 
 
 def test_private_parts_of_all_nodes_that_cannot_be_kept(
-    tmp_path: Path, failing: Failing, whole_fedcode: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, failing: Failing, whole_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     with failing("/nodes/"):
         code, line = ended([*ARGUMENTS, f"output-dir={tmp_path}"], monkeypatch, capsys)
@@ -113,7 +113,7 @@ def test_private_parts_of_all_nodes_that_cannot_be_kept(
     assert "round 1: no node delivered a usable result: " in line
     assert "cannot keep this node's private parts in " in line and "No space left on device" in line
     assert f"continue with: fedshift run resume={only(tmp_path)}" in line
-    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
@@ -153,11 +153,11 @@ def test_scoring_needs_no_room(tmp_path: Path, failing: Failing, monkeypatch: py
 
 
 def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
-    tmp_path: Path, failing: Failing, whole_fedcode: Run, capsys: Any
+    tmp_path: Path, failing: Failing, whole_run: Run, capsys: Any
 ) -> None:
     with failing(r"handwritten-.*/status\.json"), failing("log.jsonl"):
         run = start(tmp_path, **FLAT)
-    assert outcome(run) == outcome(whole_fedcode)
+    assert outcome(run) == outcome(whole_run)
     out = capsys.readouterr().out
     assert out.count("the run continues without it: No space left on device") == 1
 
@@ -179,7 +179,7 @@ def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
 
 @pytest.mark.long
 def test_a_disk_that_fills_up_and_gets_room_again(
-    small_disk: SmallDisk, whole_fedcode: Run, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
+    small_disk: SmallDisk, whole_run: Run, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs, filler = small_disk.path / "runs", small_disk.path / "filler"
     with kill_at("weights-00002", "before"):
@@ -197,11 +197,11 @@ def test_a_disk_that_fills_up_and_gets_room_again(
     assert problem.endswith("No space left on device")
     assert go_on == f"continue with: fedshift run resume={only(runs)}"
     filler.unlink()
-    assert outcome(resume(runs)) == outcome(whole_fedcode)
+    assert outcome(resume(runs)) == outcome(whole_run)
 
 
 def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
-    small_disk: SmallDisk, whole_fedcode: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
+    small_disk: SmallDisk, whole_run: Run, failing: Failing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the kernel makes it where a disk fails; an administrator cannot while the lock is open for writing."""
     runs, ends = small_disk.path / "runs", contextlib.ExitStack()
@@ -223,7 +223,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     assert refused(runs) == f"resume: cannot write to {folder}: Read-only file system"
     assert status.read(folder)["state"] == "interrupted"  # its last word could not be written
     small_disk.read_only(False)
-    assert outcome(resume(runs)) == outcome(whole_fedcode)
+    assert outcome(resume(runs)) == outcome(whole_run)
 
 
 # --- room, before a run -------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: py
 
 
 def test_a_clock_that_jumps_changes_nothing(
-    tmp_path: Path, whole_fedcode: Run, monkeypatch: pytest.MonkeyPatch, kill_at: KillAt
+    tmp_path: Path, whole_run: Run, monkeypatch: pytest.MonkeyPatch, kill_at: KillAt
 ) -> None:
     """Back by years and forward again, in each second call, in a run that is killed and resumed."""
     real, calls = time.time, iter(range(10**6))
@@ -298,7 +298,7 @@ def test_a_clock_that_jumps_changes_nothing(
     with kill_at("weights-00003", "half"):
         start(tmp_path, **FLAT)
     run = resume(tmp_path)
-    assert outcome(run) == outcome(whole_fedcode)
+    assert outcome(run) == outcome(whole_run)
     assert 0 < run.results["seconds"] < 600
     content = status.read(run.folder)
     assert (content["state"], content["seconds"] < 600, content["seconds_left"]) == ("completed", True, 0.0)
@@ -324,11 +324,11 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("file", ["report.json", "report.html"])
 def test_a_kill_while_the_report_is_written(
-    file: str, stage: str, whole_fedcode: Run, tmp_path: Path, kill_at: KillAt, few_figures: None
+    file: str, stage: str, whole_run: Run, tmp_path: Path, kill_at: KillAt, few_figures: None
 ) -> None:
     """Each file is there as a whole or not at all, and the same command makes it."""
     folder = tmp_path / "run"
-    shutil.copytree(whole_fedcode.folder, folder)
+    shutil.copytree(whole_run.folder, folder)
     with kill_at(file, stage):
         command.run(folder, [])
     assert (folder / file).exists() == (stage == "after")

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from killing import SHORT, KillAt, killing, only, outcome, resume, start
-from support import Killed, Run, refusal_of
+from killing import KEEPING, NODES, SHORT, KillAt, killing, only, outcome, resume, start
+from support import InlineRun, Killed, Run, refusal_of
 
 from datasets import catalog
 from datasets.base import Source
@@ -62,16 +62,18 @@ def test_a_node_has_its_memory_of_each_round_that_is_kept(
 
 # --- going back ---------------------------------------------------------------------------------------------------
 
-METHODS = {"fedavg": "", "fedbn": "model.name=cnn_bn", "fedcode": ""}  # alone; with private parts; and with knowledge
+METHODS = {"fedavg": "", "fedbn": "model.name=cnn_bn", KEEPING: ""}  # alone; with private parts; and with knowledge
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 federation.participation=0.75"
 
 
 @pytest.mark.parametrize(
-    "method", [pytest.param(name, marks=[] if name == "fedcode" else pytest.mark.long) for name in METHODS]
+    "method", [pytest.param(name, marks=[] if name == KEEPING else pytest.mark.long) for name in METHODS]
 )
-def test_a_run_that_went_back_ends_as_one_that_was_never_further(method: str, tmp_path: Path, kill_at: KillAt) -> None:
-    flat = {"method": method, "rounds": 6, "set": f"{FEW} {METHODS[method]}"}
-    whole = start(tmp_path / "whole", **flat)
+def test_a_run_that_went_back_ends_as_one_that_was_never_further(
+    method: str, tmp_path: Path, kill_at: KillAt, shared_run: InlineRun
+) -> None:
+    flat = {"method": method, "rounds": 6, "set": f"{FEW} {METHODS[method]}".strip()}
+    whole = shared_run(nodes=NODES, **flat)
     runs = tmp_path / "runs"
     with kill_at("weights-00006", "before"):
         start(runs, **flat)
@@ -85,9 +87,9 @@ def test_a_run_that_went_back_ends_as_one_that_was_never_further(method: str, tm
     assert run.results["resumed_after"] == [2, 4]
 
 
-@pytest.fixture(scope="module")
-def whole_fedcode(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return start(tmp_path_factory.mktemp("whole"), method="fedcode", rounds=6, set=FEW)
+@pytest.fixture(scope="session")
+def whole_run(shared_run: InlineRun) -> Run:
+    return shared_run(nodes=NODES, method=KEEPING, rounds=6, set=FEW)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that has 5, 4 and 2 of 6 rounds."""
     runs = tmp_path_factory.mktemp("interrupted")
     with pytest.MonkeyPatch.context() as patch, killing(patch)("weights-00006", "before"):
-        start(runs, method="fedcode", rounds=6, set=FEW)
+        start(runs, method=KEEPING, rounds=6, set=FEW)
     return runs
 
 
@@ -107,7 +109,7 @@ def interrupted(broken_off: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("file", ["round-00005.json", "weights-00005.safetensors", "round-00004.json", "config.yaml"])
 def test_killed_while_it_goes_back(
-    file: str, interrupted: Path, kill_at: KillAt, whole_fedcode: Run, monkeypatch: pytest.MonkeyPatch
+    file: str, interrupted: Path, kill_at: KillAt, whole_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next resume goes on from the last round that is left, be it the one that was asked for or a later one."""
 
@@ -125,7 +127,7 @@ def test_killed_while_it_goes_back(
     left = checkpoints.rounds(only(interrupted) / "checkpoint")
     assert left == {"round-00005.json": [5, 4, 2], "config.yaml": [2]}.get(file, [4, 2])
     run = resume(interrupted)
-    assert outcome(run) == outcome(whole_fedcode)
+    assert outcome(run) == outcome(whole_run)
     assert run.results["resumed_after"] == [left[0]]
 
 
@@ -152,14 +154,14 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
 
 
-def test_a_finished_run_is_reported_with_the_file_by_which_it_counts_as_finished(whole_fedcode: Run) -> None:
-    message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_fedcode.folder), "round": 4}, 4)
-    results = whole_fedcode.folder / "results.json"
+def test_a_finished_run_is_reported_with_the_file_by_which_it_counts_as_finished(whole_run: Run) -> None:
+    message = refusal_of(ConfigError, runner.run_inline, {"resume": str(whole_run.folder), "round": 4}, 4)
+    results = whole_run.folder / "results.json"
     assert message.splitlines() == [
-        f"resume: the run in {whole_fedcode.folder} is finished",
+        f"resume: the run in {whole_run.folder} is finished",
         f"see {results}; to repeat the rounds after 4, remove it",
     ]
-    assert len(list(whole_fedcode.folder.glob("checkpoint/nodes/node-*/*"))) == 4
+    assert len(list(whole_run.folder.glob("checkpoint/nodes/node-*/*"))) == 4
 
 
 @pytest.mark.parametrize("arguments", [["round=4"], ["handwritten", "round=20"]])

@@ -19,7 +19,7 @@ import psutil
 import pytest
 import yaml
 from flwr.app import MessageType
-from killing import NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
+from killing import KEEPING, NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only, outcome, resume, start
 from support import ListeningGrid, Run
 
 from fedshift.engine import inline
@@ -90,21 +90,21 @@ POINTS = [
     ("name", "stage"),
     [pytest.param(*point, marks=[] if i % 8 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
 )
-def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
+def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at(name, stage):
-        start(tmp_path, method="fedcode")
+        start(tmp_path, method=KEEPING)
     run = resume(tmp_path)
-    assert outcome(run) == outcome(whole_fedcode)
+    assert outcome(run) == outcome(whole_run)
     assert not list(run.folder.glob("checkpoint/*.part"))
 
 
 @pytest.mark.parametrize(("name", "stage"), [("config.yaml", "unnamed"), ("config.yaml", "after")])
-def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_fedcode: Run) -> None:
+def test_killed_while_it_is_resumed(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at("round-00002.json", "before"):
-        start(tmp_path, method="fedcode")
+        start(tmp_path, method=KEEPING)
     with kill_at(name, stage):
         resume(tmp_path)
-    assert outcome(resume(tmp_path)) == outcome(whole_fedcode)
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 @pytest.mark.long
@@ -133,10 +133,10 @@ def test_a_node_that_was_left_out_keeps_its_memory(
             return None if lost and asked.content.config_records["config"]["server-round"] == 2 else reply
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
-    whole = start(tmp_path / "whole", method="fedcode")
+    whole = start(tmp_path / "whole", method=KEEPING)
     assert whole.rounds[1]["left_out"] == ["node 2 (scan): no answer in time"]
     with kill_at("weights-00003", "before"):
-        start(tmp_path / "runs", method="fedcode")
+        start(tmp_path / "runs", method=KEEPING)
     assert outcome(resume(tmp_path / "runs")) == outcome(whole)
 
 
@@ -165,7 +165,7 @@ def killed_before(runs: Path, server_round: int, method: str) -> Path:
 @pytest.fixture(scope="module")
 def killed_in_round_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that was killed before the third round's checkpoint, to be copied."""
-    return killed_before(tmp_path_factory.mktemp("killed"), 3, "fedcode")
+    return killed_before(tmp_path_factory.mktemp("killed"), 3, KEEPING)
 
 
 def flip(path: Path) -> None:
@@ -190,7 +190,7 @@ def truncate(path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(
-    file: str, damage: Callable[[Path], None], tmp_path: Path, killed_in_round_3: Path, whole_fedcode: Run, capsys: Any
+    file: str, damage: Callable[[Path], None], tmp_path: Path, killed_in_round_3: Path, whole_run: Run, capsys: Any
 ) -> None:
     shutil.copytree(killed_in_round_3, tmp_path / killed_in_round_3.name)
     (path,) = (only(tmp_path) / "checkpoint").glob(file)
@@ -201,7 +201,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     out = capsys.readouterr().out
     assert "a damaged checkpoint is skipped, the run continues after round 1: " in out
     assert path.parent.name in out
-    assert outcome(run) == outcome(whole_fedcode)
+    assert outcome(run) == outcome(whole_run)
     assert run.results["resumed_after"] == [1]
 
 
