@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
 from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, TUNED, own_settings
-from fedshift_app.config import written
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
@@ -309,7 +308,7 @@ def _read(place: Path) -> Run:
         problem, given = config_file.first_problem(error)
         raise ConfigError(f"{file}: {problem}, found {as_found(given)}") from None
     try:
-        resolved, settings = _settings(recorded["resolved"])
+        resolved, settings = setting_cache.settings_of(recorded["resolved"])
     except ConfigError as error:
         raise error.under(f"{place}: its configuration is not one of this version") from None
     if results.figures is not None:
@@ -332,30 +331,6 @@ def _read(place: Path) -> Run:
     required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
     images, said = recorded.get("images") or {}, _contradiction(place, content)
     return Run(place, results, config, resolved, surroundings, tuned, scored_again, required, images, said)
-
-
-def _settings(layers: Mapping[str, Any]) -> tuple[RunConfig, Mapping[str, Any]]:
-    """Return the settings of a run, and the same as JSON has them.
-
-    Args:
-        layers: The sections under ``resolved``.
-
-    Raises:
-        ConfigError: As ``written.read_back``.
-    """
-
-    def made() -> Any:
-        found.append(written.read_back(layers))
-        settings = found[0].model_dump(mode="json")
-        return True if json.dumps(settings) == json.dumps(layers) else settings
-
-    found: list[RunConfig] = []
-    if not setting_cache.may_keep(layers):
-        config = written.read_back(layers)
-        return config, config.model_dump(mode="json")
-    kept = setting_cache.cached("run", layers, made)
-    settings: Mapping[str, Any] = layers if kept is True else kept
-    return found[0] if found else RunConfig.model_validate(settings), settings
 
 
 def read_config(folder: Path) -> dict[str, Any]:

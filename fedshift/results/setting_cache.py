@@ -19,6 +19,8 @@ import pydantic
 import fedshift
 from datasets import catalog
 from datasets.io.cache import cache_dir
+from fedshift_app.config import written
+from fedshift_app.config.sections import RunConfig
 from fedshift_core import extensions, private_files
 from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -106,6 +108,30 @@ def may_keep(layers: Mapping[str, Any]) -> bool:
         return catalog.get(str(dataset.get("name"))).own is None
     except ConfigError:
         return False
+
+
+def settings_of(layers: Mapping[str, Any]) -> tuple[RunConfig, Mapping[str, Any]]:
+    """Return the settings of a run, and the same as JSON has them.
+
+    Args:
+        layers: The sections under ``resolved``.
+
+    Raises:
+        ConfigError: As ``written.read_back``.
+    """
+
+    def made() -> Any:
+        found.append(written.read_back(layers))
+        settings = found[0].model_dump(mode="json")
+        return True if json.dumps(settings) == json.dumps(layers) else settings
+
+    found: list[RunConfig] = []
+    if not may_keep(layers):
+        config = written.read_back(layers)
+        return config, config.model_dump(mode="json")
+    kept = cached("run", layers, made)
+    settings: Mapping[str, Any] = layers if kept is True else kept
+    return found[0] if found else RunConfig.model_validate(settings), settings
 
 
 def _stamp() -> str:

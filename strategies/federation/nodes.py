@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 from fedshift_core import suppression
@@ -135,3 +136,18 @@ class NothingAlike:
     def no_majority(self, nodes: Iterable[Node]) -> str:
         """Return nothing: all nodes have the same."""
         return ""
+
+
+def in_order(nodes: Iterable[Node], domains: Sequence[str]) -> list[Node]:
+    """Return nodes in the order in which they get places: by partition id, then by domain and node id.
+
+    Those of a simulation come in it.
+    """
+
+    def rank(node: Node) -> tuple[bool, int, int, int]:
+        return (node.partition_id < 0, node.partition_id, domains.index(node.domain), node.node_id)
+
+    ranked = list(nodes)
+    if any(rank(before) > rank(node) for before, node in pairwise(ranked)):
+        ranked.sort(key=rank)
+    return ranked

@@ -9,7 +9,6 @@ import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 from flwr.app import Message, MessageType
@@ -22,7 +21,7 @@ from fedshift_core.plural import plural
 from fedshift_core.wire.messages import RunHeader
 from strategies.federation import announced, checks, refusals
 from strategies.federation.introduction import Introduction
-from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike
+from strategies.federation.nodes import UNSEATED, Agreement, NothingAlike, in_order
 from strategies.federation.nodes import Listener as Listener
 from strategies.federation.nodes import Node as Node
 from strategies.federation.pending import Sent
@@ -181,7 +180,7 @@ class Roster:
         """Return, for each node whose number another one has that goes before it, what is wrong."""
         first: Node | None = None
         problems = []
-        for node in self._ranked(nodes):  # those with one number follow each other
+        for node in in_order(nodes, self._domains):  # those with one number follow each other
             if first is not None and node.partition_id == first.partition_id >= 0:
                 problems.append(refusals.doubled(node.partition_id, first, node))
             else:
@@ -364,7 +363,7 @@ class Roster:
     def _seat_waiting(self, online: Collection[int], started: bool) -> None:
         taken = {node.index: node for node in self._nodes.values() if node.index != UNSEATED}
         free = 1 + max(taken, default=-1)
-        waiting = self._ranked(node for node in self._nodes.values() if node.index == UNSEATED)
+        waiting = in_order((node for node in self._nodes.values() if node.index == UNSEATED), self._domains)
         waiting.reverse()
         while waiting:  # what has its place is let go at once: there may be a hundred thousand
             node = waiting.pop()
@@ -394,13 +393,3 @@ class Roster:
                 self._large.add(node.index)
                 fields = {"event": "many_images", "node": node.index, "domain": node.domain}
                 log.warning("%s announces %s (federation.max_images)", node, warning, extra=fields)
-
-    def _ranked(self, nodes: Iterable[Node]) -> list[Node]:
-        """Return nodes in the order in which they get places; nodes of a simulation come in it."""
-        ranked = list(nodes)
-        if any(self._rank(before) > self._rank(node) for before, node in pairwise(ranked)):
-            ranked.sort(key=self._rank)
-        return ranked
-
-    def _rank(self, node: Node) -> tuple[bool, int, int, int]:
-        return (node.partition_id < 0, node.partition_id, self._domains.index(node.domain), node.node_id)
