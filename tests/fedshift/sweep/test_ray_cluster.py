@@ -23,7 +23,9 @@ WAIT_SECONDS = 600.0  # for anything; a busy machine starts a node of Ray in a m
 GRID = ("handwritten", "seed=0,1,2", "rounds=6", "nodes=4", "train.epochs=1", "allocation.share=0.05")
 ENV = {
     "RAY_DISABLE_USAGE_STATS": "1",
+    "RAY_memory_monitor_refresh_ms": "0",  # it would end tasks where others fill the memory
     "RAY_raylet_start_wait_time_s": "300",  # 30, which a busy machine exceeds
+    "RAY_agent_register_timeout_ms": "300000",  # likewise
     "PYTHONPATH": os.pathsep.join(filter(None, [str(APP), os.environ.get("PYTHONPATH")])),
 }
 
