@@ -1,10 +1,13 @@
 """One run of a sweep as a task of Ray: what a node of the cluster does, and what it tells."""
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +19,7 @@ from fedshift_app.run import exit_codes
 from fedshift_app.run.versions import versions
 from fedshift_core.errors import FedShiftError
 
+WAIT_SECONDS = 0.5
 AGAIN_SECONDS = 10.0  # until a run that another process holds is asked for again
 FAILED = re.compile(r"failed: \S+: (?P<error>.*) \(log: .*\)")  # as fedshift.sweep.sweeping.Sweep.run prints it
 
@@ -66,6 +70,9 @@ def do(order: Order) -> Outcome:
     host = socket.gethostname()
     if wrong := refusal(order):
         return Outcome(exit_codes.REFUSED, f"node {host}: {wrong}", host)
+    if threading.current_thread() is threading.main_thread():
+        # A script's `ray start &` lets SIGINT be ignored in all that it starts, and with it Ray's interrupt.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     me = processes.this_process()
     watchdog = processes.Watchdog(STARTER, me)
     try:
@@ -120,7 +127,10 @@ def _once(order: Order, me: str) -> tuple[int, str]:
         start_new_session=True,  # a signal to Ray's worker is passed on below, once
     )  # fmt: skip
     try:
-        output, _ = process.communicate()
+        while True:  # Ray's interrupt is seen between two waits, not within one
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                output, _ = process.communicate(timeout=WAIT_SECONDS)
+                break
     except BaseException:
         process.terminate()
         try:

@@ -194,7 +194,7 @@ def test_an_interrupted_task_ends_its_run(played: Played, cluster: Threads, monk
     def interrupted(process: "subprocess.Popen[str]", timeout: float | None = None) -> tuple[str, str]:
         while not (played.home / "started").exists():
             time.sleep(0.02)
-        if timeout is None:
+        if timeout == ray_task.WAIT_SECONDS:
             raise KeyboardInterrupt
         process.wait(timeout)
         return "", ""
