@@ -38,7 +38,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import APP
 from fedshift_app.config.registry import table
 from fedshift_app.node import state_folder
-from fedshift_app.run.folder import METRICS_FILE
+from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.versions import commit, versions
 
 TINY = "train.epochs=1 allocation.share=0.1 allocation.with_replacement=true train.precision=float32"

@@ -140,7 +140,7 @@ def main() -> None:
         settings = ["engine=inline", "workers=1", "report=false", "train.precision=float32", "rounds=1"]
         start = [*python, STARTED, "mine/mine.yaml", *settings, f"output-dir={home / 'runs'}"]
         many = [
-            *start, f"nodes={given.nodes}", "allocation.counts={}",
+            *start, f"nodes={given.nodes}", "allocation.counts=any",
             f"federation.participation={min(1.0, 10 / given.nodes)}",
         ]  # fmt: skip
         commands = {

@@ -25,10 +25,11 @@ from fedshift.sweep.ray_task import Order, Outcome
 from fedshift.sweep.records import Record
 from fedshift.sweep.sweeping import Job, Sweep
 from fedshift_app.run import exit_codes
-from fedshift_app.run.folder import LOCK_FILE
+from fedshift_app.run.files import LOCK_FILE
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError
+from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.compare import Comparison
@@ -177,7 +178,9 @@ def check_room(cluster: Nodes, points: Sequence[Point]) -> None:
     """
     cores = max(map(cores_of, points))
     if not cluster.places(cores):
-        raise ConfigError(f"{KEY}: a run takes {cores} cores (workers x train.threads), and no node has so many")
+        raise ConfigError(
+            f"{KEY}: a run takes {plural(cores, 'core')} (workers x train.threads), and no node has so many"
+        )
 
 
 class RaySweep(Sweep):

@@ -117,7 +117,7 @@ def test_a_run_whose_node_is_lost_is_handed_out_again_but_not_for_ever(
     assert played.states() == ["finished"] and played.points[0]["attempts"] == 3
     assert capsys.readouterr().err.count("fedavg: lost, another node goes on with it: its node died\n") == 2
     cluster.fates = [LostError("its node died")] * 9
-    with pytest.raises(FederationError, match="1 of 1 runs failed: fedavg"):
+    with pytest.raises(FederationError, match="1 of 1 run failed: fedavg"):
         swept(played, cluster, "seed=7")
     assert len(cluster.fates) == 9 - on_ray.MOST_LOSSES - 1
 
