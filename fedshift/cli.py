@@ -134,6 +134,7 @@ def sweep(
     listed: Annotated[bool, typer.Option("--list", help="Run nothing: print a command for each run.")] = False,
     slurm: Annotated[Path | None, options.path_option("With --list: write them as the array of one Slurm job.")] = None,
     into: Annotated[str, typer.Option("--in", help="Do one run, as --list prints it, in this sweep's folder.")] = "",
+    ray: Annotated[str, typer.Option("--ray", help="Do the runs on the nodes of the Ray cluster at HOST:PORT.")] = "",
     dry: options.DryRun = False,
 ) -> None:
     """Run a grid on all cores, and compare. The same command again continues an interrupted one.
@@ -142,6 +143,12 @@ def sweep(
     order=seed-first|method-first, retries=N (1), reuse=true (take finished runs of output-dir), jobs=N (so many side by
     side; engine=simulation: one after another).
     """
+    if ray:
+        from fedshift.sweep import ray_address
+
+        if listed or into or dry:
+            raise ConfigError("sweep: --ray goes alone or with --paper TABLE")
+        ray_address.check(ray)
     from fedshift.data.checking import check_data, check_model
     from fedshift.sweep import listing, sweeping
 
@@ -157,6 +164,10 @@ def sweep(
         listing.show(arguments or [], slurm, check_data, check_model)
     elif into:
         listing.run_point(arguments or [], into, check_data)
+    elif ray:
+        from fedshift.sweep import on_ray
+
+        on_ray.sweep(arguments or [], paper, ray, check_data, check_model)
     else:
         sweeping.sweep(arguments or [], paper, check_data, check_model)
 

@@ -1,5 +1,6 @@
 """Lists a folder by name: folders, split folders, npz files; an unreadable entry is an error, not absent."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,19 @@ from fedshift_core.limits import MOST_NAME, shown
 def visible(folder: Path) -> list[Path]:
     """Return the entries of a folder by name, without hidden files."""
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
+
+
+def divided(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders in a folder, and all else, by name and without hidden ones; no file is looked at for it."""
+    with os.scandir(folder) as entries:
+        # Of a link, Path says it: one to itself is no folder, and no error.
+        kinds = sorted(
+            (entry.name, (folder / entry.name).is_dir() if entry.is_symlink() else entry.is_dir())
+            for entry in entries
+            if not entry.name.startswith(".")
+        )
+    folders = [folder / name for name, is_folder in kinds if is_folder]
+    return folders, [folder / name for name, is_folder in kinds if not is_folder]
 
 
 def named(folder: Path, name: str) -> Path:

@@ -234,10 +234,9 @@ def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
         DataError: If it has no image itself, but other files, or images in folders below.
     """
     presence.check(folder)
-    inside = layout.visible(folder)
-    folders = [path for path in inside if path.is_dir()]
-    images = [path for path in inside if is_image(path)]
-    others = [path for path in inside if path not in folders and pictures.not_taken([path.name])]
+    folders, inside = layout.divided(folder)
+    images = [path for path in inside if pictures.is_image_name(path.name)]
+    others = [path for path in inside if not pictures.is_image_name(path.name) and pictures.not_taken([path.name])]
     if others and not images:
         counts = pictures.not_taken(path.name for path in others)
         raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")

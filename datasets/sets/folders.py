@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from datasets.base import SPLITS, Dataset, Names, Source, Split
-from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees
+from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees, unchanged
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import same_names
@@ -235,10 +235,27 @@ def find_own(domain: str, split: Split, source: Source) -> ImageFiles | None:
 
 
 def _there(domain: str, source: Source, *, own: bool) -> Site:
-    site = sites.look(domain, source, own=own)
+    root = sites.data_dir(source)
+    # With a folder of its name, a site is the same for its own node, which else may have its images in data-dir itself.
+    apart = own and not layout.named(root, domain).is_dir()
+    asked = (sites.look, domain, root, replace(source, skip_broken=False), apart)
+    site = unchanged.answer(
+        asked, lambda: sites.look(domain, source, own=own), lambda found: _folders_of(found, domain, source)
+    )
     if site is None:
         raise sites.absent(domain, source, own=own)
     return site
+
+
+def _folders_of(site: Site | None, domain: str, source: Source) -> list[Path] | None:
+    """Return the folders that decide what a site has; None for tables and npz files, whose content does."""
+    if site is None or site.layout not in ("classes", "splits"):
+        return None
+    root = sites.data_dir(source)
+    place = layout.named(root, domain)
+    top = place if place.is_dir() else root
+    inside = layout.folders_in(top)
+    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder)[0])]
 
 
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:

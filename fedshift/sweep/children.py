@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import typer
 
@@ -25,9 +26,35 @@ STOP_SECONDS = 40.0  # a run ends Flower's processes first, which may take twice
 POLL_SECONDS = 0.1
 
 
+class Attempt(Protocol):
+    """A run in progress, wherever it is."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since it was started."""
+
+    @property
+    def refused(self) -> bool:
+        """Whether it ended in a way in which it would end again."""
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+
+    def last_error(self) -> str:
+        """Return why it failed."""
+
+    def clean_up(self) -> None:
+        """End what a run that ended badly left running."""
+
+
 @dataclass(frozen=True)
 class Child:
-    """A run in progress.
+    """A run in progress as a process of this one.
 
     Attributes:
         process: Its process.
@@ -49,6 +76,11 @@ class Child:
         return time.monotonic() - self.started
 
     @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.process.poll() is not None
+
+    @property
     def refused(self) -> bool:
         """Whether it ended because its configuration or data are refused; a retry would end the same way."""
         return self.process.returncode == exit_codes.REFUSED
@@ -62,8 +94,9 @@ class Child:
         return named[-1] if named else f"ended with code {self.process.returncode} without a message"
 
     def clean_up(self) -> None:
-        """End the processes that a killed run left running."""
-        processes.stop_marked(RUN_MARK, self.mark)
+        """End the processes that a run which ended badly left running."""
+        if self.process.returncode:
+            processes.stop_marked(RUN_MARK, self.mark)
 
 
 def start(

@@ -131,7 +131,7 @@ def read(arguments: Sequence[str]) -> GridRequest:
     runs = math.prod(map(len, values.values()))
     if runs > MOST_RUNS:
         raise ConfigError(f"a grid has at most {MOST_RUNS} runs, found {as_found(runs)}")
-    if (options.jobs or 1) > 1 and _engine(values) != INLINE:
+    if (options.jobs or 1) > 1 and engine_of(values) != INLINE:
         raise ConfigError(f"jobs={options.jobs} needs engine={INLINE}: a simulation uses all cores")
     return GridRequest(experiment, values, options)
 
@@ -236,7 +236,7 @@ def _combinations(request: GridRequest) -> Iterator[dict[str, str]]:
         yield {key: chosen[key] for key in request.values}
 
 
-def _engine(values: Mapping[str, str | tuple[str, ...]]) -> str:
+def engine_of(values: Mapping[str, str | tuple[str, ...]]) -> str:
     """Return the engine that a sweep's keys request."""
     given = values.get("engine")
     if given is None:
@@ -276,7 +276,7 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     if "report" not in given:
         keys.append("report=false")  # a sweep makes one comparison instead
     arguments = [experiment, *keys] if experiment else keys
-    if _engine(given) == INLINE and "engine" not in given:
+    if engine_of(given) == INLINE and "engine" not in given:
         arguments.append(f"engine={INLINE}")
     flat, launch = parse_arguments(arguments)
     worker_count.check(launch)

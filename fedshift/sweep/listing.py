@@ -54,8 +54,12 @@ def show(
 
 def command(point: Point, request: GridRequest, folder: Path) -> str:
     """Return the command that does one run of a grid."""
-    retries = [] if request.options.retries == 1 else [f"retries={request.options.retries}"]
-    return shlex.join(["fedshift", "sweep", *point.arguments, *retries, "--in", str(folder)])
+    return shlex.join(["fedshift", "sweep", *run_arguments(point, request), "--in", str(folder)])
+
+
+def run_arguments(point: Point, request: GridRequest) -> list[str]:
+    """Return the arguments of ``fedshift sweep`` that name one run of a grid."""
+    return [*point.arguments, *([] if request.options.retries == 1 else [f"retries={request.options.retries}"])]
 
 
 def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ import typer
 from fedshift.engine import inline
 from fedshift.launch import processes, worker_count
 from fedshift.sweep import children, grid
-from fedshift.sweep.children import MARK, POLL_SECONDS, Child
+from fedshift.sweep.children import MARK, POLL_SECONDS, Attempt, Child
 from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
@@ -45,13 +45,13 @@ class Job:
 
     Attributes:
         record: Which one.
-        child: Its process.
+        child: Where it is done.
         resumed: The run folder that it continues.
         workers: How many processes play its nodes.
     """
 
     record: Record
-    child: Child
+    child: Attempt
     resumed: Path | None
     workers: int
 
@@ -71,20 +71,31 @@ def sweep(
         FedShiftError: If the grid is wrong, before anything starts; or if a run failed, after all others.
         SystemExit: After Ctrl-C or SIGTERM, with 130 or 143.
     """
-    if paper:
-        from fedshift.papers import printed
-
-        printed.get(paper).check_of_runs()  # a refusal comes now, not after the last run
     request = grid.read(arguments)
-    points, notes = grid.points(request, check_data, check_model)
-    folder = folder_of(request, points)
-    for note in notes:
-        typer.echo(note)
+    points, folder = resolved(request, paper, check_data, check_model)
     held = lock(folder)
     try:
         return Sweep(folder, request, points).run(paper)
     finally:
         held.release()
+
+
+def resolved(
+    request: GridRequest, paper: str, check_data: CheckData, check_model: CheckModel
+) -> tuple[list[Point], Path]:
+    """Return the runs of a sweep, all checked, and its folder; print the notes.
+
+    Raises:
+        FedShiftError: If the grid or the table are wrong.
+    """
+    if paper:
+        from fedshift.papers import printed
+
+        printed.get(paper).check_of_runs()  # a refusal comes now, not after the last run
+    points, notes = grid.points(request, check_data, check_model)
+    for note in notes:
+        typer.echo(note)
+    return points, folder_of(request, points)
 
 
 def folder_of(request: GridRequest, points: Sequence[Point]) -> Path:
@@ -103,7 +114,7 @@ class Sweep:
         self.folder, self.request, self._notes = folder, request, notes
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # the contents read from run folders
         self._running: list[Job] = []
-        self._jobs = request.options.jobs or usual_jobs(points)
+        self._jobs = request.options.jobs or self._places(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
             typer.echo(ended)
         before = read_records(folder)
@@ -119,6 +130,10 @@ class Sweep:
     def mark(self) -> str:
         """The mark in the environment of all its processes."""
         return str(self.folder)
+
+    def _places(self, points: Sequence[Point]) -> int:
+        """Return how many of these runs go on at a time, where the user does not say it."""
+        return usual_jobs(points)
 
     def run(self, paper: str) -> "Comparison | None":
         """Do the unfinished runs, then compare all; return the comparison.
@@ -146,15 +161,14 @@ class Sweep:
         queue = deque(record for record in self.records if record.state != "finished")
         self._save()
         while queue or self._running:
-            while queue and len(self._running) < self._jobs:
+            while queue and self._has_room():
                 self._start(queue.popleft(), len(queue))
                 self._save()
             bar.show([job.record.point.label for job in self._running], self._left(queue))
-            ended = [job for job in self._running if job.child.process.poll() is not None]
+            ended = [job for job in self._running if job.child.ended]
             for job in ended:
                 self._running.remove(job)
-                if job.child.process.returncode:
-                    job.child.clean_up()
+                job.child.clean_up()
                 self._settle(job, queue)
                 self._save()
                 if job.record.state == "finished":
@@ -163,12 +177,16 @@ class Sweep:
             if not ended:
                 time.sleep(POLL_SECONDS)
 
+    def _has_room(self) -> bool:
+        """Tell whether one more run may start."""
+        return len(self._running) < self._jobs
+
     def _start(self, record: Record, waiting: int) -> None:
         """Start a run, or resume it if it has a folder; so many others wait."""
         point = record.point
         arguments = [*point.arguments, f"output-dir={self.folder}"]
-        workers = _workers_of(point) or self._share(waiting)
-        if _is_inline(point) and "workers" not in point.launch:
+        workers = workers_of(point) or self._share(waiting)
+        if is_inline(point) and "workers" not in point.launch:
             arguments.append(f"workers={workers}")
         resumed = record.folder
         if resumed is not None:
@@ -273,7 +291,7 @@ class Sweep:
     def _stop(self) -> str:
         """End the runs in progress, each of which ends what it started; return how many runs are finished."""
         try:
-            children.stop([job.child for job in self._running])
+            self._end_runs()
         finally:  # also after a second Ctrl-C
             processes.stop_marked(MARK, self.mark)
             for record in self.records:
@@ -282,6 +300,10 @@ class Sweep:
             self._running.clear()
             self._save()
         return f", {len(self._finished())} of {plural(len(self.records), 'run is', 'runs are')} finished"
+
+    def _end_runs(self) -> None:
+        """End the runs in progress and wait for them."""
+        children.stop([job.child for job in self._running if isinstance(job.child, Child)])
 
     def _log(self, record: Record) -> Path:
         name = re.sub(r"[^\w.=-]+", "-", record.point.label)[:100]
@@ -334,18 +356,19 @@ def usual_jobs(points: Sequence[Point]) -> int:
 
     A simulation uses all cores, and a GPU serves one run.
     """
-    if not all(map(_is_inline, points)):
+    if not all(map(is_inline, points)):
         return 1
-    return worker_count.places(max((_workers_of(p) or 1) * (p.config.train.threads or 1) for p in points))
+    return worker_count.places(max((workers_of(p) or 1) * (p.config.train.threads or 1) for p in points))
 
 
-def _is_inline(point: Point) -> bool:
+def is_inline(point: Point) -> bool:
+    """Return whether a run uses the inline engine."""
     return bool(point.launch.get("engine") == inline.NAME)
 
 
-def _workers_of(point: Point) -> int | None:
+def workers_of(point: Point) -> int | None:
     """Return the requested number of workers of a run; None if the sweep decides."""
-    return worker_count.requested(point.launch) if _is_inline(point) else 1
+    return worker_count.requested(point.launch) if is_inline(point) else 1
 
 
 def lock(folder: Path) -> Lock:

@@ -9,6 +9,7 @@ import pytest
 from played_runs import Compared, Played
 
 import fedshift
+import fedshift.api  # it needs the real comparison
 import fedshift.papers
 from fedshift.sweep import sweeping
 from fedshift_core.errors import ConfigError
