@@ -59,8 +59,8 @@ class FedICONStrategy(DomainStrategy[FedICONServerParams]):
         """Refuse a run that leaves no round for the encoder."""
         if params.last_rounds >= rounds:
             raise ConfigError(
-                f"rounds={rounds}: so many last rounds as method.classifier_rounds={params.classifier_rounds} "
-                "says train the classifier, so there must be more rounds than that; the rest trains the encoder"
+                f"rounds={rounds}: method.classifier_rounds={params.classifier_rounds} leaves no round for the encoder; "
+                "allowed are fewer, or more rounds"
             )
 
     @classmethod

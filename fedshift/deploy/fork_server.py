@@ -23,8 +23,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fedshift_core.plural import plural
-
 LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
 MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
@@ -67,7 +65,7 @@ def check_fork() -> None:
     """
     threads = len(list(THREADS.iterdir())) if THREADS.is_dir() else 1
     if threads != 1:
-        raise UnsafeError(f"{plural(threads, 'thread runs', 'threads run')} in it; a fork ends all but one")
+        raise UnsafeError(f"{threads} threads run in it; a fork ends all but one")
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise UnsafeError("it has opened the GPU, which does not survive a fork")
@@ -90,8 +88,8 @@ def import_app(fab_hash: str) -> App:
 
     unnamed = get_project_dir("a/b", "0", fab_hash)
     places = list(unnamed.parent.glob(f"*.{unnamed.name.rpartition('.')[2]}"))
-    if len(places) != 1:
-        raise UnsafeError(f"{plural(len(places), 'folder')} could hold its app")
+    if (found := len(places)) != 1:
+        raise UnsafeError(f"{found} folders could hold its app")
     folder = places[0]
     fab_id, version = get_metadata_from_config(get_project_config(folder))
     get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)(fab_id, version, fab_hash)

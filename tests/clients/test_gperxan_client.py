@@ -146,7 +146,7 @@ def test_a_round_trains_every_part() -> None:
 
 
 def test_nodes_of_unlike_images_end_with_norms_of_their_own(run_inline: InlineRun) -> None:
-    few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+    few = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
     own, averaged = (
         run_inline(nodes=2, method="gperxan", rounds=1, set=f"{few} method.batch_norm={kind}")
         for kind in ("own", "averaged")

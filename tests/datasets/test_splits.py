@@ -377,7 +377,7 @@ def test_nothing_is_left_for_the_last() -> None:
     Allocation(counts={"b": 4}, share=0.3, last_takes_rest=True).check(DOMAINS)
     for nodes, share in ((5, 0.3), (2, 1.0), (3, 0.5)):
         message = refusal(Allocation(counts={"b": nodes}, share=share, last_takes_rest=True))
-        assert f"{nodes - 1} nodes of 'b' with {100 * share:g} %" in message
+        assert f"{nodes - 1} node{'s' * (nodes > 2)} of 'b' with {100 * share:g} %" in message
         assert f"nothing for the last of {nodes}" in message
     free = Allocation(share=0.3, last_takes_rest=True)  # any number of nodes: only the deal shows it
     with pytest.raises(DataError, match="node 4 gets no image: domain 'a' has 100 for 5 nodes"):

@@ -69,11 +69,10 @@ def apart(one: Arrays, other: Arrays) -> float:
     return float(np.sqrt(sum(np.square(one[name].astype(np.float64) - other[name]).sum() for name in one)))
 
 
-@pytest.fixture(scope="module")
-def honest(tmp_path_factory: pytest.TempPathFactory) -> Arrays:
+@pytest.fixture(scope="session")
+def honest(shared_run: InlineRun) -> Arrays:
     """Return the weights after two rounds in which nobody lies, by the plain average."""
-    given = {"experiment": "handwritten", "rounds": 2, "set": SHORT, "output-dir": str(tmp_path_factory.mktemp("runs"))}
-    return final(Run(runner.run_inline(given, 5)))
+    return final(shared_run(nodes=5, rounds=2, set=SHORT))
 
 
 def off_course(run: Run, honest: Arrays) -> float:
@@ -168,7 +167,7 @@ def test_a_run_outlasts_a_node_that_announces_ten_million_images(
 
 def test_honest_nodes_that_diverge_by_themselves_end_the_run_as_ever(run_inline: InlineRun) -> None:
     with pytest.raises(FederationError, match="no node delivered a usable result"):
-        run_inline(nodes=5, rounds=8, set=f"{LONGER} train.lr=100")
+        run_inline(nodes=5, rounds=8, set=f"{SOONER} train.lr=100")
 
 
 PROTOTYPES = (

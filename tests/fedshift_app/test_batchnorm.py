@@ -27,7 +27,7 @@ from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.wire.names import BN_MEAN, BN_VAR
 from strategies.features import bn_statistics as federation_statistics
 
-QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
 ALL = "evaluate.bn=[averaged,retaken,own,batch]"
 WAYS = ("bn=retaken", "bn=own", "bn=batch")
 

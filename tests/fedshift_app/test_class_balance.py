@@ -23,7 +23,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.params import says_again
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
 
-SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
+SHORT = "train.epochs=1 allocation.share=0.05 dataset.domains=[scan,sketch]"
 #: Images of a class in each site's training part: the last ones are rare.
 NUMBERS = (60, 60, 6, 4)
 SITES = ("scan",)

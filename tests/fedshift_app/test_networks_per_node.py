@@ -12,7 +12,7 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
 from fedshift_core.errors import ConfigError
 
-TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.share=0.1"
+TWO = "model.name=cnn3 model.per_node=[cnn3,cnn2] train.epochs=2 allocation.share=0.05"
 
 
 def config(text: str = TWO) -> RunConfig:

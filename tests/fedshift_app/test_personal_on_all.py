@@ -18,7 +18,7 @@ from fedshift_app.node import setup, state_store
 from fedshift_core.errors import ConfigError
 
 ON_ALL = "evaluate.personal_on=all_domains"
-SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.1"
+SMALL = "dataset.domains=[scan,sketch] model.name=cnn_bn train.epochs=1 allocation.share=0.05"
 
 
 def test_each_nodes_own_model_is_scored_on_all_domains(run_inline: InlineRun) -> None:

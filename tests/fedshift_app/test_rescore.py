@@ -15,7 +15,7 @@ from fedshift.rescore import command
 from fedshift.sweep.records import read_run
 from fedshift_core.errors import ConfigError
 
-QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 model.name=cnn_bn"
+QUICK = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
 SHIFTED = "shift.name=corruption shift.severity=3"
 
 

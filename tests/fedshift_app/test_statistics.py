@@ -27,7 +27,7 @@ from fedshift_core.params import Params
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode
 
-SHORT = "train.epochs=1 allocation.share=0.2 dataset.domains=[scan,sketch]"
+SHORT = "train.epochs=1 allocation.share=0.1 dataset.domains=[scan,sketch]"
 SHARED = f"{SHORT} statistics.share=nodes"
 
 

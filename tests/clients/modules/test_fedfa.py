@@ -20,7 +20,7 @@ from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
-FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
+FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 Float = NDArray[np.float64]
 
 

@@ -241,7 +241,7 @@ def test_a_table_that_prints_no_costs_is_refused_before_anything_is_measured() -
         (["fedavg", "method.tau=1"], "method.tau: no method of the grid has this parameter"),
         (["fedavg", "rounds=0"], "rounds=0 trains nothing, so there is nothing to measure; costs needs rounds=1"),
         (["fedavg", "digits-small"], "data-dir"),
-        (["fedicon", "rounds=2"], "fedicon: rounds=2: the last method.classifier_rounds=5 rounds"),
+        (["fedicon", "rounds=2"], "fedicon: rounds=2: method.classifier_rounds=5 leaves no round"),
     ],
 )
 def test_wrong_arguments_are_refused_in_a_line(arguments: list[str], reason: str) -> None:

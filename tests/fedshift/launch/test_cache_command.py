@@ -153,7 +153,7 @@ def test_verify_finds_each_damage_and_changes_nothing(filled: list[Entry]) -> No
     code, out, _ = _run("verify")
     assert code == 1
     lines = out.splitlines()
-    assert lines[0] == f"damaged: {images.name}: 1 of 1 blocks of its images are damaged"
+    assert lines[0] == f"damaged: {images.name}: 1 of 1 block of its images are damaged"
     assert lines[1].startswith(f"damaged: {first.name}: 1 of ")
     assert lines[2] == f"damaged: {second.name}: cannot be read"
     assert "4 checked" in lines[3] and "3 damaged" in lines[3]

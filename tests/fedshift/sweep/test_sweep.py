@@ -615,10 +615,6 @@ def test_what_this_process_itself_started_is_no_leftover(
     assert "was killed" not in capsys.readouterr().out
 
 
-def test_two_leftovers_are_processes() -> None:
-    assert [processes.counted(number) for number in (1, 2)] == ["1 process", "2 processes"]
-
-
 # --- what cannot run --------------------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def test_private_training_logs_what_a_round_spends(folder: NodeFolder) -> None:
 
 
 def test_nodes_of_a_simulation_log_nothing(run_inline: InlineRun) -> None:
-    run_inline(nodes=2, rounds=1, set=f"{SHORT} allocation.share=0.1")
+    run_inline(nodes=2, rounds=1, set=f"{SHORT} allocation.share=0.05")
     assert not state_folder.state_dir().exists()
 
 

@@ -14,7 +14,7 @@ import yaml
 from flwr.app import MessageType
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from killing import NODES, KillAt, only, outcome, resume, start
+from killing import KEEPING, NODES, KillAt, only, outcome, resume, start
 from support import ROOT, ListeningGrid, Run, node, refusal_of
 
 from fedshift.compare import compare
@@ -33,7 +33,7 @@ from strategies.base import DomainStrategy
 from strategies.federation.context import RoundResult
 
 VALIDATED = "allocation.validation_fraction=0.3"
-SHORT = "train.epochs=1 allocation.share=0.1"
+SHORT = "train.epochs=1 allocation.share=0.05"
 PARTS = f"{SHORT} {VALIDATED} keep=best-validation"
 
 
@@ -256,7 +256,7 @@ def test_a_chosen_round_that_is_damaged_is_reported(
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Return a finished run of three rounds with knowledge, private parts and moments."""
-    return start(tmp_path_factory.mktemp("three"), method="fedcode", rounds=3, set=LONGER)
+    return start(tmp_path_factory.mktemp("three"), method=KEEPING, rounds=3, set=LONGER)
 
 
 LONGER = (
@@ -267,7 +267,7 @@ LONGER = (
 
 @pytest.mark.long
 def test_a_finished_run_is_made_longer(three: Run, tmp_path: Path, kill_at: KillAt) -> None:
-    whole = start(tmp_path / "whole", method="fedcode", rounds=5, set=LONGER)
+    whole = start(tmp_path / "whole", method=KEEPING, rounds=5, set=LONGER)
     before = three.rounds
     with kill_at("config.yaml", "unnamed"):
         resume(three.folder.parent, rounds=5)

@@ -19,7 +19,7 @@ from strategies.features import figures
 from strategies.federation.context import RoundResult
 
 FILE = "figures.json"
-QUICK = "train.epochs=1 allocation.share=0.1"
+QUICK = "train.epochs=1 allocation.share=0.05"
 
 
 def drawn(classes: int, n: int = 600, scale: float = 2.0, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

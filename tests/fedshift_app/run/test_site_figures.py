@@ -26,7 +26,7 @@ from fedshift_core.errors import ConfigError
 from strategies.features.site_section import Sites
 
 FILE = "site_figures.json"
-QUICK = "train.epochs=1 allocation.share=0.1"
+QUICK = "train.epochs=1 allocation.share=0.05"
 #: Of each site how many test images of each class there are; three of a patient.
 TESTS = {"north": (12, 12, 4), "south": (9, 18, 0)}
 OWN = "dataset.size=32 train.epochs=1 dataset.classes=[bar,cross,disc]"

@@ -25,7 +25,7 @@ from fedshift_core import atomic_io
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
 
-SHORT = "train.epochs=1 allocation.share=0.1"
+SHORT = "train.epochs=1 allocation.share=0.05"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_run_tells_how_it_stands(run_inline: InlineRun, watched: list[dict[str
     assert status.exit_code(result) == exit_codes.DEGRADED
     text = status.block(result)
     assert (
-        "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 36 images: answered" in text
+        "round     3 of 3" in text and "answers   4 of 4" in text and "node 1    texture, 18 images: answered" in text
     )
 
 

@@ -100,7 +100,7 @@ def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
 
 
 def test_a_run_reports_no_other_numbers_and_moves_the_weights(finished_run: InlineRun) -> None:
-    few: dict[str, Any] = {"rounds": 2, "set": "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"}
+    few: dict[str, Any] = {"rounds": 2, "set": "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"}
     plain = finished_run(method="fedavg", **few)
     weighed = finished_run(method="afl", **few)
     assert plain.results["weights_sha256"] != weighed.results["weights_sha256"]
