@@ -59,8 +59,8 @@ class FedICONStrategy(DomainStrategy[FedICONServerParams]):
         """Refuse a run that leaves no round for the encoder."""
         if params.last_rounds >= rounds:
             raise ConfigError(
-                f"rounds={rounds}: method.classifier_rounds={params.classifier_rounds} leaves no round for the encoder; "
-                "allowed are fewer, or more rounds"
+                f"rounds={rounds}: method.classifier_rounds={params.classifier_rounds} leaves no round for "
+                "the encoder; allowed are fewer, or more rounds"
             )
 
     @classmethod
