@@ -264,9 +264,11 @@ def main() -> None:
             except MemoryError as full:
                 left_out += [f"{case}: {full}" for case in cases]
     config = configuration.resolve({"experiment": "handwritten"})
-    told = ", ".join(f"{key} {value}" for key, value in versions(config).items() if key in ("flwr", "torch", "python"))
+    software = ", ".join(
+        f"{key} {value}" for key, value in versions(config).items() if key in ("flwr", "torch", "python")
+    )
     print(table(HEAD, rows))
-    print(f"\n{machine.describe()}; {told}; commit {commit(APP)}; load {os.getloadavg()[0]:.1f}")
+    print(f"\n{machine.describe()}; {software}; commit {commit(APP)}; load {os.getloadavg()[0]:.1f}")
     print("".join(f"\nnot measured: {line}" for line in left_out), end="")
 
 

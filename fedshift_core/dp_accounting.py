@@ -16,11 +16,12 @@ import functools
 import importlib.util
 import logging
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from fedshift_core import log_levels
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.privacy import LARGEST, PrivacyConfig
 from fedshift_core.options.run import RunSettings
@@ -186,16 +187,9 @@ def _epsilon(rate: float, steps: int, noise: float, releases: int, of_releases: 
         return float(accountant.get_epsilon(delta))
 
 
-@contextmanager
-def _without_warnings() -> Iterator[None]:
+def _without_warnings() -> AbstractContextManager[None]:
     """Say nothing of an order that is left out because its series does not converge: the others bound epsilon too."""
-    logger = logging.getLogger("absl")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
+    return log_levels.at_least(logging.ERROR, "absl")
 
 
 def _packages() -> tuple[Any, Any]:

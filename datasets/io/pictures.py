@@ -177,5 +177,5 @@ def describe(counts: Counter[str]) -> str:
             *suffixes[:_MOST_SUFFIXES],
             f"{plural(len(suffixes) - _MOST_SUFFIXES, 'more suffix', 'more suffixes')}",
         ]
-    files = "1 file is" if number == 1 else f"{number} files are"
+    files = plural(number, "file is", "files are")
     return f"{files} not taken: {', '.join(suffixes)}; taken are {', '.join(SUFFIXES)}"

@@ -236,7 +236,7 @@ def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
     presence.check(folder)
     folders, inside = layout.divided(folder)
     images = [path for path in inside if pictures.is_image_name(path.name)]
-    others = [path for path in inside if not pictures.is_image_name(path.name) and pictures.not_taken([path.name])]
+    others = [path for path in inside if pictures.not_taken([path.name])]
     if others and not images:
         counts = pictures.not_taken(path.name for path in others)
         raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import ImageSet
+from fedshift_core.plural import plural
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
 #: Place of an image: the index of its set, and its index in the set.
@@ -120,7 +121,7 @@ def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) ->
         number = len(copies.two_labels)
         first, second = copies.two_labels[0]
         result.append(
-            f"exact copies: {number} {'pair' if number == 1 else 'pairs'} of images with the same pixels and two "
+            f"exact copies: {plural(number, 'pair')} of images with the same pixels and two "
             f"labels; {name(first)} = {name(second)}"
         )
     return result

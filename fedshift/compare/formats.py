@@ -13,6 +13,7 @@ from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Spread
 from fedshift_app.run.logs import cleaned
 from fedshift_core.cells import csv_text
+from fedshift_core.plural import plural
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[
     empty = [""] * extra
     label = row.paper.label + ("" if row.paper.certain else " (a reading)")
     count = len(row.paper.altered)
-    differ = f" ({count} {'setting differs' if count == 1 else 'settings differ'})" if count else ""
+    differ = f" ({plural(count, 'setting differs', 'settings differ')})" if count else ""
     return [
         Line((f"  paper: {label}", "", "", *printed, *empty), aside=True),
         Line((f"  ours - paper{differ}", "", "", *less, *empty), aside=True),

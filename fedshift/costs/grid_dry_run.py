@@ -67,10 +67,7 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     finished = _finished(folder)
     left = [point for point in points if point.key not in finished]
     jobs = request.options.jobs or sweeping.usual_jobs(points)
-    head = (
-        f"{len(points)} run{'s' * (len(points) > 1)}"
-        + f", {len(points) - len(left)} of them finished in {folder}" * bool(finished)
-    )
+    head = plural(len(points), "run") + f", {len(points) - len(left)} of them finished in {folder}" * bool(finished)
     if not left:
         return f"{head}: nothing is left to do"
     measured = Measurements()

@@ -14,6 +14,7 @@ from fedshift.data import inventory
 from fedshift.data.inventory import Entry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
+from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 
 DAY = 86_400
@@ -29,14 +30,14 @@ def listed(*, as_json: bool) -> str:
         rows = [_fields(entry) for entry in held]
         return json.dumps({"folder": str(cache.cache_dir()), "bytes": total, "entries": rows}, indent=2)
     builds, size = inventory.interrupted()
-    words = _number(builds, "build", "builds")
+    words = plural(builds, "build", "builds")
     more = f"in addition {words} in progress or interrupted, {size_of(size)}" if builds else ""
     if not held:
         return "\n".join(filter(None, (f"{folder}: no images and no features are kept", more)))
     head = ("kind", "name", "number", "size", "last", "used by")
     lines = tables.columns([head, *(_cells(entry) for entry in held)], "", ruled=True)
     counts = ", ".join(
-        f"{_number(sum(entry.kind == kind for entry in held), *words)} ({size_of(_bytes(held, kind))})"
+        f"{plural(sum(entry.kind == kind for entry in held), *words)} ({size_of(_bytes(held, kind))})"
         for kind, words in (("images", ("part of images", "parts of images")), ("features", ("store of features",
         "stores of features")))
     )  # fmt: skip
@@ -150,7 +151,7 @@ def _named(held: Sequence[Entry], names: Sequence[str]) -> list[Entry]:
         if not matches:
             raise ConfigError(
                 f"cache: nothing is named {as_found(name)}; `fedshift cache` lists "
-                f"{_number(len(held), 'name', 'names')}"
+                f"{plural(len(held), 'name', 'names')}"
                 f"{meant(name, [entry.name for entry in held])}"
             )
         chosen |= {entry.name: entry for entry in matches}
@@ -171,10 +172,6 @@ def _age(seconds: float) -> str:
         if seconds >= 2 * unit:
             return f"{seconds // unit:,.0f} {name} ago"
     return "now"
-
-
-def _number(number: int, one: str, more: str) -> str:
-    return f"{number} {one if number == 1 else more}"
 
 
 def _bytes(held: Sequence[Entry], kind: str) -> int:

@@ -18,6 +18,7 @@ from torch.jit._trace import TracerWarning
 from datasets.io import files
 from fedshift.export.forms import FILES, Form
 from fedshift.export.scorer import Scorer
+from fedshift_core import log_levels
 from fedshift_core.errors import FedShiftError
 from fedshift_core.plural import plural
 
@@ -80,16 +81,10 @@ def _errors_in_a_line(form: Form) -> Iterator[None]:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Silence torch's warnings for developers, and those that :func:`_check` makes superfluous."""
-    logger = logging.getLogger("onnx_ir")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # the user chose TorchScript
-            warnings.filterwarnings("ignore", category=TracerWarning)
-            yield
-    finally:
-        logger.setLevel(before)
+    with log_levels.at_least(logging.ERROR, "onnx_ir"), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"`?torch\.jit\.")  # the user chose TorchScript
+        warnings.filterwarnings("ignore", category=TracerWarning)
+        yield
 
 
 def _check(scorer: Scorer, program: Program) -> None:

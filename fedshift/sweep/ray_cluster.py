@@ -1,15 +1,14 @@
 """A cluster of Ray as a sweep sees it: whether it is there, how much room it has, and its tasks."""
 
-import contextlib
 import logging
 import signal
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from fedshift.sweep.ray_address import CLIENT, KEY
 from fedshift.sweep.ray_task import Order, Outcome, do
+from fedshift_core import log_levels
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shortened
 
@@ -80,7 +79,7 @@ class Cluster:
 
         before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            with warnings.catch_warnings(action="ignore"), _quiet():
+            with warnings.catch_warnings(action="ignore"), log_levels.at_least(logging.CRITICAL, "ray"):
                 ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, include_dashboard=None)
         except Exception as error:  # Ray raises many kinds; its own words follow
             more = "" if address.startswith(CLIENT) else f"; from a machine that is no node of it: {CLIENT}HOST:10001"
@@ -129,15 +128,3 @@ def _line(error: Exception, *, last: bool = False) -> str:
     """Return the first or last line of an error's message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return shortened(lines[-1 if last else 0]) if lines else type(error).__name__
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what Ray logs of the connection; what goes wrong is raised."""
-    logger = logging.getLogger("ray")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)

@@ -110,9 +110,9 @@ def refusal(order: Order) -> str:
 def reason(output: str, code: int) -> str:
     """Return why ``fedshift sweep --in`` failed, from what it printed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    told = [found["error"] for line in lines if (found := FAILED.fullmatch(line))]
+    named = [found["error"] for line in lines if (found := FAILED.fullmatch(line))]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    return (told or errors or lines or [f"ended with code {code} without a message"])[-1]
+    return (named or errors or lines or [f"ended with code {code} without a message"])[-1]
 
 
 def _once(order: Order, me: str) -> tuple[int, str]:

@@ -3,14 +3,15 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
 from fedshift_app.run.files import early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
+from fedshift_core import log_levels
 from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
@@ -91,16 +92,9 @@ def set_up_node() -> None:
         set_up()
 
 
-@contextmanager
-def quiet_flower() -> Iterator[None]:
+def quiet_flower() -> AbstractContextManager[None]:
     """Hold back Flower's INFO lines, of which each round has a dozen; warnings and errors pass."""
-    flower = logging.getLogger("flwr")
-    level = flower.level
-    flower.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        flower.setLevel(level)
+    return log_levels.at_least(logging.WARNING, "flwr")
 
 
 def round_line(result: RoundResult, rounds: int, left: float) -> str:

@@ -109,7 +109,7 @@ def out_of_proportion(
     What nodes contribute has no counterpart that was sent, so the norm of each floating-point array is held against
     the median of that norm over the round's nodes. It is the norm of a row in the root mean square, over rows that are
     not zero: nodes hold different numbers of classes, and of images. One node or two are always within proportion:
-    their median is no less than half of the longer one. A node whose array has no number, because it told it before,
+    their median is no less than half of the longer one. A node whose array has no number, because it sent it before,
     has no part in the median.
 
     A median below 1 counts as 1, below sqrt(D) of features of D numbers as sqrt(D), which is a root mean square of 1.
@@ -128,10 +128,10 @@ def out_of_proportion(
     for name in contributions[0] if contributions else ():
         if name in WHOLE:
             continue
-        told = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
-        norms = {place: _of_a_row(array) for place, array in told.items()}
-        least = [math.sqrt(array.shape[-1]) if name in features else SHORTEST for array in told.values()]
-        middle = float(max(np.median(list(norms.values())), np.median(least))) if told else SHORTEST
+        sent = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
+        norms = {place: _of_a_row(array) for place, array in sent.items()}
+        least = [math.sqrt(array.shape[-1]) if name in features else SHORTEST for array in sent.values()]
+        middle = float(max(np.median(list(norms.values())), np.median(least))) if sent else SHORTEST
         for place, norm in norms.items():
             if norm > max_update * middle:
                 problems.setdefault(
