@@ -1,6 +1,7 @@
 """Hook of mkdocs: writes the leaderboard of docs/results into the site, as ``results/board.html``.
 
 The page is what ``fedshift compare --board FILE docs/results`` writes, with links to the site's pages of methods.
+``FEDSHIFT_BOARD_RUNS`` names another folder of runs.
 """
 
 import os
@@ -13,6 +14,7 @@ from fedshift.compare import board, board_page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = "results/board.html"
+RUNS = "FEDSHIFT_BOARD_RUNS"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -20,7 +22,7 @@ def on_files(files: Files, config: Any) -> Files:
     before = Path.cwd()
     os.chdir(ROOT)  # the commands on the page name docs/results
     try:
-        made = board.board([Path("docs/results")])
+        made = board.board([Path(os.environ.get(RUNS, "docs/results"))])
         text = board_page.page(made, None, page_of)
     finally:
         os.chdir(before)

@@ -31,6 +31,7 @@ def pytest_collection() -> Generator[None, object, object]:
         return (yield)
     finally:
         gc.freeze()  # what is there stays until the end
+        gc.set_threshold(20_000, 20, 20)  # the usual 700 costs 3 % of all tests
         gc.enable()
 
 
@@ -137,6 +138,24 @@ def no_power_cut() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def quicker_parts() -> Iterator[None]:
+    """Make once in a process what runs repeat, see ``quicker.py``."""
+    from quicker import quicker
+
+    with quicker():
+        yield
+
+
+@pytest.fixture
+def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw as many resamples as runs outside tests do."""
+    from clients.features import site_numbers
+    from fedshift_core.wire.site_figures import RESAMPLES
+
+    monkeypatch.setattr(site_numbers, "RESAMPLES", RESAMPLES)
+
+
 @pytest.fixture
 def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
@@ -187,11 +206,12 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
 @pytest.fixture
 def kept_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read each committed run of docs/results once in this process, however many commands compare it."""
-    from support import read_once
+    from support import read_once, remembered
 
-    from fedshift.results import loading
+    from fedshift.results import loading, setting_cache
 
     monkeypatch.setattr(loading, "_read", read_once())
+    monkeypatch.setattr(setting_cache, "_Kept", remembered)
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift.engine import inline
-from fedshift.results import loading
+from fedshift.results import loading, setting_cache
 from fedshift_app.config import plugins
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -168,6 +168,17 @@ def read_once() -> Callable[[Path], loading.Run]:
         return known[key]
 
     return run_of
+
+
+class _Remembered(setting_cache._Kept):
+    """Settings that were worked out before, in this process alone."""
+
+    def save(self) -> None:
+        """Write nothing: reading it again and again takes longer than the tables."""
+
+
+#: What makes it, once in a process for the same files of FedShift.
+remembered = functools.cache(_Remembered)
 
 
 def load_benchmark(name: str) -> ModuleType:

@@ -10,6 +10,7 @@ Ints = NDArray[np.int64]
 
 TSNE_IMAGES = 150  # of each domain
 TSNE_LEAST = 5  # smallest number of points for t-SNE
+TSNE_STEPS = 1000
 PERPLEXITY = 30.0
 
 
@@ -80,7 +81,9 @@ def tsne(features: Floats, seed: int) -> Floats:
         return np.zeros((len(features), 2))
     start = "pca" if scaled.shape[1] > 1 else "random"
     perplexity = min(PERPLEXITY, (len(features) - 1) / 3)
-    placed: Floats = TSNE(init=start, perplexity=perplexity, random_state=seed % 2**32).fit_transform(scaled)
+    placed: Floats = TSNE(
+        init=start, perplexity=perplexity, random_state=seed % 2**32, max_iter=TSNE_STEPS
+    ).fit_transform(scaled)
     return placed
 
 

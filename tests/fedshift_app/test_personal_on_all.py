@@ -48,7 +48,7 @@ def test_f2dcs_local_modules_are_scored_so(run_inline: InlineRun) -> None:
     """Slow and obvious: global weights and one node's modules, from their files, in a network of its own."""
     run = run_inline(
         method="f2dc", rounds=1, nodes=2,
-        set="dataset.domains=[scan,sketch] train.epochs=2 train.lr=0.03 train.precision=float32 "
+        set="dataset.domains=[scan,sketch] train.epochs=2 train.lr=0.03 train.precision=float32 allocation.share=1 "
         "method.local_modules=local method.eval_modules=client_mean",
     )  # fmt: skip
     assert run.results["evaluated"] == "personal models, each on all domains"

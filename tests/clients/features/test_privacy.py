@@ -83,6 +83,7 @@ def test_noise_does_not_come_from_the_global_generator(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_no_two_nodes_of_flowers_simulation_share_noise(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "fedshift"), "run", "handwritten", f"nodes={NODES}", "rounds=1"]
     ended = subprocess.run([*command, "report=false", *NOISY.split()], cwd=tmp_path, capture_output=True, text=True)

@@ -151,6 +151,7 @@ def test_intervals_are_percentiles_of_the_same_resamples_one_by_one(
         assert (low, high) == pytest.approx((min(wanted[0], value), max(wanted[1], value)), abs=1e-12), name
 
 
+@pytest.mark.usefixtures("all_resamples")
 def test_resamples_do_not_depend_on_how_many_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     given = scored(50)
     whole = figures(given, np.random.default_rng(1))
@@ -160,6 +161,7 @@ def test_resamples_do_not_depend_on_how_many_are_in_memory(monkeypatch: pytest.M
     assert np.array_equal(whole.overall, parts.overall) and np.array_equal(whole.by_class, parts.by_class)
 
 
+@pytest.mark.usefixtures("all_resamples")
 def test_many_images_have_fewer_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(site_numbers, "MOST_WORK", 60 * 3 * 250)
     assert figures(scored(), np.random.default_rng(0)).resamples == 250

@@ -1,0 +1,65 @@
+"""What makes runs of tests quicker without another line of the product: what is repeated is made once in a process."""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from typing import Any
+
+import pytest
+import torch
+
+from clients.features import site_numbers
+from clients.models import networks
+from datasets.base import ImageSet, Split
+from datasets.sets import handwritten
+from fedshift.report import analysis
+
+#: Enough that intervals are intervals; tests of their values ask for more.
+FEW_RESAMPLES = 100
+
+
+def _built_once(bare: Callable[..., networks.SplitModel]) -> Callable[..., networks.SplitModel]:
+    """Build a network once for each state of the generator, and leave the generator as building it would."""
+
+    @lru_cache(maxsize=16)
+    def made(name: str, num_classes: int, size: int, state: bytes) -> tuple[networks.SplitModel, torch.Tensor]:
+        return bare(name, num_classes, size), torch.get_rng_state()
+
+    def built(name: str, num_classes: int, size: int = 32) -> networks.SplitModel:
+        if torch.empty(0).device.type != "cpu" or name not in OURS:
+            return bare(name, num_classes, size)
+        model, after = made(name, num_classes, size, torch.get_rng_state().numpy().tobytes())
+        torch.set_rng_state(after)
+        return copy.deepcopy(model)
+
+    return built
+
+
+#: Networks of this project: building them has no other effect, and none is large.
+OURS = frozenset({"cnn", "cnn_bn", "small_cnn", "resnet10", "resnet18"})
+
+
+def _drawn_once(draw: Callable[..., ImageSet]) -> Callable[..., ImageSet]:
+    kept = cache(draw)
+
+    def drawn(domain: str, split: Split, seed: int) -> ImageSet:
+        images = kept(domain, split, seed)
+        return ImageSet(images.x.copy(), images.y.copy())
+
+    return drawn
+
+
+@contextmanager
+def quicker() -> Iterator[None]:
+    """Build networks and draw digits once; few resamples behind an interval; short t-SNE."""
+    changes: tuple[tuple[Any, str, Any], ...] = (
+        (networks, "bare", _built_once(networks.bare)),
+        (handwritten, "draw", _drawn_once(handwritten.draw)),
+        (site_numbers, "RESAMPLES", FEW_RESAMPLES),
+        (analysis, "TSNE_STEPS", 250),
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in changes:
+            patch.setattr(module, name, value)
+        yield
