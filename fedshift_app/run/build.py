@@ -135,14 +135,13 @@ def mixing_line(config: RunConfig, num_nodes: int) -> str:
     for node, home in enumerate(homes):
         held = {domain: len(index) for domain, index in holdings.mixed_parts(config, num_nodes, node)[0].items()}
         shares.append(100 * held.get(home, 0) / sum(held.values()))
-    reasons = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
     least, most = round(min(shares)), round(max(shares))
     line = (
         f"allocation.mixing={allocation.mixing:g}: {least if least == most else f'{least} to {most}'} % of a node's "
         "training images are of its home domain, under which tables have the node; the domain of an image is "
         f"{allocation.domain_labels} to it"
     )
-    return "; ".join([line, *reasons])
+    return "; ".join([line, *_made_of_several(config)])
 
 
 def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
@@ -150,12 +149,17 @@ def sites_line(config: RunConfig, nodes: Sequence[Node]) -> str:
     several = [f"node {node.index} holds {', '.join(node.domains)}" for node in nodes if node.held_tests]
     if not several:
         return ""
-    reasons = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
     about = (
         f"{some(several, MOST_NAMED, '; ')}: the first is its home, under which tables have it; the domain of an "
         f"image is {config.allocation.domain_labels} to it"
     )
-    return "; ".join([about, *reasons])
+    return "; ".join([about, *_made_of_several(config)])
+
+
+def _made_of_several(config: RunConfig) -> list[str]:
+    """Return what the method, and the weights of nodes, make of a node with images of several domains."""
+    methods = [f"{method.name}: {method.one_domain}" for method in methods_of(config) if method.one_domain]
+    return methods + ([config.aggregation.one_domain] if config.aggregation.one_domain else [])
 
 
 def public_line(config: RunConfig, nodes: Sequence[Node]) -> str:

@@ -92,6 +92,15 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             return f"aggregation.gma_tau={self.gma_tau:g} averages"
         return f"aggregation.weights={self.weights} needs averaged" if self.weights in OF_IMAGES else ""
 
+    @property
+    def one_domain(self) -> str:
+        """What the weights make of a node that holds images of several domains; empty where they see no domain."""
+        if self.weights == "domain-aware":
+            return f"aggregation.weights={self.weights}: Q is the number of home domains; all images of a node count"
+        if self.weights == "afl" and self.afl_groups == "domain":
+            return f"aggregation.weights={self.weights}: a node's loss, over all its images, counts for its home domain"
+        return ""
+
     def contradiction(self, *, lacking: str, noise: str) -> str:
         """Return why the section does not go with others; empty if it does.
 

@@ -154,11 +154,16 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     assert set(m.defaults) <= set(validating.METHOD_SECTIONS) | {name for side in models for name in side.model_fields}
 
 
+#: What a method needs to learn in eight rounds. F2DC's separability outweighs cross-entropy on the CNN
+#: (docs/methods/f2dc.md), so `handwritten` weakens it for f2dc. f2dc-code, whose learning rate is 0.1, comes to numbers
+#: that are not finite with 0.8.
+TO_LEARN = {"fedicon": "method.classifier_rounds=3", "f2dc-code": "method.lambda1=0.1"}
+
+
 @pytest.mark.long
 @of_methods([name for name in METHODS if name != "ggeur"])  # its encoder is frozen, and random here
 def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: InlineRun) -> None:
-    phases = "method.classifier_rounds=3" if method == "fedicon" else ""
-    run = run_inline(nodes=NODES, rounds=8, **settings(method, phases, brief=False))
+    run = run_inline(nodes=NODES, rounds=8, **settings(method, TO_LEARN.get(method, ""), brief=False))
     config = resolving.resolve({"experiment": str(run.folder / "config.yaml")})
     assert set(run.results["final"]) == set(config.dataset.domains)
     testing.check_beats_chance(run.folder)

@@ -10,7 +10,8 @@ from support import after_rounds, check_knowledge, new_strategy, node, update
 from fedshift_app.config import registry
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused
-from strategies.contributions import declared
+from strategies.contributions import WHOLE, behind, declared, of_features
+from strategies.federation.update_norms import out_of_proportion
 from strategies.federation.updates import Update
 from strategies.fedmlp import FedMLPStrategy
 from strategies.fedproto import FedProtoStrategy
@@ -42,6 +43,40 @@ def test_a_method_that_does_not_declare_may_send_anything() -> None:
     assert declared(Sends, "sends") is None
     assert declared(Says, "sends") == ("own",)
     assert declared(Weighs, "sends") == ("prototypes", "labels")
+
+
+# --- What nodes contribute, held against the other nodes' ---
+
+#: Lengths of the rows of prototypes after round 1 of the CNN on the embedded digits (64 features), seed 0: those of
+#: FedProc and FedGH, and of FedPAC. One node of four learnt, all are honest, and ``federation.max_update`` is 10.
+FIRST_ROUNDS = ([20.3, 1.1, 0.9, 2.7], [36.8, 1.7, 0.9, 3.7])
+SIZES = {"C": 10, "D": 64, "F": 64}
+#: What is measured under the weights that all nodes were sent, so that no node is ahead of the others.
+UNDER_SENT_WEIGHTS = {"eigenvalues", "head-gradient", "style", "variance"}
+#: What follows a node's own training and is as long on all nodes: changes of weights, heads, logits.
+AS_LONG = {"delta-c", "head-bias", "head-weight", "scores"}
+
+
+@pytest.mark.parametrize("lengths", FIRST_ROUNDS)
+def test_no_method_leaves_out_the_first_node_that_learns(lengths: list[float]) -> None:
+    """All that is made of features grows with them: a new method's array must be known as such, or as another kind."""
+    for name in registry.METHODS:
+        strategy = registry.get(name).strategy_class()
+        features = of_features(strategy, strategy.contributes)
+        others = set(strategy.contributes) - features - set(WHOLE)
+        assert others <= UNDER_SENT_WEIGHTS | AS_LONG, f"{name}: of what kind is it?"
+        assert all(behind(strategy, array) != "model" for array in features)
+        shapes = {
+            array: [part if isinstance(part, int) else SIZES.get(part, 3) for part in strategy.contributes[array]]
+            for array in features
+        }
+        honest: list[Arrays] = [
+            {array: np.full(shape, length / np.sqrt(shape[-1]), np.float32) for array, shape in shapes.items()}
+            for length in lengths
+        ]
+        assert out_of_proportion(honest, 10, features) == {}, name
+        lie = [*honest[1:], {array: 30 * rows for array, rows in honest[0].items()}]
+        assert sorted(out_of_proportion(lie, 10, features)) == ([3] if features else []), name
 
 
 # --- FedMLP (an approximation) on the server: plain means, and classes that come and go ---

@@ -7,6 +7,7 @@ from support import InlineRun
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import Place, own_images
+from fedshift_app.run import build
 from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1"
@@ -72,3 +73,19 @@ def test_a_run_says_so_and_what_its_method_makes_of_it(finished_run: InlineRun) 
     assert "allocation.mixing=0.5: 75 % of a node's training images are of its home domain" in said
     assert "copa: a node trains the head of its home domain" in said
     assert "allocation.mixing" not in (plain.folder / "log.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ("aggregation.weights=domain-aware", "aggregation.weights=domain-aware: Q is the number of home domains"),
+        ("aggregation.weights=afl", "aggregation.weights=afl: a node's loss, over all its images, counts for its home"),
+        ("aggregation.weights=afl aggregation.afl_groups=node", ""),
+        ("aggregation.weights=ga", ""),
+    ],
+)
+def test_weights_that_go_by_domains_say_what_they_make_of_a_mixed_node(keys: str, says: str) -> None:
+    line = build.mixing_line(config(f"allocation.mixing=0.5 {keys}"), 4)
+    assert says in line
+    assert ("aggregation.weights" in line) is bool(says)
+    assert build.mixing_line(config(keys), 4) == ""
