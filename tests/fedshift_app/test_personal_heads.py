@@ -1,4 +1,4 @@
-"""Heads of nodes and domains, features that travel with the weights: bytes, engines, resume."""
+"""Heads of nodes and domains, features and styles that travel with the weights: bytes, engines, resume."""
 
 from pathlib import Path
 
@@ -11,6 +11,7 @@ SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 NODES, C, D = 2, 10, 64
 HEADER = 128  # of each array, as it travels
 PROTOTYPES, FEATURES, LABELS, HEAD = 4 * C * D, 4 * C * D, 8 * C, 4 * (C * D + C)
+STYLE = 4 * 2 * 2 * 32  # of the first map's channels
 #: Of a node and round in addition to FedAvg's bytes: up, down in round 2, each as the bytes of each array.
 BESIDE = {
     "fedpac": ([PROTOTYPES, LABELS, FEATURES, 4], [PROTOTYPES, LABELS, 4 * C * D, 4 * C]),
@@ -18,7 +19,10 @@ BESIDE = {
     "copa": ([], [NODES * 4 * C * D, NODES * 4 * C]),
     "fedthe": ([4 * D], [4 * D]),
     "fediir": ([HEAD], [HEAD]),
+    "stablefdg": ([STYLE], [STYLE]),
 }
+#: With which the weights are FedAvg's.
+PLAINLY = {"stablefdg": "method.attention=false"}
 
 
 @pytest.fixture
@@ -28,7 +32,10 @@ def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
 
 def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:
     settings = f"{SHORT} dataset.domains=[scan,sketch]"
-    runs = {method: run_inline(nodes=NODES, method=method, rounds=2, set=settings) for method in ("fedavg", *BESIDE)}
+    runs = {
+        method: run_inline(nodes=NODES, method=method, rounds=2, set=f"{settings} {PLAINLY.get(method, '')}")
+        for method in ("fedavg", *BESIDE)
+    }
     plain = runs["fedavg"].rounds[1]
     for method, (up, down) in BESIDE.items():
         line = runs[method].rounds[1]
@@ -48,8 +55,8 @@ def test_a_domain_without_a_node_is_scored_by_the_heads_of_the_others(run_inline
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fedpac", "copa"])
-def test_killed_and_resumed_the_heads_are_the_same(method: str, tmp_path: Path, kill_at: KillAt) -> None:
+@pytest.mark.parametrize("method", ["fedpac", "copa", "feddap", "fediir", "stablefdg", "afl"])
+def test_killed_and_resumed_the_numbers_are_the_same(method: str, tmp_path: Path, kill_at: KillAt) -> None:
     settings = f"{SHORT} federation.participation=0.75"
     whole = start(tmp_path / "whole", method=method, set=settings)
     with kill_at("weights-00002", "half"):
