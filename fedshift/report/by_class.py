@@ -130,7 +130,7 @@ def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:
         ]
         for k, label in enumerate(figures.classes)
     ]  # fmt: skip
-    heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "scores"))]
+    heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "images"))]
     return Table("classes", heads, rows, "Recall and precision by class", number <= OPEN)
 
 
