@@ -7,4 +7,5 @@ exec fedshift supernode \
     --root-certificates /var/fedshift/public/ca.crt \
     --auth-supernode-private-key /var/fedshift/node/node.key \
     --superlink superlink:8000 \
+    --port 9094 \
     --node-config "domain=\"$1\" data-dir=\"/var/fedshift/node/images\" partition-id=$2 threads=1"

@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from fedshift_core import __version__, carried
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import as_found, some
 from fedshift_core.spelling import meant
 
 OURS = "fedshift"  # origin of FedShift's own things
@@ -40,6 +40,8 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+#: Names in a message about an unknown one; `fedshift methods` and the like list all.
+MOST_LISTED = 16
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,8 @@ class Registry(Mapping[str, T], Generic[T]):
         if name not in self._found:
             if name not in self._claims():
                 raise ConfigError(
-                    f"unknown {self.kind} {as_found(name)}; there are {', '.join(self)}{meant(name, self)}"
+                    f"unknown {self.kind} {as_found(name)}; there are {some(tuple(self), MOST_LISTED)}"
+                    f"{meant(name, self)}"
                 )
             self._found[name] = self._load(name)
         return self._found[name]

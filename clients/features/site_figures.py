@@ -158,9 +158,12 @@ def lines_of(numbers: SiteNumbers, domain: str, terms: Terms) -> list[str]:
     ]
     for k, images in enumerate(numbers.of_class[:MOST_CLASSES].tolist()):
         each = zip(BY_CLASS, numbers.by_class[:, k], numbers.by_class_marks[:, k], strict=True)
+        label = plain(terms.class_names[k], MOST_NAME) if terms.class_names else f"class {k}"
+        if images == UNKNOWN and (numbers.by_class_marks[:, k] != KNOWN).all():
+            lines.append(f"  {label}: too few images")
+            continue
         number = "too few images" if images == UNKNOWN else f"{plural(images, 'image')}"
-        name = plain(terms.class_names[k], MOST_NAME) if terms.class_names else f"class {k}"
-        lines.append(f"  {name}, {number}: {', '.join(_text(name, *given) for name, *given in each)}")
+        lines.append(f"  {label}, {number}: {', '.join(_text(name, *given) for name, *given in each)}")
     more = len(numbers.of_class) - MOST_CLASSES
     return [*lines, f"  and {plural(more, 'more class', 'more classes')}"] if more > 0 else lines
 

@@ -19,7 +19,7 @@ from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
-from strategies.features.site_section import AVERAGED, Figure, Site, Sites
+from strategies.features.site_section import Figure, Site, Sites
 
 ALL = "all sites"
 
@@ -139,8 +139,8 @@ def table(
     order = dict.fromkeys(entry.site for entry in entries if entry.site != ALL)
     last = (ALL,) if any(entry.site == ALL for entry in entries) else ()
     return SiteTable(
-        title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} from 0 to 1, of each site by method, last or "
-        "kept round",
+        title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} (0 to 1) of each site, by method, in the "
+        "last round or the one that was kept",
         figure=figure,
         sites=(*order, *last),
         rows=tuple(dict.fromkeys(entry.row for entry in entries)),
@@ -184,10 +184,9 @@ def _notes(entries: Sequence[Entry], lacking: Sequence[str]) -> list[str]:
     seeds = {entry.seed for entry in entries}
     if len(seeds) > 1:
         notes.append("of several seeds: the mean of the values, and of the limits of their intervals")
-    if any(entry.figure.how.startswith(AVERAGED) for entry in entries):
-        notes.append(f"{ALL}: the {AVERAGED}")
-    elif any(entry.figure.how for entry in entries):
-        notes.append(f"{ALL}: pooled")
+    ways = sorted({entry.figure.how for entry in entries if entry.figure.how})
+    if ways:
+        notes.append(f"{ALL}: {' or '.join(ways)}")
     if lacking:
         notes.append(f"left out, without metrics of sites: {', '.join(lacking)}")
     return notes

@@ -27,6 +27,7 @@ from fedshift_core.yaml_files import as_yaml
 FILE, EXPERIMENT = "compose.own.yaml", "experiment.yaml"
 HOME = "/var/fedshift"  # in a container
 SUPERLINK, PUBLIC, KEYS, STATE, RUNS, DATABASE = "superlink", "public", "keys", "state", "runs", "database"
+PORT = 9094  # of a SuperNode, on its loopback: the health check asks there
 HOSTS = ["superlink", "localhost", "127.0.0.1"]  # by which nodes and the flwr command call the SuperLink
 HEAD = """\
 # Made by `fedshift export --compose`: a SuperLink, a SuperNode for each folder node-*, and a run that prints its table.
@@ -36,6 +37,7 @@ HEAD = """\
 #   docker compose -f {file} down
 #
 # FEDSHIFT_IMAGE, FEDSHIFT_USER, NODE_POLICY and RUN_CONFIG are taken from the environment. Run folders: runs/.
+# To run as another user than the one who exported: sudo chown -R UID:GID . and FEDSHIFT_USER=UID:GID.
 """
 
 
@@ -145,7 +147,7 @@ def _node(node: NodeFolder) -> dict[str, Any]:
         "command": [
             "fedshift", "supernode", "--policy", f"${{NODE_POLICY:-{STRICT}}}",
             "--root-certificates", f"{HOME}/public/ca.crt", "--auth-supernode-private-key", f"{home}/node.key",
-            "--superlink", "superlink:8000", "--node-config", about.replace("$", "$$"),
+            "--superlink", "superlink:8000", "--port", str(PORT), "--node-config", about.replace("$", "$$"),
         ],
         "networks": ["federation"],
         "depends_on": {
@@ -158,7 +160,7 @@ def _node(node: NodeFolder) -> dict[str, Any]:
             f"./{PUBLIC}:{HOME}/public:ro",
         ],
         "healthcheck": _health(
-            "import urllib.request as u; u.urlopen('http://127.0.0.1:9094/health', timeout=4)",
+            f"import urllib.request as u; u.urlopen('http://127.0.0.1:{PORT}/health', timeout=4)",
             interval="15s", retries=4, start_period="30s",
         ),
     }  # fmt: skip
@@ -174,7 +176,7 @@ def _service(memory: str, restart: str = "no") -> dict[str, Any]:
         "read_only": True,
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
-        "tmpfs": ["/tmp", f"{HOME}:uid={uid},gid={gid},mode=700"],
+        "tmpfs": ["/tmp", f"{HOME}:mode=1777"],  # for any FEDSHIFT_USER; no other user is in a container
         "mem_limit": memory,
         "cpus": 1.0,
         "restart": restart,

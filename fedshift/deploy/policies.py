@@ -125,7 +125,9 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         else "no noise is required"
     )
     texts["budget"] = (
-        f"at most epsilon {budget.epsilon:g} at delta {budget.delta:g} over all runs" if budget else "no limit"
+        f"at most epsilon {budget.epsilon:g} at delta {budget.delta:g} over all runs; a run without noise is refused"
+        if budget
+        else "no limit"
     )
     texts["secure_sums"] = f"required, over at least {plural(sums.nodes, 'node')}" if sums else "not required"
     if sums and sums.trusted:
@@ -178,7 +180,7 @@ def _least(least: int) -> str:
 
 
 def _bytes(most: int | None) -> str:
-    return "of any size" if most is None else f"at most {plural(most, 'byte')} ({most / 2**20:.4g} MiB)"
+    return "of any size" if most is None else f"at most {plural(most, 'byte', form=',')} ({most / 2**20:,.4g} MiB)"
 
 
 def _spent(allowed: Policy) -> list[str]:

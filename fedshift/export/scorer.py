@@ -195,7 +195,7 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
         index: The node's.
 
     Raises:
-        FedShiftError: If a name, a shape, a type or a number is not what the network has.
+        FedShiftError: If a name, a shape, a type or a number does not fit the network, or one is not taken by it.
     """
     client = bare_client(config, config.model, index)
     knowledge = knowledge_in(arrays)
@@ -209,10 +209,15 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     check_arrays(weights, {name: state[name] for name in needed.weights}, whose)
     # Weights that do not classify keep their initial values; no file contains them.
     complete = {name: weights.get(name, tensor.numpy()) for name, tensor in state.items()}
+    # A client takes what never changes once, and from then on neither with the weights nor with its private parts.
+    client.begin({name: complete[name] for name in client.shared_frozen}, "")
     shared = {name: complete[name] for name in client.shared_names}
     private = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
     client.prepare(RoundInputs(knowledge, memory=private))
     setup.load(shared, client, whose)
+    taken = client.model.state_dict()
+    if left := [name for name, array in weights.items() if not np.array_equal(taken[name].numpy(), array)]:
+        raise FedShiftError(f"{whose} arrays are not all taken by the network: {shown(', '.join(left[:3]))}")
     client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)
     scorer = Scorer(client, needed, image_size(config))

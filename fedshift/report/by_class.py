@@ -45,6 +45,9 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
     shown: dict[str, Of] = {name: counts for name, counts in domains.items() if counts is not None}
     if figures.overall is not None and len(figures.domains) > 1:
         shown[ALL] = figures.overall
+    if not shown:
+        part.missing = "No node let out counts by class (docs/deploy/policy.md: figures)."
+        return part
     part.notes = [
         f"In percent, of round {figures.round}, as the nodes counted their test images. Balanced accuracy and "
         "macro-F1: means over the classes that have test images; AUC: each class against all others; "
@@ -127,7 +130,7 @@ def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:
         ]
         for k, label in enumerate(figures.classes)
     ]  # fmt: skip
-    heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "scores"))]
+    heads = ["class", *(f"{name}: {what}" for name in complete for what in ("recall", "precision", "images"))]
     return Table("classes", heads, rows, "Recall and precision by class", number <= OPEN)
 
 

@@ -1,5 +1,7 @@
 """The figures that sites worked out themselves, with their 95 % intervals (docs/guide/figures.md)."""
 
+from collections.abc import Mapping
+
 from fedshift.report.sections import Section, Table
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.plural import plural
@@ -34,6 +36,10 @@ def section(sites: Sites | None) -> Section:
     ]
     if averaged:
         part.notes.append(f"All sites: {', '.join(averaged)} are the {AVERAGED}; the others are pooled.")
+    fewer = {HEADS[name]: sites.overall.figure(name).how.rpartition(", ")[2] for name in OVERALL
+             if sites.overall and ", " in sites.overall.figure(name).how}  # fmt: skip
+    if fewer:
+        part.notes.append(f"All sites, where some have too few images: {_listed(fewer)}.")
     if len(sites.sites) > MOST_SHOWN:
         part.notes.append(f"{plural(len(sites.sites) - MOST_SHOWN, 'more site is', 'more sites are')} in results.json.")
     rows = [
@@ -55,6 +61,14 @@ def section(sites: Sites | None) -> Section:
     heads = ["class", "site", "test images", *(HEADS[name] for name in BY_CLASS)]
     part.tables.append(Table("site-classes", heads, by_class, "By class and site", len(by_class) <= OPEN))
     return part
+
+
+def _listed(fewer: Mapping[str, str]) -> str:
+    """Return which metrics are of which number of sites."""
+    return "; ".join(
+        f"{', '.join(name for name, of in fewer.items() if of == number)} of {number}"
+        for number in dict.fromkeys(fewer.values())
+    )
 
 
 def _over_classes(site: Site, name: str) -> str:

@@ -200,7 +200,11 @@ def _settings(record: Record) -> dict[str, Any]:
             f"{plural(config.rounds, 'round')} of {plural(config.train.epochs, 'local epoch')}, batches of "
             f"{config.train.batch_size}, lr {config.train.lr}",
         ),
-        *([] if method is None else [("travels", registry.travels(method)), ("stays on the node", method.private)]),
+        *(
+            []
+            if method is None
+            else [("sent in addition to weights", registry.travels(method)), ("stays on the node", method.private)]
+        ),
         ("command", str(recorded.get("command", "unknown"))),
         ("started", str(recorded.get("started", "unknown"))),
         ("versions", ", ".join(f"{name} {number}" for name, number in recorded.get("versions", {}).items())),

@@ -95,6 +95,8 @@ class Results(_Results):
 
 #: Settings of the section ``dataset`` that do not change a domain's images once they are read.
 READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
+#: Options of `compare` that print a table, by the file that people give them.
+PRINTED = {".tex": "--latex", ".md": "--markdown", ".json": "--json"}
 
 
 @dataclass(frozen=True)
@@ -266,7 +268,9 @@ def _places(path: Path) -> list[Path]:
             )
         return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
     if not path.is_dir():
-        raise ConfigError(f"there is no file or folder {path}")
+        option = PRINTED.get(path.suffix)
+        hint = f"; {option} takes no file, it prints: {option} > {path.name}" if option else ""
+        raise ConfigError(f"there is no file or folder {path}{hint}")
     places = held(path)
     if not places:
         raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")

@@ -85,7 +85,8 @@ def of_node(node: SiteNode) -> Opened:
         return scores.cpu()
 
     when = f"before round {kept.server_round}" if kept.trained else f"in round {kept.server_round}"
-    label = f"{config.experiment}, {config.method['name']}, as received {when} of {config.rounds}"
+    when = f"as received {when} of {config.rounds}" if config.rounds else "as received to be scored, without training"
+    label = f"{config.experiment}, {config.method['name']}, {when}"
     as_sent = registry.get(config.method["name"]).client_class().scores_as_sent(config.node_params())
     if setup.adaptation(config) is not None or not as_sent:
         label += ", before the run adapts it for a score"

@@ -109,7 +109,7 @@ def stays(node: SiteNode) -> list[str]:
     lines = [f"the log of what left it: {shown(node.folder / chained_log.LOG_FILE, WHOLE_PATH)}"]
     if private := [path for path in _private(node) if path.exists()]:
         lines.append(
-            f"private parts, {plural(_size(private), 'byte', form=',')}: "
+            f"what runs and reports left, {plural(_size(private), 'byte', form=',')}: "
             f"{', '.join(shown(path.name) for path in private)}"
         )
     cached = _cached(node)

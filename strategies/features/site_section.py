@@ -193,7 +193,7 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
     for place, name in enumerate(OVERALL):
         known = marks[:, place] == KNOWN
         how = POOLED if name in ("accuracy", "brier") else AVERAGED
-        how += "" if known.all() else f", {known.sum()} of {plural(len(sites), 'site')}"
+        how += _of_sites(int(known.sum()), len(sites))
         if not known.any():
             figures[name] = _figure(np.zeros(3), int(marks[:, place].min()), how=how)
         elif name == "accuracy":
@@ -204,8 +204,10 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
     per_class, of_class = _pooled(sites)
     sensitivity = [value for value in per_class["sensitivity"]["value"] if value is not None]
     if sensitivity:
+        row = BY_CLASS.index("sensitivity")
+        behind = sum(bool((site.by_class_marks[row] == KNOWN).any()) for site in sites)
         figures["balanced_accuracy"] = _balanced(per_class["sensitivity"]) | {
-            "classes": len(sensitivity), "how": POOLED,
+            "classes": len(sensitivity), "how": POOLED + _of_sites(behind, len(sites)),
         }  # fmt: skip
     patients = [site.patients for site in sites]
     return {
@@ -213,6 +215,11 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
         "patients": None if UNKNOWN in patients else sum(patients), "images_of_class": of_class,
         **figures, "per_class": per_class,
     }  # fmt: skip
+
+
+def _of_sites(known: int, number: int) -> str:
+    """Return how many of the sites are behind a figure, where it is not all of them."""
+    return "" if known == number else f", {known} of {plural(number, 'site')}"
 
 
 def _weighted(triples: Numbers, images: Any) -> Numbers:
@@ -269,10 +276,18 @@ def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
         if (site.numbers.of_class == UNKNOWN).any()
     }
     distance, between = _farthest(sites)
+    hidden = [name for name, names in lacking.items() if len(names) == len(classes)]
+    shown = [site for site in sites if site.name not in hidden]
     differing = [
-        name for name, names in lacking.items() if any(names != other for other in _others(lacking, name, sites))
-    ]
+        name for name, names in lacking.items()
+        if name not in hidden and any(names != other for other in _others(lacking, name, shown))
+    ]  # fmt: skip
     warning = ""
+    if hidden and shown:
+        warning = (
+            f"the class mix of {some(hidden, MOST_NAMED)} is not known, as no class there has enough images to be "
+            "shown: means over classes are of the other sites"
+        )
     if distance > MIX_BOUND or differing:
         parts = [
             f"{name} has no image, or too few, of {some(lacking[name], MOST_NAMED)}" for name in differing[:MOST_NAMED]
@@ -284,7 +299,8 @@ def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:
         )
         if distance > MIX_BOUND:
             parts.insert(0, f"{distance:.2f} between {between[0]} and {between[1]}, above {MIX_BOUND}")
-        warning = (
+        warning += "; " if warning else ""
+        warning += (
             f"class mixes of sites differ ({'; '.join(parts)}): accuracy and means over classes also rank sites by the "
             "classes that they have; compare them class by class"
         )

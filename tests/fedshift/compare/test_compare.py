@@ -402,6 +402,8 @@ def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) ->
         compare([i2pfl])
     with pytest.raises(ConfigError, match="there is no file or folder"):
         compare([tmp_path / "nowhere"])
+    with pytest.raises(ConfigError, match=r"--latex takes no file, it prints: --latex > table\.tex"):
+        compare([fedavg.parent, tmp_path / "table.tex"])
     with pytest.raises(ConfigError, match="is not a run folder and holds none"):
         compare([tmp_path])
     (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too

@@ -67,10 +67,13 @@ def test_a_node_is_started_as_the_demos_script_starts_one(made: Path) -> None:
         command = services(made)[f"node-{index}-{domain}"]["command"]
         options = dict(zip(command[2::2], command[3::2], strict=True))
         assert command[:2] == ["fedshift", "supernode"] and options["--policy"] == "${NODE_POLICY:-strict}"
-        for option in ("--root-certificates", "--auth-supernode-private-key", "--superlink"):
+        for option in ("--root-certificates", "--auth-supernode-private-key", "--superlink", "--port"):
             assert f"{option} {options[option]} " in script
         about = f'domain="{domain}" data-dir="/var/fedshift/node/images" partition-id={index} threads=1'
         assert options["--node-config"] == about
+        # By default `fedshift supernode` takes any free port, where no health check would find it.
+        for service in (services(made)[f"node-{index}-{domain}"], DEMO[f"node-{domain}"]):
+            assert f"127.0.0.1:{options['--port']}/health" in service["healthcheck"]["test"][-1]
 
 
 def test_each_mounted_place_is_there_and_a_node_sees_no_other_node(made: Path) -> None:
@@ -100,7 +103,8 @@ def test_keys_are_private_and_the_authoritys_is_gone(made: Path) -> None:
     user = f"{os.getuid()}:{os.getgid()}"
     for service in services(made).values():
         assert service["user"] == f"${{FEDSHIFT_USER:-{user}}}"
-        assert service["tmpfs"][1] == f"/var/fedshift:uid={os.getuid()},gid={os.getgid()},mode=700"
+        assert service["tmpfs"][1] == "/var/fedshift:mode=1777"  # whoever FEDSHIFT_USER is, and as the image has it
+    assert "chmod 1777 fedshift" in (ROOT / "docker" / "Dockerfile").read_text()
     assert stat.S_IMODE((made / "runs").stat().st_mode) == 0o700
 
 

@@ -202,6 +202,22 @@ def test_what_only_training_needs_is_left_out() -> None:
     assert "classifier.projection.0.weight" in scorer.needs(scorer.bare_client(moon, moon.model)).weights
 
 
+@pytest.mark.parametrize(
+    ("method", "freeze"), [("fedavg", "norm"), ("f2dc", "stages:1"), ("fedavg", "encoder"), ("fedbn", "stages:1")]
+)
+def test_frozen_parts_are_those_of_the_file_not_of_the_seed(method: str, freeze: str) -> None:
+    config = resolve({"method": method, "set": f"model.name=cnn_bn model.freeze={freeze}"})
+    client, rng = scorer.bare_client(config, config.model), np.random.default_rng(0)
+    state, names = client.model.state_dict(), scorer.needs(client).weights
+    arrays = {name: state[name].numpy() + rng.uniform(0.5, 1, state[name].shape) for name in names}
+    arrays = {name: np.asarray(array, state[name].numpy().dtype) for name, array in arrays.items()}
+    images = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    built = scorer.rebuilt(config, arrays, "the")(images)
+    client.model.load_state_dict({n: torch.from_numpy(a) for n, a in arrays.items()}, strict=False)
+    with torch.no_grad():
+        assert torch.allclose(built, client.model.eval()((images - 0.5) / 0.5)[1], rtol=1e-4)
+
+
 def test_modules_classify_too_and_noise_at_test_is_no_program(tmp_path: Path) -> None:
     config = resolve({"method": "f2dc", "set": "model.name=cnn_bn method.insert_after=last"})
     client = scorer.bare_client(config, config.model)

@@ -199,6 +199,9 @@ def test_what_a_site_hides_is_null_with_a_mark_and_left_out_of_the_others() -> N
         assert made.overall.images_of_class[k] == many.of_class[k]
         assert made.overall.per_class["sensitivity"].value[k] == many.by_class[0, k, 0]
     assert first.balanced_accuracy.classes == C - len(hidden)
+    assert content([honest(20, 1, least=19), many]).overall.balanced_accuracy.how == (  # type: ignore[union-attr]
+        f"{POOLED}, 1 of 2 sites"
+    )
     none = content([honest(20, 1, least=40), many])
     assert none.sites[0].accuracy.mark == "too few" and none.overall is not None
     assert none.overall.accuracy.how == f"{POOLED}, 1 of 2 sites"
@@ -251,6 +254,15 @@ def test_a_warning_says_where_class_mixes_differ() -> None:
     assert "a has no image, or too few, of z" in lacking.warning and lacking.distance == pytest.approx(0.1)
     assert mix_of(of_classes(10, 10, 0), of_classes(9, 11, 0)).warning == ""  # both lack it
     assert mix_of(of_classes(10, 0, 0)).distance is None
+    hidden = mix_of(of_classes(-4, -4, -4), of_classes(9, 9, 9), of_classes(10, 10, 10))
+    assert hidden.warning == (
+        "the class mix of a is not known, as no class there has enough images to be shown: means over classes are of "
+        "the other sites"
+    )
+    assert mix_of(of_classes(-4, -4, -4), of_classes(-5, -5, -5)).warning == ""
+    both = mix_of(of_classes(-4, -4, -4), of_classes(9, 9, 0), of_classes(10, 10, 10)).warning
+    assert both.startswith("the class mix of a is not known") and "; class mixes of sites differ (" in both
+    assert "b has no image, or too few, of z" in both and "a has no" not in both
     many = mix_of(*(of_classes(*np.roll((9, 9, 0), i).tolist()) for i in range(5)))
     assert "2 more sites lack other classes" in many.warning
 
