@@ -154,10 +154,8 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     assert set(m.defaults) <= set(validating.METHOD_SECTIONS) | {name for side in models for name in side.model_fields}
 
 
-#: What a method needs to learn in eight rounds. F2DC's separability outweighs cross-entropy on the CNN
-#: (docs/methods/f2dc.md), so `handwritten` weakens it for f2dc. f2dc-code, whose learning rate is 0.1, comes to numbers
-#: that are not finite with 0.8.
-TO_LEARN = {"fedicon": "method.classifier_rounds=3", "f2dc-code": "method.lambda1=0.1"}
+#: What a method needs to learn in eight rounds.
+TO_LEARN = {"fedicon": "method.classifier_rounds=3"}
 
 
 @pytest.mark.long
