@@ -1,12 +1,16 @@
 """Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+import numpy as np
+
 from datasets.base import OWN_SPLITS, SPLITS, Source, Split
 from datasets.io import files, layout, pictures, presence, same_file, split_names, table
+from datasets.listing import Item, Listing
 from datasets.partition import stratified
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
@@ -59,11 +63,25 @@ class Site:
     notes: tuple[str, ...] = ()
     drawn: bool = False
 
-    @property
+    @functools.cached_property
     def splits(self) -> tuple[Split, ...]:
         """The splits that it has."""
         splits = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
         return tuple(split for split in OWN_SPLITS if split in splits)
+
+    @functools.cached_property
+    def listings(self) -> dict[Split, Listing]:
+        """Its images of each split."""
+        return {
+            split: _listing([picture for picture in self.pictures if picture.split == split]) for split in self.splits
+        }
+
+
+def _listing(taken: Sequence[Picture]) -> Listing:
+    items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
+    labels = np.array([picture.label for picture in taken], np.int64)
+    groups = [picture.group for picture in taken]
+    return Listing(items, labels, np.array(groups) if any(groups) else None)
 
 
 def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
@@ -236,7 +254,9 @@ def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
     presence.check(folder)
     folders, inside = layout.divided(folder)
     images = [path for path in inside if pictures.is_image_name(path.name)]
-    others = [path for path in inside if pictures.not_taken([path.name])]
+    others = []
+    if len(images) < len(inside):
+        others = [path for path in inside if pictures.not_taken([path.name])]
     if others and not images:
         counts = pictures.not_taken(path.name for path in others)
         raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")

@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from datasets.base import SPLITS, Dataset, Names, Source, Split
 from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees, unchanged
 from datasets.io.sites import LAYOUTS, Site
-from datasets.listing import ImageFiles, Item, Listing
+from datasets.listing import ImageFiles
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
@@ -269,12 +267,8 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
             return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
     for note in site.notes:
         _warn(note)
-    taken = [picture for picture in site.pictures if picture.split == split]
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
-    items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
-    labels = np.array([picture.label for picture in taken], np.int64)
-    groups = [picture.group for picture in taken]
-    return Listing(items, labels, np.array(groups) if any(groups) else None)
+    return site.listings[split]
 
 
 @functools.cache
