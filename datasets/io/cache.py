@@ -287,12 +287,12 @@ def _counted(headers: Sequence[Header]) -> list[list[Any]]:
     return [[*header.size, header.mode, header.orientation, number] for header, number in Counter(headers).items()]
 
 
-def headers(images: ImageSet) -> dict[Header, int] | None:
+def headers(images: ImageSet) -> Counter[Header] | None:
     """Return how many images have each header, as it was when they were decoded; None if that is not known."""
     kept = None if images.kept_in is None else part_folder.note(images.kept_in, HEADERS)
     if kept is None:
         return None
-    return {Header((width, height), mode, orientation): number for width, height, mode, orientation, number in kept}
+    return Counter({Header((width, height), mode, turn): number for width, height, mode, turn, number in kept})
 
 
 def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64], FileFacts | None]:

@@ -177,7 +177,7 @@ def _part(
         if not isinstance(image_files, Listing) or not broken:
             raise
         images = _readable(image_files, broken, form)
-    file_headers: Mapping[Header, int] = {}
+    file_headers: Counter[Header] = Counter()
     names = tuple(f"image {place}" for place in range(len(images)))
     if isinstance(image_files, Listing):
         readable = _without(image_files, broken)
