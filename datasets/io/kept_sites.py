@@ -17,7 +17,7 @@ from typing import Any
 
 from datasets.base import OWN_SPLITS
 from datasets.io import cache, part_folder, pictures, unchanged
-from datasets.io.sites import Picture, Site
+from datasets.io.site import Picture, Site
 from fedshift_core import private_files
 
 FORMAT = 1  # another one if the same folders would be listed in another way
