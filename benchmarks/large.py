@@ -90,6 +90,7 @@ def make(folder: Path, images: int) -> int:
 def taken(command: Sequence[str], home: Path) -> Taken:
     """Run a command to its end; stop if it fails."""
     env = os.environ | {cache.CACHE_DIR: str(home / "cache"), "PYTHONPATH": str(APP), "OMP_NUM_THREADS": "1"}
+    env |= {"PYTHONPYCACHEPREFIX": str(home / "bytecode"), "PYTHONDONTWRITEBYTECODE": ""}
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(command, env=env, cwd=home, stdout=log, stderr=log)
@@ -143,12 +144,14 @@ def main() -> None:
             *start, f"nodes={given.nodes}", "allocation.counts=any",
             f"federation.participation={min(1.0, 10 / given.nodes)}",
         ]  # fmt: skip
+        imports = [*python, "import fedshift.launch.runner, fedshift.data.prepare, fedshift_app.server_app"]
+        taken([*python, f"{imports[-1]}, torchvision"], home)  # compiles what an installed package has compiled
         commands = {
             "`fedshift init`": [*program, "init", "mine", f"data-dir={home / 'images'}", "dataset.test_share=0.2"],
             "`fedshift prepare`": [*program, "prepare", "mine/mine.yaml"],
             "`prepare` again": [*program, "prepare", "mine/mine.yaml"],
             "ImageFolder, DataLoader": [*python, THEIRS, str(home / "images"), str(SITES), str(given.images)],
-            "imports of a run alone": [*python, "import fedshift.launch.runner, fedshift_app.server_app, torchvision"],
+            "imports of a run alone": imports,
             "start of a run": start,
             "start of a second run": start,
             "start with many nodes": many,

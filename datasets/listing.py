@@ -26,6 +26,7 @@ class ImageSet:
             None if nobody says. They stay on the node.
         domains: The domain of each image, shape (N,), int64, its place among the run's domains. None where all are of
             one, or nobody says.
+        kept_in: The folder of the cache that has exactly these images, where there is one.
     """
 
     x: NDArray[np.uint8]
@@ -33,6 +34,7 @@ class ImageSet:
     of_source: Callable[[], NDArray[np.uint8]] | None = field(default=None, compare=False)
     groups: NDArray[np.str_] | None = field(default=None, compare=False)
     domains: NDArray[np.int64] | None = field(default=None, compare=False)
+    kept_in: Path | None = field(default=None, compare=False)
 
     @functools.cached_property
     def marks(self) -> NDArray[np.uint8]:
@@ -141,6 +143,11 @@ class Listing:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @functools.cached_property
+    def paths(self) -> tuple[Path, ...]:
+        """The files that it reads, each once."""
+        return tuple(dict.fromkeys(item.path for item in self.items))
 
     def select(self, index: NDArray[np.int64]) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""

@@ -14,6 +14,7 @@ import json
 import logging
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,8 @@ from numpy.typing import NDArray
 
 from datasets.base import PLAIN, Form, ImageSet
 from datasets.io import building, files, integrity, part_folder
-from datasets.io.decode import Progress, decode_into, no_progress
+from datasets.io.decode import FileFacts, Progress, decode_into, no_progress
+from datasets.io.pictures import Header
 from datasets.listing import Arrays, ImageFiles, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
@@ -35,6 +37,9 @@ CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE
+HEADERS = "headers"  # note on the images of a part: what their files say of them
+#: Files of a build.
+BUILT = frozenset({X_FILE, Y_FILE, META_FILE, f"{HEADERS}.json", f"{HEADERS}.part"})
 
 log = logging.getLogger("fedshift")
 
@@ -72,7 +77,7 @@ class _Work:
     progress: Progress = no_progress
 
     @property
-    def sources(self) -> list[Path]:
+    def sources(self) -> Sequence[Path]:
         """The files that decide its content."""
         return sources_of(self.image_files)
 
@@ -233,14 +238,14 @@ def fingerprint(
     other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
     digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
     if isinstance(image_files, Listing):
-        for item in image_files.items:
-            digest.update(_encoded(f"{item.name} {item.offset} {item.length}\n"))
+        digest.update(_encoded("".join([f"{item.name} {item.offset} {item.length}\n" for item in image_files.items])))
         digest.update(image_files.labels.tobytes())
     elif image_files.mark:
         digest.update(_encoded(f"{image_files.mark}\n"))
     sources = sources_of(image_files)
-    for path, stat in zip(sources, integrity.look(sources) if seen is None else seen, strict=True):
-        digest.update(_encoded(f"{path} {stat.st_size} {stat.st_mtime_ns}\n"))
+    stats = integrity.look(sources) if seen is None else seen
+    lines = [f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in zip(sources, stats, strict=True)]
+    digest.update(_encoded("".join(lines)))
     return digest.hexdigest()
 
 
@@ -249,25 +254,26 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def sources_of(image_files: ImageFiles) -> list[Path]:
+def sources_of(image_files: ImageFiles) -> Sequence[Path]:
     """Return the source files of images, each once."""
-    if isinstance(image_files, Arrays):
-        return list(image_files.files)
-    return list(dict.fromkeys(item.path for item in image_files.items))
+    return image_files.files if isinstance(image_files, Arrays) else image_files.paths
 
 
 def _build(folder: Path, mark: str, work: _Work) -> None:
     """Write a part next to its place and rename it; remove parts of older sources and of killed builds."""
-    building.remove_abandoned(folder.parent, frozenset({X_FILE, Y_FILE, META_FILE}))
+    building.remove_abandoned(folder.parent, BUILT)
     part, sources, origin = work.part, work.sources, _origin(work.image_files)
     with building.folder(folder.parent, part.stem) as temporary:
         for name in (X_FILE, Y_FILE, META_FILE):
             private_files.make(temporary / name)
         before = integrity.stamp(integrity.look(sources), inodes=False)
-        x, y = _fill(temporary / X_FILE, work)
+        x, y, facts = _fill(temporary / X_FILE, work)
         np.save(temporary / Y_FILE, y)
         meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": origin}
-        meta |= integrity.seal(sources, before, work.workers) | part_folder.checksums(temporary / X_FILE, x, y)
+        meta |= integrity.seal(sources, before, work.workers, facts.digests if facts else None)
+        meta |= part_folder.checksums(temporary / X_FILE, x, y)
+        if facts is not None:
+            part_folder.write_note(temporary, HEADERS, _counted(facts.headers), meta)
         part_folder.write_synced(temporary / META_FILE, json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
@@ -276,20 +282,34 @@ def _build(folder: Path, mark: str, work: _Work) -> None:
             shutil.rmtree(old, ignore_errors=True)
 
 
-def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+def _counted(headers: Sequence[Header]) -> list[list[Any]]:
+    """Return how many images have each header: width, height, mode, orientation and number."""
+    return [[*header.size, header.mode, header.orientation, number] for header, number in Counter(headers).items()]
+
+
+def headers(images: ImageSet) -> Counter[Header] | None:
+    """Return how many images have each header, as it was when they were decoded; None if that is not known."""
+    kept = None if images.kept_in is None else part_folder.note(images.kept_in, HEADERS)
+    if kept is None:
+        return None
+    return Counter({Header((width, height), mode, turn): number for width, height, mode, turn, number in kept})
+
+
+def _fill(path: Path, work: _Work) -> tuple[NDArray[np.uint8], NDArray[np.int64], FileFacts | None]:
+    """Write the images of a part; return them with their labels, and what was found in their files if they have any."""
     part, image_files = work.part, work.image_files
     if isinstance(image_files, Listing):
         shape = (len(image_files), part.size, part.size, 3)
         out = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
         _reserve(path, out.nbytes)
-        decode_into(image_files, out, part.form, workers=work.workers, progress=work.progress)
+        facts = decode_into(image_files, out, part.form, workers=work.workers, progress=work.progress)
         out.flush()
-        return out, image_files.labels
+        return out, image_files.labels, facts
     images = image_files.read()
     resized = files.resize(images.x, part.size, part.form.resize)
     np.save(path, resized)
     work.progress(len(images))
-    return resized, images.y
+    return resized, images.y, None
 
 
 def _reserve(path: Path, size: int) -> None:

@@ -33,8 +33,10 @@ def is_dicom(content: bytes) -> bool:
     return content[128:132] == b"DICM"
 
 
-def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
-    """Return the image of a DICOM file as RGB of 8 bits a channel.
+def decoded(
+    content: bytes, name: object, window: tuple[float, float] | None = None
+) -> tuple[Image.Image, tuple[tuple[int, int], str]]:
+    """Return the image of a DICOM file as RGB of 8 bits a channel, and what :func:`header` returns.
 
     Grey values pass the modality's table or rescaling, then ``window``, else the file's first WindowCenter and
     WindowWidth, else the full range of its bits. MONOCHROME1, and images with a PresentationLUTShape INVERSE, are then
@@ -51,15 +53,16 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
     """
     where = shown(name)
     data = _read(content, where)
+    about = _about(data)
     pixels = _stored(data, where)
     if data.SamplesPerPixel == 3:
-        return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8))
+        return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)), about
     dicom_header.settle_rescaling(data, where)
     if window is None:
         dicom_header.settle_window(data, where)
     inverted = dicom_header.is_inverted(data, where)
     grey = _grey(pixels, data, window, where)
-    return Image.fromarray(255 - grey if inverted else grey).convert("RGB")
+    return Image.fromarray(255 - grey if inverted else grey).convert("RGB"), about
 
 
 def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
@@ -68,7 +71,10 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
     Raises:
         DataError: As :func:`decoded`.
     """
-    data = _read(content, shown(name))
+    return _about(_read(content, shown(name)))
+
+
+def _about(data: "Dataset") -> tuple[tuple[int, int], str]:
     return (int(data.Columns), int(data.Rows)), f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
 
 

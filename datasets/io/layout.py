@@ -16,8 +16,13 @@ def visible(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
-def divided(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the folders in a folder, and all else, by name and without hidden ones; no file is looked at for it."""
+def divided(folder: Path, *, files: bool = True) -> tuple[list[Path], list[Path]]:
+    """Return the folders in a folder, and all else, by name and without hidden ones; no file is looked at for it.
+
+    Args:
+        folder: The folder.
+        files: Whether all else is returned.
+    """
     with os.scandir(folder) as entries:
         # Of a link, Path says it: one to itself is no folder, and no error.
         kinds = sorted(
@@ -26,7 +31,7 @@ def divided(folder: Path) -> tuple[list[Path], list[Path]]:
             if not entry.name.startswith(".")
         )
     folders = [folder / name for name, is_folder in kinds if is_folder]
-    return folders, [folder / name for name, is_folder in kinds if not is_folder]
+    return folders, [folder / name for name, is_folder in kinds if files and not is_folder]
 
 
 def named(folder: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The folder of one part of the image cache: its files, their checksums, and repair of damaged blocks."""
+"""The folder of one part of the image cache: its files, their checksums, notes, and repair of damaged blocks."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def opened(folder: Path, meta: Mapping[str, Any]) -> ImageSet | None:
         size = meta.get("size")
         if x.dtype != np.uint8 or y.dtype != np.int64 or x.shape != (len(y), size, size, 3):
             return None
-        return ImageSet(x, y) if _label_sums(y).items() <= meta.items() else None
+        return ImageSet(x, y, kept_in=folder) if _label_sums(y).items() <= meta.items() else None
     except Exception:  # numpy raises nearly any type on damaged bytes, and the images are decoded anew
         return None
 
@@ -94,8 +94,39 @@ def mend(path: Path, images: NDArray[np.uint8], index: NDArray[np.int64]) -> Non
 
 def linked(mark: str, folder: Path) -> str:
     """Return a hash of content with a checksum of it and of its pixels."""
-    meta = read_meta(folder)
-    return f"{mark} {zlib.crc32(repr((mark, meta.get('labels'), meta.get('blocks'))).encode())}"
+    return f"{mark} {_link(mark, read_meta(folder))}"
+
+
+def _link(text: str, meta: Mapping[str, Any]) -> int:
+    return zlib.crc32(repr((text, meta.get("labels"), meta.get("blocks"))).encode())
+
+
+def note(folder: Path, name: str) -> Any:
+    """Return what was noted of a part's images under a name; None if there is nothing, or of other images.
+
+    The part's sources and checksums are compared whenever it is opened (:mod:`datasets.io.cache`).
+    """
+    try:
+        content = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        return content["note"] if content["link"] == _link(json.dumps(content["note"]), read_meta(folder)) else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def write_note(folder: Path, name: str, content: Any, meta: Mapping[str, Any] | None = None) -> None:
+    """Keep what was found out about a part's images.
+
+    Args:
+        folder: The part's folder.
+        name: Of the note.
+        content: What JSON can hold.
+        meta: Of the part, where it is not written yet.
+
+    Raises:
+        OSError: If it cannot be written.
+    """
+    link = _link(json.dumps(content), read_meta(folder) if meta is None else meta)
+    replace(folder / f"{name}.json", json.dumps({"link": link, "note": content}))
 
 
 def replace(path: Path, text: str) -> None:

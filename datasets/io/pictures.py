@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,8 +37,26 @@ log = logging.getLogger("fedshift")
 _warned: set[str] = set()  # folders that this process has warned of
 
 
+class Header(NamedTuple):
+    """Properties of an image in its file: width and height, Pillow's mode, EXIF orientation."""
+
+    size: tuple[int, int]
+    mode: str
+    orientation: int = exif.UPRIGHT
+
+    @property
+    def turned(self) -> bool:
+        """Whether it must be turned or mirrored."""
+        return self.orientation != exif.UPRIGHT
+
+
 def decoded(content: bytes, name: object, window: tuple[float, float] | None = None) -> Image.Image:
-    """Return an image as RGB of 8 bits a channel, decoded to the last byte and without another program.
+    """Return an image as RGB of 8 bits a channel, as :func:`read`."""
+    return read(content, name, window)[0]
+
+
+def read(content: bytes, name: object, window: tuple[float, float] | None = None) -> tuple[Image.Image, Header]:
+    """Return an image as RGB of 8 bits a channel, decoded to the last byte and without another program; and its header.
 
     Values of 8 bits stay unchanged. An alpha channel is dropped, so a transparent pixel has its stored colour. Colour
     profiles and orientation (:func:`orientation`) are ignored, as in the data sets of papers. The first frame of a WebP
@@ -55,37 +73,53 @@ def decoded(content: bytes, name: object, window: tuple[float, float] | None = N
         DataError: If its format is not among :data:`FORMATS`, TIFF and DICOM, or its pixels are of another kind.
     """
     if dicom.is_dicom(content):
-        return dicom.decoded(content, name, window)
+        rgb, about = dicom.decoded(content, name, window)
+        return rgb, Header(*about)
     packed = png.as_bytes(content)
     image, depth = _opened(packed or content, name)
     ends = window or (0, 2**depth.bits - 1)
     with image:
         if packed is not None:
-            return Image.fromarray(_grey(png.grey(image), ends, depth, whole=True)).convert("RGB")
-        if not image.mode.startswith(("I", "F")):
-            return image.convert("RGB")
-        whole = (
-            image.mode.startswith("I;16") or image.format == "PNG"
-        )  # "I" of a PNG: so old versions of Pillow call it
-        if not whole and (image.mode != "I" or window is None):
-            raise DataError(
-                f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 and 16 bits a channel, and with "
-                "dataset.window=[low,high] signed and longer whole numbers"
-            )
-        return Image.fromarray(_grey(np.asarray(image), ends, depth, whole)).convert("RGB")
+            grey = _grey(png.grey(image), ends, depth, whole=True)
+            return Image.fromarray(grey).convert("RGB"), header(content, name)
+        size, mode = image.size, image.mode
+        rgb = _rgb(image, name, ends, depth, windowed=window is not None)
+        return rgb, Header(size, mode, exif.orientation(content, image))
 
 
-def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
-    """Return an image's width and height in pixels and its mode, without decoding pixels.
+def _rgb(
+    image: Image.Image, name: object, ends: tuple[float, float], depth: tiff.Depth, *, windowed: bool
+) -> Image.Image:
+    """Return an opened image as RGB of 8 bits a channel.
+
+    Raises:
+        DataError: If its pixels are of another kind.
+    """
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if not image.mode.startswith(("I", "F")):
+        return image.convert("RGB")
+    whole = image.mode.startswith("I;16") or image.format == "PNG"  # "I" of a PNG: so old versions of Pillow call it
+    if not whole and (image.mode != "I" or not windowed):
+        raise DataError(
+            f"{shown(name)}: pixels of mode {image.mode}; allowed are 8 and 16 bits a channel, and with "
+            "dataset.window=[low,high] signed and longer whole numbers"
+        )
+    return Image.fromarray(_grey(np.asarray(image), ends, depth, whole)).convert("RGB")
+
+
+def header(content: bytes, name: object) -> Header:
+    """Return an image's properties without decoding pixels, if its format allows that.
 
     Raises:
         DataError: As :func:`decoded`.
     """
     if dicom.is_dicom(content):
-        return dicom.header(content, name)
+        return Header(*dicom.header(content, name))
     image, _ = _opened(content, name)
     with image:
-        return image.size, image.mode
+        return Header(image.size, image.mode, exif.orientation(content, image))
 
 
 def orientation(content: bytes, name: object) -> int:
@@ -94,11 +128,7 @@ def orientation(content: bytes, name: object) -> int:
     Raises:
         DataError: As :func:`decoded`.
     """
-    if dicom.is_dicom(content):
-        return exif.UPRIGHT
-    image, _ = _opened(content, name)
-    with image:
-        return exif.orientation(content, image)
+    return header(content, name).orientation
 
 
 def _opened(content: bytes, name: object) -> tuple[Image.Image, tiff.Depth]:

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from datasets.base import OWN_SPLITS, SPLITS, Source, Split
+from datasets.base import SPLITS, Source, Split
 from datasets.io import files, layout, pictures, presence, same_file, split_names, table
+from datasets.io.site import Picture as Picture
+from datasets.io.site import Site as Site
 from datasets.partition import stratified
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
@@ -16,54 +17,6 @@ from fedshift_core.plural import plural
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
 _DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """One image file of a site.
-
-    Attributes:
-        path: Its absolute path.
-        name: Its path below the site's folder, with the run's spelling of the class; it decides the drawn split.
-        label: Index of its class.
-        split: Its split, stated or drawn.
-        group: The group of images that stay together; empty for none.
-    """
-
-    path: Path
-    name: str
-    label: int
-    split: Split
-    group: str = ""
-
-
-@dataclass(frozen=True)
-class Site:
-    """All images of one domain.
-
-    Attributes:
-        domain: Its name.
-        layout: ``classes``, ``splits``, ``table`` or ``npz``.
-        pictures: Its images, by class, then by name.
-        archives: For the layout npz the file of each split; its images are not read.
-        not_taken: Files of other suffixes in its class folders.
-        notes: Lines on irregularities.
-        drawn: Its split is drawn, as it is not stated.
-    """
-
-    domain: str
-    layout: str
-    pictures: tuple[Picture, ...] = ()
-    archives: tuple[tuple[Split, Path], ...] = ()
-    not_taken: tuple[Path, ...] = ()
-    notes: tuple[str, ...] = ()
-    drawn: bool = False
-
-    @property
-    def splits(self) -> tuple[Split, ...]:
-        """The splits that it has."""
-        splits = {picture.split for picture in self.pictures} | {split for split, _ in self.archives}
-        return tuple(split for split in OWN_SPLITS if split in splits)
 
 
 def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
@@ -236,7 +189,9 @@ def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
     presence.check(folder)
     folders, inside = layout.divided(folder)
     images = [path for path in inside if pictures.is_image_name(path.name)]
-    others = [path for path in inside if pictures.not_taken([path.name])]
+    others = []
+    if len(images) < len(inside):
+        others = [path for path in inside if pictures.not_taken([path.name])]
     if others and not images:
         counts = pictures.not_taken(path.name for path in others)
         raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")

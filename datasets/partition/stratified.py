@@ -68,7 +68,7 @@ def uncovered(labels: Sequence[int], test: NDArray[np.bool_]) -> list[tuple[int,
 
 def _rank(unit: str, seed: int) -> bytes:
     # One form of each letter, as file systems store an umlaut as one character or two.
-    name = unicodedata.normalize("NFC", unit)
+    name = unit if unit.isascii() else unicodedata.normalize("NFC", unit)
     return hashlib.sha256(f"{seed} {name}".encode(errors="surrogateescape")).digest()
 
 

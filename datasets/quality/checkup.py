@@ -6,23 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import NamedTuple
 
 import numpy as np
 
 from datasets import catalog
 from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
-from datasets.io import corrupt_files, exif, files, pictures
+from datasets.io import cache, corrupt_files, files, pictures
 from datasets.io.corrupt_files import Broken
 from datasets.io.decode import decode_into, encoded
+from datasets.io.pictures import Header
 from datasets.listing import ImageFiles, Item, Listing
-from datasets.quality import duplicates, exact_copies, pixel_statistics
+from datasets.quality import duplicates, exact_copies, findings
 from datasets.quality.duplicates import Sketches
 from datasets.quality.exact_copies import Copies, Role
 from datasets.quality.pixel_statistics import PixelStatistics
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
-from fedshift_core.options.statistics import BINS
 
 _LOOK = 64  # pixels of images of a part that cannot be decoded completely
 
@@ -178,19 +177,21 @@ def _part(
         if not isinstance(image_files, Listing) or not broken:
             raise
         images = _readable(image_files, broken, form)
-    sizes: Counter[tuple[int, int]] = Counter()
-    modes: Counter[str] = Counter()
-    turned = 0
+    file_headers: Counter[Header] = Counter()
     names = tuple(f"image {place}" for place in range(len(images)))
     if isinstance(image_files, Listing):
         readable = _without(image_files, broken)
-        file_headers = headers(readable.items)
-        sizes, modes = Counter(header.size for header in file_headers), Counter(header.mode for header in file_headers)
-        turned = sum(header.turned for header in file_headers)
+        kept = cache.headers(images)
+        file_headers = Counter(headers(readable.items)) if kept is None else kept
         names = tuple(item.name for item in readable.items)
+    sizes: Counter[tuple[int, int]] = Counter()
+    modes: Counter[str] = Counter()
+    for header, number in file_headers.items():
+        sizes[header.size] += number
+        modes[header.mode] += number
+    turned = sum(number for header, number in file_headers.items() if header.turned)
     counts = tuple(np.bincount(images.y, minlength=len(known.classes)).tolist())
-    pixels = pixel_statistics.of(images.x, BINS)
-    sketches = duplicates.sketches(images.x)
+    pixels, sketches = findings.of(images)
     return Part(domain, split, counts, sizes, modes, broken, names, sketches, turned, pixels), images
 
 
@@ -206,14 +207,6 @@ def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSe
     return ImageSet(out, readable.labels)
 
 
-class Header(NamedTuple):
-    """Properties of an image in its file: width and height, Pillow's mode, whether it must be turned."""
-
-    size: tuple[int, int]
-    mode: str
-    turned: bool
-
-
 def headers(items: Sequence[Item]) -> list[Header]:
     """Return the properties of images in their files.
 
@@ -226,5 +219,4 @@ def headers(items: Sequence[Item]) -> list[Header]:
 
 def _header(item: Item) -> Header:
     with files.reading(item.name):
-        content = encoded(item)
-        return Header(*pictures.header(content, item.name), pictures.orientation(content, item.name) != exif.UPRIGHT)
+        return pictures.header(encoded(item), item.name)

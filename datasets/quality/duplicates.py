@@ -9,7 +9,7 @@ again as JPEG of quality 20, or reduced to three quarters, are missed.
 After dHash (N. Krawetz, "Kind of Like That", 2013).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,21 @@ from numpy.typing import NDArray
 MOST_BITS = 10
 MOST_LEVELS = 12.0
 MOST_APART = 0.15
+BITS = 112  # of a hash
+WORDS = 2  # of 64 bits, in which a hash is kept
 _SIDE = 16  # of the grey means
 _EDGE = 2.0  # levels by which a neighbour must be brighter; less is noise of an encoder
 _BLOCK = 2048  # images on each side of one comparison
+_PIXELS = 1 << 18  # of images whose grey means are computed at a time
 _FLAT = 32.0  # norm below which an image has one colour: 2 levels at each of 256 places
 _MOST = 5_000_000  # compared pairs of similar hashes; images of one colour may give any number
 _CHUNK = 20_000  # of them at a time
+_PARTS = MOST_BITS + 1  # of a hash: if all had a different bit, there would be more than MOST_BITS
+_DEARER = 3  # times that a comparison within a part of the hash takes longer than one of all with all
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
+
+#: Returns the grey means of the images at ascending places (n,): (n, 256), float32.
+Greys = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
@@ -33,12 +41,12 @@ class Sketches:
     """Data of N images for comparison.
 
     Attributes:
-        hashes: Bits as -1 and 1, shape (N, 112), float32.
-        greys: Grey means, shape (N, 256), float32.
+        hashes: Hashes of 112 bits, the others zero, shape (N, 2), uint64.
+        greys: Returns grey means; few images have a hash like that of another one and need them.
     """
 
-    hashes: NDArray[np.float32]
-    greys: NDArray[np.float32]
+    hashes: NDArray[np.uint64]
+    greys: Greys
 
 
 @dataclass(frozen=True)
@@ -54,15 +62,23 @@ class Pairs:
     complete: bool
 
 
-def sketches(images: NDArray[np.uint8]) -> Sketches:
-    """Return the sketches of images of shape (N, S, S, 3), S at least 16."""
-    parts = [_greys(images[first : first + _BLOCK]) for first in range(0, len(images), _BLOCK)]
-    greys = np.concatenate(parts) if parts else np.zeros((0, _SIDE, _SIDE), np.float32)
-    coarse = greys.reshape(len(greys), _SIDE // 2, 2, _SIDE // 2, 2).mean((2, 4))
-    right = coarse[:, :, 1:] - coarse[:, :, :-1] > _EDGE
-    below = coarse[:, 1:, :] - coarse[:, :-1, :] > _EDGE
-    bits = np.concatenate([_rows(right), _rows(below)], axis=1)
-    return Sketches(np.where(bits, 1, -1).astype(np.float32), _rows(greys))
+def sketches(images: NDArray[np.uint8], hashes: NDArray[np.uint64] | None = None) -> Sketches:
+    """Return the sketches of images of shape (N, S, S, 3), S at least 16; ``hashes``, if they are known already."""
+    made = np.concatenate([np.empty((0, WORDS), np.uint64), *_hashes(images)]) if hashes is None else hashes
+    return Sketches(made, lambda places: _greys(images[places]))
+
+
+def _hashes(images: NDArray[np.uint8]) -> Iterator[NDArray[np.uint64]]:
+    """Yield the hashes of images, some at a time."""
+    step = max(1, min(_BLOCK, _PIXELS // (images.shape[1] * images.shape[2])))
+    for first in range(0, len(images), step):
+        greys = _greys_of_some(images[first : first + step])
+        coarse = greys.reshape(len(greys), _SIDE // 2, 2, _SIDE // 2, 2).mean((2, 4))
+        right = coarse[:, :, 1:] - coarse[:, :, :-1] > _EDGE
+        below = coarse[:, 1:, :] - coarse[:, :-1, :] > _EDGE
+        bits = np.zeros((len(greys), 64 * WORDS), bool)
+        bits[:, :BITS] = np.concatenate([_rows(right), _rows(below)], axis=1)
+        yield np.packbits(bits, axis=1).view(np.uint64)
 
 
 def _rows(x: NDArray[Any]) -> NDArray[Any]:
@@ -71,6 +87,13 @@ def _rows(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def _greys(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return grey means of images, (N, 256)."""
+    step = max(1, _PIXELS // (images.shape[1] * images.shape[2]))
+    parts = [_rows(_greys_of_some(images[first : first + step])) for first in range(0, len(images), step)]
+    return np.concatenate([np.empty((0, _SIDE * _SIDE), np.float32), *parts])
+
+
+def _greys_of_some(images: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return grey means over a grid of 16 x 16 parts, (N, 16, 16)."""
     edges = np.arange(_SIDE) * images.shape[1] // _SIDE
     widths = np.diff(np.append(edges, images.shape[1])).astype(np.float32)
@@ -81,20 +104,43 @@ def _greys(images: NDArray[np.uint8]) -> NDArray[np.float32]:
 
 def joined(parts: Sequence[Sketches]) -> Sketches:
     """Return the sketches of several sets of images, one after the other."""
-    return Sketches(np.concatenate([part.hashes for part in parts]), np.concatenate([part.greys for part in parts]))
+    ends = np.cumsum([len(part.hashes) for part in parts])
+
+    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        cuts = np.searchsorted(places, ends)
+        of_each = zip(parts, [0, *ends], np.split(places, cuts), strict=False)
+        return np.concatenate([part.greys(some - start) for part, start, some in of_each if len(some)])
+
+    return Sketches(np.concatenate([part.hashes for part in parts]), greys)
 
 
 def pairs(images: Sketches) -> Pairs:
     """Return all pairs of nearly equal images among all pairs."""
     near: list[NDArray[np.int64]] = []
     seen = 0
-    for first, second in _near(images.hashes):
-        same = _alike(images.greys[first], images.greys[second])
+    greys = _once(images)
+    for first, second in _in_chunks(_near(images.hashes)):
+        same = _alike(greys(first), greys(second))
         near.append(np.stack([first[same], second[same]], axis=1))
         seen += len(first)
         if seen > _MOST:
             return Pairs(_in_order(near), complete=False)
     return Pairs(_in_order(near), complete=True)
+
+
+def _once(images: Sketches) -> Greys:
+    """Return what returns grey means at any places, and computes those of an image once."""
+    # Memory that is not written takes no room.
+    known, kept = np.zeros(len(images.hashes), bool), np.empty((len(images.hashes), _SIDE * _SIDE), np.float32)
+
+    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        new = np.unique(places[~known[places]])
+        if len(new):
+            kept[new] = images.greys(new)
+            known[new] = True
+        return kept[places]
+
+    return greys
 
 
 def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -107,17 +153,85 @@ def _alike(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.bool_]:
     return near & as_bright
 
 
-def _near(hashes: NDArray[np.float32]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the places of pairs whose hashes differ in few bits."""
-    bits = hashes.shape[1]
+#: Places of the first and of the second image of pairs, the first the smaller.
+_Places = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+def _in_chunks(found: Iterator[_Places]) -> Iterator[_Places]:
+    """Yield the same pairs, a bounded number at a time."""
+    for first, second in found:
+        for start in range(0, len(first), _CHUNK):
+            yield first[start : start + _CHUNK], second[start : start + _CHUNK]
+
+
+def _near(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
+    """Yield the places of pairs whose hashes differ in few bits, each pair once."""
+    keys = _keys(hashes)
+    shared = sum(int((number * (number - 1) // 2).sum()) for number in map(np.bincount, keys))
+    if shared * _DEARER < len(hashes) * (len(hashes) - 1) // 2:
+        return _by_parts(hashes, keys)
+    return _all_with_all(hashes)
+
+
+def _keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint16]:
+    """Return the parts of hashes as numbers, (parts, N): every eleventh bit, as neighbours are often the same."""
+    bits = np.unpackbits(hashes.view(np.uint8), axis=1, count=BITS)
+    keys = np.zeros((_PARTS, len(hashes)), np.uint16)
+    for number in range(BITS):
+        keys[number % _PARTS] = keys[number % _PARTS] << 1 | bits[:, number]
+    return keys
+
+
+def _by_parts(hashes: NDArray[np.uint64], keys: NDArray[np.uint16]) -> Iterator[_Places]:
+    """Compare images that have a part of their hashes in common, which all pairs with few different bits have."""
+    held: list[_Places] = []
+    waiting = 0
+    for number, of_part in enumerate(keys):
+        order = np.argsort(of_part, kind="stable")
+        key, sorted_hashes = of_part[order], hashes[order]
+        at, apart = np.arange(len(order)), 1
+        while len(at := at[: np.searchsorted(at, len(order) - apart)]):
+            at = at[key[at] == key[at + apart]]  # who differs from the next one differs from all that follow
+            close = at[_differing(sorted_hashes[at], sorted_hashes[at + apart]) <= MOST_BITS]
+            first, second = order[close], order[close + apart]
+            new = ~(keys[:number, first] == keys[:number, second]).any(axis=0)
+            held.append((first[new], second[new]))
+            waiting += int(new.sum())
+            if waiting >= _CHUNK:
+                yield _together(held)
+                held, waiting = [], 0
+            apart += 1
+    yield _together(held)
+
+
+def _together(held: Sequence[_Places]) -> _Places:
+    both = np.concatenate([np.empty((2, 0), np.int64), *(np.stack(places) for places in held)], axis=1)
+    return both.min(axis=0), both.max(axis=0)
+
+
+def _differing(a: NDArray[np.uint64], b: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return in how many bits hashes (n, 2) differ, (n,)."""
+    bits = a ^ b
+    # since NumPy 2
+    ones = np.bitwise_count(bits) if hasattr(np, "bitwise_count") else np.unpackbits(bits.view(np.uint8), axis=1)
+    number: NDArray[np.intp] = ones.sum(axis=1, dtype=np.intp)
+    return number
+
+
+def _all_with_all(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
+    """Compare each image with each, blocks at a time."""
+
+    def signs(start: int) -> NDArray[np.float32]:
+        bits = np.unpackbits(hashes[start : start + _BLOCK].view(np.uint8), axis=1, count=BITS)
+        return np.where(bits, np.float32(1), np.float32(-1))
+
     for row in range(0, len(hashes), _BLOCK):
+        rows = signs(row)
         for column in range(row, len(hashes), _BLOCK):
-            alike = hashes[row : row + _BLOCK] @ hashes[column : column + _BLOCK].T >= bits - 2 * MOST_BITS
+            alike = rows @ signs(column).T >= BITS - 2 * MOST_BITS
             first, second = np.nonzero(alike)
             kept = first + row < second + column
-            first, second = first[kept] + row, second[kept] + column
-            for start in range(0, len(first), _CHUNK):
-                yield first[start : start + _CHUNK], second[start : start + _CHUNK]
+            yield first[kept] + row, second[kept] + column
 
 
 def _in_order(parts: list[NDArray[np.int64]]) -> NDArray[np.int64]:

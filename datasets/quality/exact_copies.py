@@ -16,6 +16,7 @@ from datasets.base import ImageSet
 from fedshift_core.plural import plural
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
+_BLOCK = 1024  # images at a time
 #: Place of an image: the index of its set, and its index in the set.
 Place = tuple[int, int]
 
@@ -71,9 +72,27 @@ def _label(sets: Sequence[Role], place: Place) -> int:
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    everything = ((number, place) for number, role in enumerate(sets) for place in range(len(role.images)))
-    rows = _alike(everything, lambda place: _some_rows(_pixels(sets, place)))
-    return [copies for group in rows for copies in _alike(group, lambda place: _pixels(sets, place))]
+    keys = [_keys(role.images.x) for role in sets]
+    values, numbers = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_counts=True)
+    shared = values[numbers > 1]
+    with_one_key: dict[int, list[Place]] = defaultdict(list)
+    for number, of_set in enumerate(keys):
+        for place in np.flatnonzero(np.isin(of_set, shared)).tolist():
+            with_one_key[int(of_set[place])].append((number, place))
+    return [copies for group in with_one_key.values() for copies in _alike(group, lambda place: _pixels(sets, place))]
+
+
+def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return a number for each of images (N, H, W, 3), uint64: the same for the same pixels, seldom for others."""
+    height, keys = x.shape[1], np.empty(len(x), np.uint64)
+    rows = [height * (number + 1) // (_ROWS + 1) for number in range(_ROWS)]
+    width = len(rows) * x.shape[2] * 3
+    # Of odd numbers: a single different byte changes the sum. They depend on nothing but their number.
+    weights = np.random.default_rng(0).integers(0, 2**64, width, np.uint64) | np.uint64(1)
+    for first in range(0, len(x), _BLOCK):
+        block = np.asarray(x[first : first + _BLOCK])[:, rows].reshape(-1, width)
+        keys[first : first + _BLOCK] = block.astype(np.uint64) @ weights
+    return keys
 
 
 def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) -> list[list[Place]]:
@@ -90,11 +109,6 @@ def _alike(places: Iterable[Place], part: Callable[[Place], NDArray[np.uint8]]) 
 def _pixels(sets: Sequence[Role], place: Place) -> NDArray[np.uint8]:
     pixels: NDArray[np.uint8] = sets[place[0]].images.x[place[1]]
     return pixels
-
-
-def _some_rows(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    height = len(pixels)
-    return pixels[[height * (number + 1) // (_ROWS + 1) for number in range(_ROWS)]]
 
 
 def lines(copies: Copies, sets: Sequence[Role], name: Callable[[Place], str]) -> list[str]:

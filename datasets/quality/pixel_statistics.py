@@ -46,9 +46,9 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
     counts = np.zeros((3, LEVELS), np.int64)
     stds = np.zeros((n, 3))
     for start in range(0, n, _PART):
-        part = x[start : start + _PART]
+        part = _planes(x[start : start + _PART])
         for channel in range(3):
-            counts[channel] += np.bincount(part[..., channel].ravel(), minlength=LEVELS)
+            counts[channel] += np.bincount(part[:, channel].ravel(), minlength=LEVELS)
         stds[start : start + _PART] = _by_image(part)[1]
     values, total = np.arange(LEVELS, dtype=np.int64), n * pixels
     sums, squares = counts @ values, counts @ values**2
@@ -67,15 +67,22 @@ def of(x: NDArray[np.uint8], bins: int) -> PixelStatistics:
 
 def styles(x: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Return of each of images (N, H, W, 3) three means and three standard deviations, from 0 to 1, (N, 6)."""
-    parts = [np.concatenate(_by_image(x[start : start + _PART]), axis=1) for start in range(0, len(x), _PART)]
+    parts = [np.concatenate(_by_image(_planes(x[start : start + _PART])), axis=1) for start in range(0, len(x), _PART)]
     return np.concatenate([np.empty((0, 6)), *parts])
 
 
-def _by_image(x: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means and standard deviations (divisor: pixels - 1) of each image, (N, 3) each."""
-    pixels = x.shape[1] * x.shape[2]
-    sums = x.sum(axis=(1, 2), dtype=np.int64)
-    squares = np.square(x, dtype=np.uint16).sum(axis=(1, 2), dtype=np.int64)
+def _planes(x: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return images (N, H, W, 3) as (N, 3, pixels): NumPy sums long rows ten times faster than three channels."""
+    return np.ascontiguousarray(x.reshape(len(x), x.shape[1] * x.shape[2], 3).transpose(0, 2, 1))
+
+
+def _by_image(planes: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return means and standard deviations (divisor: pixels - 1) of images (N, 3, pixels), (N, 3) each."""
+    pixels = planes.shape[2]
+    # Half the width is faster, where the sum of the largest squares fits.
+    whole = np.uint32 if pixels * (LEVELS - 1) ** 2 < 2**32 else np.uint64
+    sums = planes.sum(axis=2, dtype=whole).astype(np.int64)
+    squares = np.square(planes, dtype=np.uint16).sum(axis=2, dtype=whole).astype(np.int64)
     spread = (pixels * squares - sums * sums) / (pixels * max(pixels - 1, 1))
     return sums / (pixels * (LEVELS - 1)), np.sqrt(spread) / (LEVELS - 1)
 

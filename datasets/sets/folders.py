@@ -17,12 +17,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from datasets.base import SPLITS, Dataset, Names, Source, Split
-from datasets.io import files, layout, npz, pictures, same_file, sites, table, trees, unchanged
+from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sites, table, trees, unchanged
 from datasets.io.sites import LAYOUTS, Site
-from datasets.listing import ImageFiles, Item, Listing
+from datasets.listing import ImageFiles
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
@@ -238,10 +236,18 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     root = sites.data_dir(source)
     # With a folder of its name, a site is the same for its own node, which else may have its images in data-dir itself.
     apart = own and not layout.named(root, domain).is_dir()
-    asked = (sites.look, domain, root, replace(source, skip_broken=False), apart)
-    site = unchanged.answer(
-        asked, lambda: sites.look(domain, source, own=own), lambda found: _folders_of(found, domain, source)
-    )
+    same = replace(source, skip_broken=False)
+
+    def folders_of(found: Site | None) -> list[Path] | None:
+        return _folders_of(found, domain, source)
+
+    def look() -> Site | None:
+        if sites.table_path(source).exists():  # it decides, not the folders
+            return sites.look(domain, source, own=own)
+        key = (domain, str(root), repr(same), apart)
+        return kept_sites.answer(key, source.classes, lambda: sites.look(domain, source, own=own), folders_of)
+
+    site = unchanged.answer((sites.look, domain, root, same, apart), look, folders_of)
     if site is None:
         raise sites.absent(domain, source, own=own)
     return site
@@ -255,7 +261,7 @@ def _folders_of(site: Site | None, domain: str, source: Source) -> list[Path] | 
     place = layout.named(root, domain)
     top = place if place.is_dir() else root
     inside = layout.folders_in(top)
-    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder)[0])]
+    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder, files=False)[0])]
 
 
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:
@@ -269,12 +275,8 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
             return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
     for note in site.notes:
         _warn(note)
-    taken = [picture for picture in site.pictures if picture.split == split]
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
-    items = tuple(Item(picture.path, str(picture.path)) for picture in taken)
-    labels = np.array([picture.label for picture in taken], np.int64)
-    groups = [picture.group for picture in taken]
-    return Listing(items, labels, np.array(groups) if any(groups) else None)
+    return site.listings[split]
 
 
 @functools.cache

@@ -29,6 +29,7 @@ DATA_DIR, HERE = "data-dir", "DIR"
 EMBEDDED = "handwritten"  # the data set that needs none
 #: Sections that a command sets as a whole, because another form of them has other keys.
 _WHOLE = ("allocation.counts", "allocation.share")
+_IN_WHOLE = tuple(f"{section}." for section in _WHOLE)
 #: Words that YAML takes for something else.
 _NO_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
 #: Dotted keys and the shorter ones that stand for them.
@@ -141,8 +142,8 @@ def _with_whole(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings with the sections of ``_WHOLE`` as one value each."""
     result: dict[str, Any] = {}
     for key, value in config.items():
-        whole = next((section for section in _WHOLE if key.startswith(f"{section}.")), "")
-        if whole:
+        if key.startswith(_IN_WHOLE):
+            whole = next(section for section in _WHOLE if key.startswith(f"{section}."))
             result.setdefault(whole, {})[key.removeprefix(f"{whole}.")] = value
         elif key not in _ASIDE:
             result[key] = value

@@ -15,6 +15,7 @@ from datasets.base import ImageSet, Split
 from datasets.corruptions import CORRUPTIONS
 from datasets.io import feature_store
 from datasets.io.decode import Progress as Report
+from datasets.io.decode import no_progress
 from datasets.io.feature_store import Done
 from datasets.partition.allocation import Allocation
 from datasets.quality import checkup
@@ -23,7 +24,6 @@ from datasets.quality.preview import contact_sheet
 from datasets.sets import folders
 from fedshift.data import checking, data_check
 from fedshift.data.cache_command import size_of
-from fedshift.launch import runner
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty, parse_arguments
@@ -75,6 +75,8 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
         )
         return 1
     if config is not None:  # what a run of this experiment would refuse
+        from fedshift.launch import runner  # torch and Flower
+
         nodes = runner.num_nodes(config, nodes)
         checking.check_data(config, nodes)
         if config.model.precompute:
@@ -121,7 +123,7 @@ def _kept_bytes() -> int:
     return sum(store.bytes for store in feature_store.kept())
 
 
-def _shown(report: partial[Report], missing: int) -> Callable[[int], Done]:
+def _shown(report: Callable[[int], Report], missing: int) -> Callable[[int], Done]:
     """Return what moves the progress bar as features are computed."""
     advance, last = report(missing), 0
 
@@ -171,11 +173,13 @@ def _with_public(cfg: DatasetConfig) -> DatasetConfig:
 
 
 @contextmanager
-def _bar(text: str) -> Iterator[partial[Report]]:
+def _bar(text: str) -> Iterator[Callable[[int], Report]]:
     """Show a progress bar on standard error while images are decoded, in a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda _: no_progress
+        return
     columns = TextColumn(text), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    quiet = not sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         yield partial(_report, progress)
 
 

@@ -11,10 +11,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from fedshift.engine import NAME as NAME
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import feature_state
 
-NAME = "inline"  # of the engine, whatever the number of its processes
 _FIRST_ID = 1000  # of a node
 MOST_CONTEXTS = 1000  # of nodes that keep nothing
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
-from fedshift.engine.inline import NAME as INLINE
-from fedshift.launch import runner, worker_count
+from fedshift.engine import NAME as INLINE
+from fedshift.launch import worker_count
 from fedshift_app.config import registry, run_name
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
@@ -272,6 +272,8 @@ def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:
     Raises:
         ConfigError: If a key or value is not allowed.
     """
+    from fedshift.launch import runner  # torch and Flower: tables use the rest of this module without them
+
     keys = [f"{key}={value}" for key, value in given.items() if key != "output-dir"]
     if "report" not in given:
         keys.append("report=false")  # a sweep makes one comparison instead

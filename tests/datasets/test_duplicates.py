@@ -74,3 +74,43 @@ def test_images_of_one_colour_are_the_same_and_too_many_are_reported(monkeypatch
 
 def test_nothing_is_no_pair() -> None:
     assert duplicates.pairs(duplicates.sketches(np.zeros((0, 16, 16, 3), np.uint8))).places.shape == (0, 2)
+
+
+def test_parts_of_hashes_find_what_all_with_all_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes that differ in few bits, at any places; one by one is the slow and obvious way."""
+    rng = np.random.default_rng(0)
+    bits = rng.integers(0, 2, (12, duplicates.BITS))
+    some = np.concatenate([bits ^ (rng.random(bits.shape) < share) for share in (0, 0.03, 0.09, 0.12)])
+    padded = np.zeros((len(some), 128), bool)
+    padded[:, : duplicates.BITS] = some
+    hashes = np.packbits(padded, axis=1).view(np.uint64)
+    slow = [
+        [i, j]
+        for i in range(len(some))
+        for j in range(i + 1, len(some))
+        if (some[i] != some[j]).sum() <= duplicates.MOST_BITS
+    ]
+    monkeypatch.setattr(duplicates, "_BLOCK", 7)
+    monkeypatch.setattr(duplicates, "_CHUNK", 5)
+    ways = duplicates._by_parts(hashes, duplicates._keys(hashes)), duplicates._all_with_all(hashes)
+    for way in ways:
+        assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
+    assert len(slow) > 15
+    monkeypatch.delattr(np, "bitwise_count", raising=False)  # before NumPy 2
+    way = duplicates._by_parts(hashes, duplicates._keys(hashes))
+    assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
+
+
+def test_grey_means_are_computed_once_and_only_of_similar_images(images: Images) -> None:
+    some = np.concatenate([images, images[3:5]])
+    sketches, asked = duplicates.sketches(some), list[int]()
+
+    def greys(places: NDArray[np.int64]) -> NDArray[np.float32]:
+        asked.extend(places.tolist())
+        return sketches.greys(places)
+
+    halves = [duplicates.Sketches(sketches.hashes[:40], greys)]
+    halves.append(duplicates.Sketches(sketches.hashes[40:], lambda places: sketches.greys(places + 40)))
+    pairs = duplicates.pairs(duplicates.joined(halves))
+    assert [3, 90] in pairs.places.tolist() and [4, 91] in pairs.places.tolist()
+    assert 3 in asked and len(asked) == len(set(asked)) < 40

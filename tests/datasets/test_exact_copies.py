@@ -53,3 +53,29 @@ def test_one_pixel_makes_another_image() -> None:
 def test_images_of_other_sizes_are_no_copies() -> None:
     wide = ImageSet(np.full((1, 16, 32, 3), 5, np.uint8), np.zeros(1, np.int64))
     assert exact_copies.find([Role("a", False, images(5)), Role("a", True, wide)]).trained == ()
+
+
+def test_many_sets_are_compared_as_one_by_one() -> None:
+    rng = np.random.default_rng(0)
+    pool = rng.integers(0, 256, (6, 8, 8, 3), np.uint8)
+    pool[1] = pool[0]
+    pool[1, 0, 0, 0] ^= 1  # in no row that is looked at first
+    sets = []
+    for number in range(5):
+        chosen = rng.integers(0, 6, 7)
+        sets.append(Role("ab"[number % 2], number % 3 == 0, ImageSet(pool[chosen], rng.integers(0, 2, 7))))
+    places = [(number, place) for number in range(5) for place in range(7)]
+
+    def same(a: tuple[int, int], b: tuple[int, int]) -> bool:
+        return np.array_equal(sets[a[0]].images.x[a[1]], sets[b[0]].images.x[b[1]])
+
+    trained = [
+        (a, next(b for b in places if not sets[b[0]].is_test and same(a, b)))
+        for a in places
+        if sets[a[0]].is_test and any(not sets[b[0]].is_test and same(a, b) for b in places)
+    ]
+    firsts = {a: next(b for b in places if same(a, b)) for a in places}
+    labels = {(number, place): int(sets[number].images.y[place]) for number, place in places}
+    two_labels = [(first, a) for a, first in firsts.items() if labels[a] != labels[first]]
+    result = exact_copies.find(sets)
+    assert (list(result.trained), list(result.two_labels)) == (trained, sorted(two_labels)) and trained and two_labels

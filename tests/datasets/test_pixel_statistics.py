@@ -37,6 +37,11 @@ def test_a_constant_image_has_no_spread() -> None:
     assert found.low.tolist() == found.high.tolist() == [1, 1, 1]
 
 
+def test_sums_of_large_bright_images_fit() -> None:
+    found = pixel_statistics.styles(np.full((1, 300, 300, 3), 255, np.uint8))
+    assert found.tolist() == [[1, 1, 1, 0, 0, 0]]
+
+
 @given(st.lists(st.sampled_from("abcdefgh"), max_size=120), st.integers(2, 30), st.integers(1, 4))
 def test_no_kind_of_few_files_is_named_and_none_can_be_worked_out(kinds: list[str], least: int, most: int) -> None:
     found = pixel_statistics.frequent(kinds, least, most)

@@ -171,4 +171,4 @@ def test_only_a_sound_png_of_grey_with_alpha_is_taken_for_one() -> None:
     assert png_files.as_bytes(both[:20]) is None
     with pytest.raises(DataError), files.reading("x"):
         pictures.decoded(both[:-30], "x")
-    assert pictures.header(both, "x") == ((4, 1), "RGBA")  # by the word of Pillow
+    assert pictures.header(both, "x") == ((4, 1), "RGBA", 1)  # by the word of Pillow

@@ -1,0 +1,45 @@
+"""What is found out about the pixels of a part, kept with its images in the cache: each image is looked at once."""
+
+import base64
+import contextlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from datasets.base import ImageSet
+from datasets.io import part_folder
+from datasets.quality import duplicates, pixel_statistics
+from datasets.quality.duplicates import Sketches
+from datasets.quality.pixel_statistics import PixelStatistics
+from fedshift_core.options.statistics import BINS
+
+NOTE = "findings"
+VERSION = 1  # another one if the same images would give other numbers
+
+
+def of(images: ImageSet) -> tuple[PixelStatistics, Sketches]:
+    """Return the statistics of images, at least one, and their sketches for comparison."""
+    kept = None if images.kept_in is None else part_folder.note(images.kept_in, NOTE)
+    if isinstance(kept, dict) and kept.get("version") == VERSION:
+        return _statistics(kept["pixels"]), duplicates.sketches(images.x, _hashes(kept["hashes"]))
+    pixels, sketches = pixel_statistics.of(images.x, BINS), duplicates.sketches(images.x)
+    if images.kept_in is not None:
+        hashes = base64.b64encode(sketches.hashes.tobytes()).decode()
+        note = {"version": VERSION, "pixels": _listed(pixels), "hashes": hashes}
+        with contextlib.suppress(OSError):  # only the owner may write to this cache, or its disk is full
+            part_folder.write_note(images.kept_in, NOTE, note)
+    return pixels, sketches
+
+
+def _listed(pixels: PixelStatistics) -> dict[str, Any]:
+    return {name: value if name == "images" else value.tolist() for name, value in vars(pixels).items()}
+
+
+def _statistics(kept: dict[str, Any]) -> PixelStatistics:
+    arrays = {name: np.array(value) for name, value in kept.items() if name != "images"}
+    return PixelStatistics(images=kept["images"], **arrays)
+
+
+def _hashes(kept: str) -> NDArray[np.uint64]:
+    return np.frombuffer(base64.b64decode(kept), np.uint64).reshape(-1, duplicates.WORDS)

@@ -1,0 +1,91 @@
+"""What is kept with the images of a part: headers of files and findings about pixels, for these images alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets.io import cache, decode, integrity, part_folder, trees
+from datasets.listing import Listing
+from datasets.quality import checkup, duplicates, findings, pixel_statistics
+
+CLASSES = ("cat", "dog")
+PART = cache.Part("pets", "photo", "train", 32)
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Listing:
+    """Return files of several formats, sizes, modes and orientations."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    monkeypatch.setattr(integrity, "_checked", {})
+    rng = np.random.default_rng(0)
+    for number in range(70):
+        path = tmp_path / "photos" / CLASSES[number % 2] / f"{number:02}.{('png', 'jpg', 'webp', 'tif')[number % 4]}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image = Image.fromarray(rng.integers(0, 256, (20 + number % 3, 32, 3), np.uint8))
+        exif = Image.Exif()
+        if number % 5 == 0:
+            exif[274] = 6
+        image.convert("L" if number % 4 == 1 and number % 3 else "RGB").save(path, exif=exif)
+    return trees.list_folders(tmp_path / "photos", CLASSES)
+
+
+def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
+    out = np.empty((len(photos), 32, 32, 3), np.uint8)
+    for workers in (1, 3):
+        facts = decode.decode_into(photos, out, workers=workers)
+        assert list(facts.headers) == checkup.headers(photos.items)
+        assert len({header.size for header in facts.headers}) == 3 and any(header.turned for header in facts.headers)
+        assert {header.mode for header in facts.headers} == {"RGB", "L"}
+        assert integrity._of_all(facts.digests[path] for path in photos.paths) == integrity.content(photos.paths)
+        assert np.array_equal(out, np.stack([decode.decode(item, 32) for item in photos.items]))
+
+
+def test_headers_are_kept_with_the_images(photos: Listing) -> None:
+    images = cache.load(PART, photos)
+    kept = cache.headers(images)
+    assert kept is not None and sorted(kept.elements()) == sorted(checkup.headers(photos.items))
+    assert cache.headers(images.select(np.arange(3))) is None  # of other images
+    assert images.kept_in is not None
+    (images.kept_in / "headers.json").unlink()
+    assert cache.headers(images) is None  # as in a cache of an earlier version
+
+
+def test_findings_are_kept_and_are_the_same(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = cache.load(PART, photos)
+    pixels, sketches = findings.of(images)
+    with monkeypatch.context() as patch:
+        patch.setattr(pixel_statistics, "of", None)
+        patch.setattr(duplicates, "_hashes", None)
+        again, same = findings.of(images)
+    for name, value in vars(pixels).items():
+        assert np.array_equal(getattr(again, name), value)
+    assert np.array_equal(same.hashes, sketches.hashes)
+    places = np.arange(0, 70, 3)
+    assert np.array_equal(same.greys(places), sketches.greys(places))
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "{}", '{"link": 1, "note": {"version": 1}}'])
+def test_a_damaged_note_is_made_again(photos: Listing, damage: str) -> None:
+    images = cache.load(PART, photos)
+    pixels, _ = findings.of(images)
+    assert images.kept_in is not None
+    note = images.kept_in / f"{findings.NOTE}.json"
+    whole = note.read_text()
+    note.write_text(damage)
+    assert findings.of(images)[0].mean.tolist() == pixels.mean.tolist() and note.read_text() == whole
+    other = json.loads(whole)
+    other["note"]["pixels"]["images"] += 1
+    note.write_text(json.dumps(other))
+    assert findings.of(images)[0].images == 70
+
+
+def test_a_note_on_other_pixels_is_not_taken(photos: Listing) -> None:
+    images = cache.load(PART, photos)
+    findings.of(images)
+    assert images.kept_in is not None and part_folder.note(images.kept_in, findings.NOTE) is not None
+    meta = images.kept_in / part_folder.META_FILE
+    meta.write_text(json.dumps(json.loads(meta.read_text()) | {"labels": 0}))
+    assert part_folder.note(images.kept_in, findings.NOTE) is None

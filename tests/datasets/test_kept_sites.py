@@ -1,0 +1,174 @@
+"""A site's listing that is kept on disk: taken again for the same folders, and not after any change in them."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from datasets.base import Source
+from datasets.io import cache, kept_sites, part_folder, sites, unchanged
+from datasets.listing import ImageFiles, Listing
+from datasets.sets import folders
+
+PIXELS = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
+CLASSES = ("cat", "dog")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a data-dir with a site of twelve images; a folder counts as settled at once."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    monkeypatch.setattr(unchanged, "SETTLED", 0)
+    for kind in CLASSES:
+        for number in range(6):
+            picture(tmp_path / "data" / "home" / kind / f"{number}.png")
+    (tmp_path / "data" / "home" / "cat" / "list.csv").write_text("x")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Count the looks at a site's folder."""
+    looked: list[str] = []
+    look = sites.look
+
+    def counted(domain: str, source: Source, *, own: bool) -> sites.Site | None:
+        looked.append(domain)
+        return look(domain, source, own=own)
+
+    monkeypatch.setattr(sites, "look", counted)
+    return looked
+
+
+def picture(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PIXELS.save(path)
+
+
+def found(home: Path, **more: object) -> ImageFiles:
+    """Return the training images as another process finds them."""
+    unchanged._known.clear()
+    time.sleep(0.02)  # a folder's time of change has steps
+    return folders.find("home", "train", Source(home, classes=CLASSES, **more))  # type: ignore[arg-type]
+
+
+def names(listing: ImageFiles) -> list[str]:
+    assert isinstance(listing, Listing)
+    return [item.name for item in listing.items]
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_another_process_takes_what_was_found(home: Path, looks: list[str], split: bool) -> None:
+    if split:
+        shutil.move(home / "home", home / "train")
+        (home / "home").mkdir()
+        shutil.move(home / "train", home / "home" / "train")
+        picture(home / "home" / "test" / "dog" / "9.png")
+    first = found(home)
+    (site,) = (folders._there("home", Source(home, classes=CLASSES), own=False),)
+    again = found(home)
+    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) >= 8
+    assert isinstance(again, Listing) and isinstance(first, Listing) and again.items == first.items
+    assert np.array_equal(again.labels, first.labels) and again.groups is first.groups is None
+    assert folders._there("home", Source(home, classes=CLASSES), own=False) == site  # with notes and other files
+
+
+def rename(home: Path) -> None:
+    (home / "home" / "cat" / "0.png").rename(home / "home" / "cat" / "7.png")
+
+
+def add_and_remove(home: Path) -> None:
+    """As many images as before, and the folder's old time of writing, as ``rsync -a`` sets it."""
+    folder = home / "home" / "cat"
+    before = folder.stat().st_mtime_ns
+    (folder / "0.png").unlink()
+    picture(folder / "8.png")
+    os.utime(folder, ns=(before, before))
+
+
+def another_folder(home: Path) -> None:
+    shutil.copytree(home / "home", home / "copy")
+    shutil.rmtree(home / "home")
+    (home / "copy").rename(home / "home")
+
+
+def archive(home: Path) -> None:
+    shutil.rmtree(home / "home")
+    x, y = np.zeros((3, 4, 4, 3), np.uint8), np.zeros(3, np.int64)
+    np.savez(home / "home_train.npz", x=x, y=y, classes=CLASSES)
+
+
+def table(home: Path) -> None:
+    (home / "labels.csv").write_text("file,label,domain\nhome/cat/0.png,dog,home\nhome/dog/0.png,cat,home\n")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda home: picture(home / "home" / "cat" / "new.png"),
+        lambda home: (home / "home" / "dog" / "1.png").unlink(),
+        lambda home: (home / "home" / "cat" / "deeper").mkdir(),
+        rename, add_and_remove, another_folder, archive, table,
+    ],
+)  # fmt: skip
+def test_every_change_is_noticed(home: Path, looks: list[str], change: Callable[[Path], None]) -> None:
+    found(home)
+    change(home)
+    now = found(home)
+    assert len(looks) == 2
+    shutil.rmtree(cache.cache_dir())
+    fresh = found(home)
+    if isinstance(fresh, Listing):
+        assert names(now) == names(fresh)
+    else:
+        assert not isinstance(now, Listing) and now.files == fresh.files
+
+
+def test_names_are_compared_where_folders_have_no_times(
+    home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = kept_sites._state
+    monkeypatch.setattr(kept_sites, "_state", lambda folder: [0, 0, 0, state(folder)[3]])
+    found(home)
+    picture(home / "home" / "cat" / "new.png")
+    found(home)
+    assert len(looks) == 2
+
+
+@pytest.mark.parametrize("more", [{"test_share": 0.4}, {"seed": 1}])
+def test_another_split_is_another_listing(home: Path, looks: list[str], more: dict[str, object]) -> None:
+    first = found(home)
+    other = found(home, **more)
+    assert len(looks) == 2 and names(found(home)) == names(first)
+    assert names(found(home, **more)) == names(other) and len(looks) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"sum": 1, "kept": {}}'])
+def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], text: str) -> None:
+    first = found(home)
+    (kept,) = cache.cache_dir().glob("site-*.json")
+    kept.write_text(text)
+    assert names(found(home)) == names(first) and len(looks) == 2
+    whole = kept.read_text()
+    kept.write_text(whole.replace("0.png", "1.png", 1))
+    assert names(found(home)) == names(first) and len(looks) == 3
+    assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unchanged, "SETTLED", 10**12)
+    found(home)
+    assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*.json"))
+
+
+def test_who_may_not_write_there_lists_each_time(home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(part_folder, "replace", refuse)
+    assert names(found(home)) == names(found(home)) and len(looks) == 2
