@@ -34,6 +34,8 @@ from fedshift_core.limits import shown
 
 FORMAT = 2  # changes if the same files would be decoded to other pixels
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
+#: Files of the cache folder that hold names of image files (datasets.io.kept_sites, datasets.io.corrupt_files).
+LISTS = ("site-*.json", "broken-*.json")
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE
@@ -98,6 +100,20 @@ def cache_dir() -> Path:
     """Return the folder of the cache: ``$FEDSHIFT_CACHE``, or ``~/.cache/fedshift/images``."""
     named = os.environ.get(CACHE_DIR)
     return Path(named).expanduser() if named else Path.home() / ".cache" / "fedshift" / "images"
+
+
+def remove_lists() -> int:
+    """Delete what says which files there are and which are broken: their names may tell of patients.
+
+    Whoever needs them makes them again. Returns how many there were.
+
+    Raises:
+        OSError: If this user may not delete one.
+    """
+    lists = [path for pattern in LISTS for path in cache_dir().glob(pattern)]
+    for path in lists:
+        path.unlink(missing_ok=True)
+    return len(lists)
 
 
 def load(part: Part, image_files: ImageFiles, *, workers: int = 1, progress: Progress = no_progress) -> ImageSet:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import typer
 
-from datasets.io import building, cache, part_folder
+from datasets.io import building, cache
 from fedshift import tables
 from fedshift.data import inventory
 from fedshift.data.inventory import Entry
@@ -98,12 +98,19 @@ def delete(
         chosen = [entry for entry in chosen if (features if entry.kind == "features" else images)]
     if unused is not None:
         chosen = [entry for entry in chosen if time.time() - entry.time >= unused * DAY]
+    lists = (images or everything) and unused is None
     if not chosen:
-        typer.echo("nothing to delete")
+        if lists and (number := cache.remove_lists()):
+            typer.echo(f"deleted {plural(number, 'list')} of file names")
+        else:
+            typer.echo("nothing to delete")
         return 0
     if not yes:
         _ask(chosen)
-    return _deleted(chosen)
+    code = _deleted(chosen)
+    if lists and (number := cache.remove_lists()):
+        typer.echo(f"deleted {plural(number, 'list')} of file names")
+    return code
 
 
 def _ask(chosen: Sequence[Entry]) -> None:
@@ -130,9 +137,7 @@ def _deleted(chosen: Sequence[Entry]) -> int:
             left += 1
             typer.echo(f"left {shown(entry.name)}: a process is writing it", err=True)
     if any(entry.kind == "images" for entry in chosen):
-        building.remove_abandoned(
-            cache.cache_dir(), frozenset({part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE})
-        )
+        building.remove_abandoned(cache.cache_dir(), cache.BUILT)
     typer.echo(f"freed {size_of(freed)}")
     return 1 if left else 0
 

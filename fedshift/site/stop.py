@@ -25,7 +25,7 @@ from fedshift_core.plural import plural
 GRACE_SECONDS = 15.0  # in which a SuperNode signs off from its SuperLink
 KILL_SECONDS = 5.0
 POLL_SECONDS = 0.05
-_PARTS = frozenset((cache.X_FILE, cache.Y_FILE, cache.META_FILE, cache.CONTENT_FILE))
+_PARTS = cache.BUILT | {cache.CONTENT_FILE}
 #: What stays in the node's folder.
 LOGS = (chained_log.LOG_FILE, chained_log.HEAD_FILE, chained_log.LOCK_FILE, chained_log.OFF_FILE, nodes.STARTED_FILE)
 
@@ -157,6 +157,7 @@ def forget(node: SiteNode) -> Freed:
         else:
             left.append(f"{shown(entry.name)}: a process is writing it")
     building.remove_abandoned(cache.cache_dir(), _PARTS)  # of a process that was ended while it decoded
+    files += cache.remove_lists()  # other nodes of this machine make theirs again
     return Freed(files, size, tuple(left))
 
 

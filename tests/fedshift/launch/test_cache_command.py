@@ -183,6 +183,18 @@ def test_delete_by_kind_pattern_and_age(filled: list[Entry], arguments: tuple[st
     assert {entry.kind for entry in inventory.entries()} == left
 
 
+def test_lists_of_file_names_go_with_the_images(filled: list[Entry], folder: Path) -> None:
+    lists = [folder / "site-0f.json", folder / "broken-0f.json"]
+    for path in lists:
+        path.write_text('["anna.png"]')
+    assert _run("delete", "--features", "--yes")[0] == 0 and all(path.exists() for path in lists)
+    code, out, _ = _run("delete", "--images", "--yes")
+    assert code == 0 and out.endswith("lists of file names\n")
+    assert not any(path.exists() for path in lists)
+    lists[0].write_text("[]")
+    assert _run("delete", "--all", "--yes")[1] == "deleted 1 list of file names\n"
+
+
 def test_unused_ones_of_a_kind(filled: list[Entry]) -> None:
     for entry in (filled[0], filled[3]):
         old = time.time() - 3 * 86_400

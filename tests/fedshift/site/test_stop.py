@@ -142,10 +142,12 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
         (folder / name).write_bytes(b"private")
     monkeypatch.setattr(processes, "is_running", lambda named: False)
     before = {path.name for path in cache.cache_dir().glob("[!.]*")}
+    (cache.cache_dir() / "site-0f.json").write_text('["anna.png"]')
     result = call("node-0", "--forget")
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == set(stop.LOGS)
     left = {path.name for path in cache.cache_dir().glob("[!.]*")}
+    assert not {name for name in left if name.startswith("site-")}
     assert {name for name in before if "-scan-" in name} and not {name for name in left if "-scan-" in name}
     assert bool({name for name in left if "-sketch-" in name}) == others
     assert (tmp_path / "data" / "scan_train.npz").is_file()
