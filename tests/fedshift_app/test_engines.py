@@ -103,6 +103,12 @@ def left_behind(mark: str) -> set[int]:
         pytest.param(["method=fediir", "rounds=3", *FEW], id="gradients-of-the-head"),
         pytest.param(["method=stablefdg", "rounds=2", *FEW], id="styles-of-maps-from-node-to-node"),
         pytest.param(["method=fedccrl", "rounds=2", *FEW], id="styles-of-images"),
+        pytest.param(
+            ["method=fedrdn", "rounds=2", *FEW, "aggregation.gma_tau=0.4"], id="statistics-sent-once-and-masks"
+        ),
+        pytest.param(["method=fedfa", "rounds=3", *FEW], id="variances-of-maps"),
+        pytest.param(["method=gperxan", "rounds=2", *FEW], id="mixed-norms"),
+        pytest.param(["method=afl", "rounds=3", *FEW, "modules=[mixstyle]"], id="losses-of-domains-and-mixed-styles"),
         pytest.param(["method=eata", "rounds=2"], id="adapted-before-a-score"),
         pytest.param(["method=tent", "rounds=1"], id="entropy"),
         pytest.param(["method=t3a", "rounds=1"], id="adjusted-classifier"),

@@ -54,10 +54,17 @@ def test_a_domain_without_a_node_is_scored_by_the_heads_of_the_others(run_inline
     assert state["domains"].tolist() == [0, 2, 3]
 
 
+#: What else a method asks for, so few images a class.
+ASKED = {"ggeur": "model.freeze=encoder method.samples=20 method.least_images=2"}
+
+
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["fedpac", "copa", "feddap", "fediir", "stablefdg", "afl"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedpac", "copa", "feddap", "fediir", "stablefdg", "afl", "ggeur", "fedccrl", "gperxan", "fedfa", "fedrdn"],
+)
 def test_killed_and_resumed_the_numbers_are_the_same(method: str, tmp_path: Path, kill_at: KillAt) -> None:
-    settings = f"{SHORT} federation.participation=0.75"
+    settings = f"{SHORT} federation.participation=0.75 {ASKED.get(method, '')}"
     whole = start(tmp_path / "whole", method=method, set=settings)
     with kill_at("weights-00002", "half"):
         start(tmp_path / "runs", method=method, set=settings)
