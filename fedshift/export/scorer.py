@@ -215,8 +215,9 @@ def rebuilt(config: RunConfig, arrays: Arrays, whose: str, index: int = 0) -> Sc
     private = {MODEL_PART + name: array for name, array in complete.items() if name not in shared}
     client.prepare(RoundInputs(knowledge, memory=private))
     setup.load(shared, client, whose)
-    taken = client.model.state_dict()
-    if left := [name for name, array in weights.items() if not np.array_equal(taken[name].numpy(), array)]:
+    # What trains may come from elsewhere: a head that the server trained, erasers of a node.
+    taken, frozen = client.model.state_dict(), {name: weights[name] for name in weights if name in client.shared_frozen}
+    if left := [name for name, array in frozen.items() if not np.array_equal(taken[name].numpy(), array)]:
         raise FedShiftError(f"{whose} arrays are not all taken by the network: {shown(', '.join(left[:3]))}")
     client.prepare(RoundInputs(knowledge))
     client.model.eval().requires_grad_(False)

@@ -68,7 +68,7 @@ class Line(Screen):
 
     def watch(self, status_file: Path) -> None:
         """Show the run whose folder ``status_file`` names."""
-        watched = Watched(status_file)
+        self._watched = watched = Watched(status_file)
         self._thread = threading.Thread(target=self._follow, args=(watched,), daemon=True)
         self._show(line_of({}, ()))
         self._thread.start()

@@ -68,13 +68,17 @@ class Watched:
         self._read = 0
         self._folder: Path | None = None
 
-    def look(self) -> None:
-        """Read the new lines."""
+    def find(self) -> None:
+        """Look where the run folder is; the file that names it may be deleted as soon as the run is over."""
         if self._folder is None:
             run = _json(self._status_file)
             named = run.get("run_folder")
             self._folder = Path(named) if isinstance(named, str) else None
             self.features = {} if self._folder else run.get("features") or {}
+
+    def look(self) -> None:
+        """Read the new lines."""
+        self.find()
         if self._folder is None:
             return
         self.status = _json(self._folder / status.FILE) or self.status
@@ -177,6 +181,11 @@ class Screen:
     def watch(self, status_file: Path) -> None:
         """Show the run whose folder ``status_file`` names."""
         self._watched = Watched(status_file)
+
+    def find(self) -> None:
+        """Look where the run folder is, before the file that names it goes: a short run is over before any look."""
+        if self._watched is not None:
+            self._watched.find()
 
     def draw(self) -> RenderableType:
         """Return the current table."""

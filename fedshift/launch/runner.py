@@ -148,6 +148,8 @@ def run_inline(
                 raise
             raise _kind(isinstance(error, REFUSALS))(str(error), _next_steps(path)) from None
         finally:
+            if screen is not None:
+                screen.find()
             _note(status_file, note)
             del os.environ[STATUS_FILE]
         return Path(json.loads(status_file.read_text())["run_folder"])
