@@ -157,7 +157,7 @@ def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
+def run_inline(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
     from finished_runs import flat_keys
     from support import Run
@@ -168,7 +168,8 @@ def run_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     def run(experiment: str = "handwritten", *, nodes: int = 4, grid: Any = None, **flat: Any) -> Run:
         if grid is not None:
             monkeypatch.setattr(inline, "InlineGrid", grid)
-        given = {"output-dir": str(tmp_path / "runs")} | flat_keys(experiment, flat)
+        few = request.node.get_closest_marker("long") is None  # which train until something is learnt
+        given = {"output-dir": str(tmp_path / "runs")} | flat_keys(experiment, flat, few=few)
         return Run(runner.run_inline(given, nodes))
 
     return run

@@ -16,13 +16,14 @@ from fedshift.launch import runner
 FEWER = "allocation.share=0.2"
 
 
-def flat_keys(experiment: str, given: dict[str, Any]) -> dict[str, Any]:
+def flat_keys(experiment: str, given: dict[str, Any], *, few: bool = True) -> dict[str, Any]:
     """Return the keys of a run: ``evaluate_fraction=0.2`` becomes ``evaluate-fraction``.
 
-    Of the embedded digits each node has a fifth, unless the test says how many: 57 images where four nodes run.
+    Of the embedded digits each node has a fifth, unless the test says how many or is not ``few``: 57 images where four
+    nodes run.
     """
     keys = {"experiment": experiment} | {key.replace("_", "-"): value for key, value in given.items()}
-    if experiment == "handwritten" and "allocation." not in str(keys.get("set", "")):
+    if few and experiment == "handwritten" and "allocation." not in str(keys.get("set", "")):
         keys["set"] = f"{FEWER} {keys.get('set', '')}".strip()
     return keys
 
