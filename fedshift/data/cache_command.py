@@ -98,18 +98,14 @@ def delete(
         chosen = [entry for entry in chosen if (features if entry.kind == "features" else images)]
     if unused is not None:
         chosen = [entry for entry in chosen if time.time() - entry.time >= unused * DAY]
-    lists = (images or everything) and unused is None
-    if not chosen:
-        if lists and (number := cache.remove_lists()):
-            typer.echo(f"deleted {plural(number, 'list')} of file names")
-        else:
-            typer.echo("nothing to delete")
-        return 0
-    if not yes:
+    if chosen and not yes:
         _ask(chosen)
-    code = _deleted(chosen)
-    if lists and (number := cache.remove_lists()):
-        typer.echo(f"deleted {plural(number, 'list')} of file names")
+    code = _deleted(chosen) if chosen else 0
+    lists = cache.remove_lists() if (images or everything) and unused is None else 0
+    if lists:
+        typer.echo(f"deleted {plural(lists, 'list')} of file names")
+    elif not chosen:
+        typer.echo("nothing to delete")
     return code
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from datasets.base import Source
-from datasets.io import cache, kept_sites, part_folder, sites, unchanged
+from datasets.io import cache, kept_sites, part_folder, unchanged
 from datasets.listing import ImageFiles, Listing
 from datasets.sets import folders
 
@@ -29,20 +29,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             picture(tmp_path / "data" / "home" / kind / f"{number}.png")
     (tmp_path / "data" / "home" / "cat" / "list.csv").write_text("x")
     return tmp_path / "data"
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count the looks at a site's folder."""
-    looked: list[str] = []
-    look = sites.look
-
-    def counted(domain: str, source: Source, *, own: bool) -> sites.Site | None:
-        looked.append(domain)
-        return look(domain, source, own=own)
-
-    monkeypatch.setattr(sites, "look", counted)
-    return looked
 
 
 def picture(path: Path) -> None:

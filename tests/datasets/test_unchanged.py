@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from datasets.base import Source, Split
-from datasets.io import sites, unchanged
+from datasets.io import unchanged
 from datasets.sets import folders
 
 PIXELS = Image.fromarray(np.zeros((4, 4, 3), np.uint8))
@@ -27,20 +27,6 @@ def settle(root: Path) -> None:
     """Let all folders have been changed a while ago."""
     for folder in (root, *(path for path in root.rglob("*") if path.is_dir())):
         os.utime(folder, ns=(0, time.time_ns() - 10 * unchanged.SETTLED))
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Count the looks at a site's folder."""
-    looked: list[str] = []
-    look = sites.look
-
-    def counted(domain: str, source: Source, *, own: bool) -> sites.Site | None:
-        looked.append(domain)
-        return look(domain, source, own=own)
-
-    monkeypatch.setattr(sites, "look", counted)
-    return looked
 
 
 @pytest.mark.parametrize("splits", [False, True])
