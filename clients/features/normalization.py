@@ -10,6 +10,12 @@ deviations, K nodes.
                (x_i - mu^j) / sigma^l,  j and l drawn for each batch (``batch``)
     testing:   (x_i - mu^k) / sigma^k
 
+``harmonised`` is not of the paper: the transfer of means and deviations of Reinhard et al., "Color Transfer between
+Images", IEEE CG&A 2001, from each node to the federation, on red, green and blue. With v^k the variance of all pixels
+of node k, mu the mean of mu^k and v the mean of v^k over the K nodes:
+
+    always:    (x_i - mu^k) sqrt(v / v^k) + mu,  then normalised by the configuration's mean and std
+
 Deviations: (1) a node is drawn for each image, with its mean and its deviation together, as the paper writes it; the
 released code draws the two apart, once for a batch, which ``images.normalization_draw=batch`` does; (2) test images of
 a domain are normalised by the means of mu and of sigma over its nodes that tell them, those of a domain of which no
@@ -30,14 +36,18 @@ from torch import Tensor
 
 from clients.features.base import Call, Client, Metrics, NodeFeature, Request
 from clients.training.batches import Batch
+from clients.training.settings import ImageConfig
 from datasets.quality import pixel_statistics
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.run import RunSettings
 from fedshift_core.options.statistics import BINS
 from fedshift_core.site_differences import lifted
 from fedshift_core.wire.names import SITE_IMAGES
+from fedshift_core.wire.site_images import FederationImages
 
 FloatArray = NDArray[np.float64]
+Numbers = tuple[FloatArray, FloatArray]  # mean and deviation
+HARMONISED = "harmonised"
 PURPOSE = "normalization"  # of the generator that draws nodes
 
 
@@ -82,6 +92,7 @@ class ByNodes:
     def __init__(self, client: Client, domains: tuple[str, ...]) -> None:
         self._domains, self._client = domains, client
         self._config = client.setup.images
+        self._harmonised = self._config.normalization == HARMONISED
         self._rng: torch.Generator | None = None
         self._domain = ""  # whose images are scored; empty for the node's own
         self._own: tuple[FloatArray, FloatArray] | None = None
@@ -101,27 +112,25 @@ class ByNodes:
 
     def plain(self, x: Tensor) -> Tensor:
         """Normalise images (B, 3, H, W) by the statistics of the node, or of the domain that is scored."""
-        mean, std = self._of_domain() if self._domain else self.own()
-        return self._anew(x, mean[None], std[None])
+        return self._anew(x, *self._one(self._of_domain() if self._domain else self.own()))
 
     def augmented(self, batch: Batch) -> Batch:
         """Normalise views of images: with ``fedrdn`` each by the statistics of a node that is drawn."""
-        if self._config.normalization == "own":
-            return replace(batch, x=self._view(batch.x, self.own()), second=self._view(batch.second, self.own()))
-        return replace(batch, x=self._view(batch.x), second=self._view(batch.second))
+        fixed = None if self._config.normalization == "fedrdn" else self.own()
+        return replace(batch, x=self._view(batch.x, fixed), second=self._view(batch.second, fixed))
 
-    def own(self) -> tuple[FloatArray, FloatArray]:
+    def own(self) -> Numbers:
         """Return mean and deviation of the node's training images, (3,) each."""
         of_all, setup = self._client.federation_images, self._client.setup
         row = None if of_all is None else of_all.row_of(setup.index)
         if of_all is not None and row is not None:
-            return of_all.mean[row], of_all.image_std[row]
+            return of_rows(of_all, np.array([row]), self._config.normalization)
         if self._own is None:  # it tells nobody
             numbers = pixel_statistics.of(self._client.train_set.x, BINS)
-            self._own = numbers.mean, numbers.image_std
+            self._own = numbers.mean, np.sqrt(numbers.variance) if self._harmonised else numbers.image_std
         return self._own
 
-    def _of_domain(self) -> tuple[FloatArray, FloatArray]:
+    def _of_domain(self) -> Numbers:
         of_all = self._client.federation_images
         if of_all is None:
             return self.own()
@@ -129,14 +138,23 @@ class ByNodes:
         if not len(rows) and self._domain == self._client.setup.domain:
             return self.own()
         rows = rows if len(rows) else np.arange(len(of_all))
-        return of_all.mean[rows].mean(axis=0), of_all.image_std[rows].mean(axis=0)
+        return of_rows(of_all, rows, self._config.normalization)
 
-    def _view(self, x: Tensor | None, fixed: tuple[FloatArray, FloatArray] | None = None) -> Any:
+    def _one(self, numbers: Numbers) -> Numbers:
+        """Return what normalises all images of a batch, (1, 3) each, from the numbers of a node or of a domain."""
+        of_all = self._client.federation_images
+        if self._harmonised and of_all is not None:
+            mean, std = harmonising(numbers, of_all, self._config)
+        else:
+            mean, std = numbers[0], lifted(numbers[1])
+        return mean[None], std[None]
+
+    def _view(self, x: Tensor | None, fixed: Numbers | None = None) -> Any:
         """Normalise one view of a batch; None if there is none."""
         if x is None:
             return None
         if fixed is not None:
-            return self._anew(x, fixed[0][None], fixed[1][None])
+            return self._anew(x, *self._one(fixed))
         of_all = self._client.federation_images
         if of_all is None:  # a client that no message has reached
             return self._view(x, self.own())
@@ -146,11 +164,38 @@ class ByNodes:
             j, k = torch.randint(len(of_all), (2, 1), generator=self._rng).numpy()
         else:
             j = k = torch.randint(len(of_all), (len(x),), generator=self._rng).numpy()
-        return self._anew(x, of_all.mean[j], of_all.image_std[k])
+        return self._anew(x, of_all.mean[j], lifted(of_all.image_std[k]))
 
     def _anew(self, x: Tensor, mean: FloatArray, std: FloatArray) -> Tensor:
-        """Return images that the configuration's mean and std have normalised by others, (1 or B, 3), in place."""
-        std = lifted(std)
+        """Return images that the configuration's mean and std have normalised by others, in place.
+
+        Args:
+            x: (B, 3, H, W).
+            mean: (1 or B, 3).
+            std: Likewise, above 0.
+        """
         scale, shift = np.array(self._config.std) / std, (np.array(self._config.mean) - mean) / std
         factor, summand = (torch.from_numpy(a[:, :, None, None]).to(x.device, x.dtype) for a in (scale, shift))
         return x.mul_(factor).add_(summand)
+
+
+def of_rows(of_all: FederationImages, rows: NDArray[np.int64], way: str) -> Numbers:
+    """Return mean and deviation of some nodes' images by a way of ``images.normalization``, (3,) each."""
+    mean = of_all.mean[rows].mean(axis=0)
+    if way == HARMONISED:
+        return mean, np.sqrt(of_all.variance[rows].mean(axis=0))
+    return mean, of_all.image_std[rows].mean(axis=0)
+
+
+def harmonising(numbers: Numbers, of_all: FederationImages, config: ImageConfig) -> Numbers:
+    """Return what gives images the mean and deviation of the federation and then normalises them, in one step.
+
+    Args:
+        numbers: Mean and deviation of the node or the domain, (3,) each.
+        of_all: Those of all nodes.
+        config: Mean and std by which all nodes' images are normalised then.
+    """
+    mean, std = numbers[0], lifted(numbers[1])
+    to_mean, to_std = of_rows(of_all, np.arange(len(of_all)), HARMONISED)
+    per = std / lifted(to_std)  # the node's scale in units of the federation's
+    return mean - (to_mean - np.array(config.mean)) * per, np.array(config.std) * per

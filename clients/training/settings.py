@@ -327,11 +327,12 @@ class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         description="Standard deviation of each channel, above 0, that normalisation divides by; the "
         "default is ImageNet's, with model.weights=package:NAME that of the weights.",
     )
-    #: own, fedrdn: by statistics that nodes tell once (``statistics.share=nodes``); docs/methods/fedrdn.md.
-    normalization: Literal["fixed", "own", "fedrdn"] = Field(
+    #: All but fixed: by statistics that nodes tell once (``statistics.share=nodes``); docs/methods/fedrdn.md.
+    normalization: Literal["fixed", "own", "fedrdn", "harmonised"] = Field(
         "fixed",
         description="Mean and standard deviation that images are normalised by: `mean` and `std` (fixed), each node's "
-        "own (own), or in training those of a random node and in tests the node's own (fedrdn).",
+        "own (own), in training those of a random node and in tests the node's own (fedrdn), or `mean` and `std` after "
+        "each node's have become the federation's (harmonised).",
     )
     normalization_draw: Literal["image", "batch"] = Field(
         "image",

@@ -1,5 +1,8 @@
 """Mean and standard deviation inside a saved model, where each node goes by its own (``images.normalization``)."""
 
+import numpy as np
+
+from clients.features.normalization import HARMONISED, harmonising, of_rows
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
@@ -23,6 +26,12 @@ def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> 
     row = None if of_all is None else of_all.row_of(node.index)
     if of_all is None or row is None:
         raise ConfigError(f"save: images.normalization={way}: {node} reports no statistics of its images")
-    numbers = {"mean": tuple(of_all.mean[row].tolist()), "std": tuple(lifted(of_all.image_std[row]).tolist())}
-    fixed = {**numbers, "normalization": "fixed", "normalization_draw": "image"}
+    mean, std = of_rows(of_all, np.array([row]), way)
+    mean, std = harmonising((mean, std), of_all, config.images) if way == HARMONISED else (mean, lifted(std))
+    fixed = {
+        "mean": tuple(mean.tolist()),
+        "std": tuple(std.tolist()),
+        "normalization": "fixed",
+        "normalization_draw": "image",
+    }
     return config.model_copy(update={"images": config.images.model_copy(update=fixed)})

@@ -21,6 +21,7 @@ from fedshift.python import calling
 from fedshift_app import server_app
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import resuming
+from fedshift_core import extensions
 
 SHORT = "train.epochs=1 allocation.share=0.06"
 #: A run of a second.
@@ -29,8 +30,10 @@ TINY: dict[str, Any] = {"engine": "inline", "nodes": 4, "rounds": 1, "progress":
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
+    yield
+    extensions.forget()  # one of the examples registers a method
 
 
 def test_the_examples_of_the_docstrings_are_true() -> None:

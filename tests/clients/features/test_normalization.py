@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from support import INDEX, SEED, InlineRun, fedavg, image_set, refusal_of
 
 from clients.base import DomainClient
-from clients.features.normalization import ByNodes, NormalizationOnNode
+from clients.features.normalization import HARMONISED, ByNodes, NormalizationOnNode
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from datasets.quality import pixel_statistics
@@ -39,6 +39,12 @@ def client(images: ImageSet, way: str = "fedrdn", **more: Any) -> DomainClient:
     made.normalizer = ByNodes(made, DOMAINS)
     made.federation_images = statistics((0, INDEX, INDEX + 3), (0, 1, 1))
     made.server_round = 5
+    return made
+
+
+def client_of(images: ImageSet, of_all: FederationImages) -> DomainClient:
+    made = client(images, HARMONISED)
+    made.federation_images = of_all
     return made
 
 
@@ -139,9 +145,52 @@ def test_its_own_statistics_in_training_too_and_a_constant_channel() -> None:
     np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
 
 
+def test_harmonised_images_of_each_node_have_mean_and_deviation_of_the_federation() -> None:
+    rng = np.random.default_rng(3)
+    sets = [
+        ImageSet(rng.integers(low, high, (6, 8, 8, 3), np.uint8), np.arange(6)) for low, high in ((0, 90), (99, 255))
+    ]
+    numbers = [pixel_statistics.of(images.x, 16) for images in sets]
+    mean, variance, std = (np.array([getattr(n, name) for n in numbers]) for name in ("mean", "variance", "image_std"))
+    of_all = FederationImages(np.array([INDEX, INDEX + 1]), np.array([0, 1]), mean, variance, std)
+    middle, spread = mean.mean(axis=0), np.sqrt(variance.mean(axis=0))
+    for domain, images, number in zip("ab", sets, numbers, strict=True):
+        made = client_of(images, of_all)
+        with made.of_domain(domain):
+            seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(images)])
+        harmonised = (images.x / 255 - number.mean) * spread / np.sqrt(number.variance) + middle
+        wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+        np.testing.assert_allclose(seen, wanted.transpose(0, 3, 1, 2), atol=2e-5)
+        np.testing.assert_allclose(harmonised.mean(axis=(0, 1, 2)), middle, atol=1e-9)
+        np.testing.assert_allclose(harmonised.std(axis=(0, 1, 2)), spread, atol=1e-9)
+    ((trained, _),) = epoch(client_of(sets[0], of_all))
+    order = torch.randperm(6, generator=torch.Generator().manual_seed(0)).numpy()
+    harmonised = (sets[0].x[order] / 255 - mean[0]) * spread / np.sqrt(variance[0]) + middle
+    wanted = (harmonised - np.array(made.setup.images.mean)) / np.array(made.setup.images.std)
+    np.testing.assert_allclose(trained, wanted.transpose(0, 3, 1, 2), atol=2e-5)
+
+
+def test_a_domain_that_no_node_holds_and_a_constant_channel_are_harmonised_too() -> None:
+    x = image_set(6, 8).x.copy()
+    x[..., 2] = 51
+    made = client(ImageSet(x, np.arange(6)), HARMONISED)
+    of_all = made.federation_images
+    assert of_all is not None
+    with made.of_domain("c"):  # goes by all nodes, so that nothing is to be harmonised
+        seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
+    fixed = by_hand(x, np.array([made.setup.images.mean]), np.array([made.setup.images.std]))
+    np.testing.assert_allclose(seen, fixed, atol=2e-5)
+    made.federation_images = None  # a client that no message has reached goes by its own
+    seen = np.concatenate([x.numpy().copy() for x, _ in made.plain_batches(made.train_set)])
+    numbers = pixel_statistics.of(x, 16)
+    np.testing.assert_allclose(seen, by_hand(x, numbers.mean[None], np.sqrt(numbers.variance)[None]), atol=2e-5)
+    np.testing.assert_allclose(seen[:, 2], 0, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
+        ("images.normalization=harmonised", "needs means and variances of all nodes: statistics.share=nodes"),
         ("images.normalization=fedrdn", "needs means and variances of all nodes: statistics.share=nodes, found off"),
         ("images.normalization_draw=batch", "images.normalization_draw=batch needs images.normalization=fedrdn"),
         (f"{ON} model.freeze=encoder model.precompute=on images.crop_padding=0", "allowed is model.precompute=off"),
@@ -181,4 +230,21 @@ def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: Inli
     assert made.std == pytest.approx(of_all.image_std[1])
     sight = predictions.look(record, None, None)
     scored = {domain: view.accuracy for domain, view in sight.views.items()}
+    assert scored == pytest.approx(whole.rounds[-1]["accuracy"])
+
+
+def test_a_run_of_harmonised_images_is_saved_with_what_it_normalises_by(run_inline: InlineRun) -> None:
+    more = f"{SHORT} images.normalization=harmonised statistics.share=nodes model.name=cnn"
+    whole = run_inline(rounds=1, nodes=2, method="fedavg", set=more)
+    wanted = saving.Wanted(whole.folder, "onnx", node=1, output=whole.folder / "model.onnx")
+    _, made = saving.save(wanted)
+    record = reading.read(whole.folder)
+    assert record.checkpoint is not None
+    of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)
+    assert of_all is not None
+    per = np.sqrt(of_all.variance[1] / of_all.variance.mean(axis=0))
+    assert made.std == pytest.approx(np.array(record.config.images.std) * per)
+    moved = of_all.mean[1] - (of_all.mean.mean(axis=0) - np.array(record.config.images.mean)) * per
+    assert made.mean == pytest.approx(moved)
+    scored = {domain: view.accuracy for domain, view in predictions.look(record, None, None).views.items()}
     assert scored == pytest.approx(whole.rounds[-1]["accuracy"])
