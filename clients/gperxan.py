@@ -54,6 +54,9 @@ class AssembledNorm(nn.BatchNorm2d):
         norm: Whose place it takes, with its values.
     """
 
+    #: What BatchNorm has not: a file of pretrained weights need not have it either.
+    added = ("instance_weight", "instance_bias", "score", "instance_score")
+
     def __init__(self, norm: nn.BatchNorm2d) -> None:
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
         self.load_state_dict(norm.state_dict())

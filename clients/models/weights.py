@@ -136,10 +136,11 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
     if of_file != expected:
         named = {key: tensor for key, tensor in named.items() if key not in head}
         left_out.append(_other_head(of_file, expected))
+    added = _added(model)
     missing = [
         key
         for key in state
-        if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER) and not key.startswith(ADDED)
+        if key.startswith(ENCODER) and key not in named and not key.endswith(COUNTER) and key not in added
     ]  # fmt: skip
     unknown = [key for key in named if key not in state]
     if missing or unknown:
@@ -151,6 +152,14 @@ def fitted(model: SplitModel, given: Mapping[str, Tensor], name: str, file: str)
             f"model.weights: {shown(file, _MOST_PATH)} is not of {name}: it {' and '.join(filter(None, parts))}"
         )
     return Fitted({key: _checked(key, tensor, state[key], file) for key, tensor in named.items()}, tuple(left_out))
+
+
+def _added(model: SplitModel) -> set[str]:
+    """Return what of the encoder a file need not have: a projection, and what layers of a method name as ``added``."""
+    names = {key for key in model.state_dict() if key.startswith(ADDED)}
+    for path, layer in model.named_modules():
+        names |= {f"{path}.{name}" for name in getattr(layer, "added", ())}
+    return names
 
 
 def in_order(model: SplitModel, given: Mapping[str, Tensor], size: int, file: str) -> dict[str, Tensor]:

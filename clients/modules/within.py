@@ -29,8 +29,10 @@ class WithinDomainsParams(Params):
 
     coral: float = Field(0.0, ge=0, description="Weight of CORAL (DomainBed: 1).")
     mmd: float = Field(0.0, ge=0, description="Weight of MMD with Gaussian kernels (DomainBed: 1).")
-    irm: float = Field(0.0, ge=0, description="Weight of IRMv1's penalty (DomainBed: 100).")
-    rex: float = Field(0.0, ge=0, description="Weight of V-REx (DomainBed: 10).")
+    irm: float = Field(0.0, ge=0, description="Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with "
+                       "Adam; with SGD begin at 1).")  # fmt: skip
+    rex: float = Field(0.0, ge=0, description="Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; "
+                       "with SGD begin at 1).")  # fmt: skip
 
     @model_validator(mode="after")
     def _one_is_on(self) -> "WithinDomainsParams":

@@ -11,7 +11,7 @@ from support import InlineRun, as64, batch, drawn, fit, new_client, parts_of, sh
 from torch import nn
 
 from clients.gperxan import AssembledNorm, GPerXANClient, assembled
-from clients.models import networks
+from clients.models import networks, weights
 from clients.models.networks import SplitModel
 from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
@@ -171,6 +171,21 @@ def test_what_does_not_fit_is_refused(text: str, message: str) -> None:
     name = "" if "model.name" in text else "model.name=cnn_bn"
     with pytest.raises(ConfigError, match=message):
         resolve({"method": "gperxan", "set": f"{name} {text}"})
+
+
+def test_pretrained_weights_need_not_have_what_its_layers_add_but_all_else() -> None:
+    name = "torchvision:shufflenet_v2_x0_5"
+    state = networks.build(name, 4, 5).state_dict()
+    made = assembled(networks.build(name, 4, 0), name)
+    taken = weights.fitted(made, state, name, "/w.pth")
+    assert taken.values.keys() == state.keys()
+    made.load_state_dict(taken.values, strict=False)
+    norm = next(module for module in made.modules() if isinstance(module, AssembledNorm))
+    torch.testing.assert_close(norm.weight, state["encoder.body.conv1.1.weight"])
+    assert (norm.instance_weight == 1).all()
+    del state["encoder.body.conv1.1.bias"]
+    with pytest.raises(ConfigError, match=r"it lacks encoder\.body\.conv1\.1\.bias$"):
+        weights.fitted(made, state, name, "/w.pth")
 
 
 def test_a_network_without_norms_of_maps_is_refused() -> None:
