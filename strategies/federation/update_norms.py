@@ -18,6 +18,7 @@ Given = Mapping[str, NDArray[Any]]
 SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a model may begin with zeros
 FEWEST = 3  # nodes of a round whose median says something
 NOTABLE = 0.1  # of the norm of the weights that were sent: a change up to this is no node's undue influence
+STALLED = 0.05  # of that norm: a median below counts as this, while most nodes do not learn yet and one does
 LUCK = 6  # standard deviations by which the norm of honest noise may exceed its root mean square
 
 
@@ -89,9 +90,10 @@ def far_from_others(changes: Sequence[float], images: Sequence[int], base: float
     if len(changes) < FEWEST:
         return {}
     middle, usual = float(np.median(changes)), float(np.median(images))
+    bound = max_update * max(middle, STALLED * base)
     problems = {}
     for place, (moved, number) in enumerate(zip(changes, images, strict=True)):
-        allowed = max_update * middle * max(1.0, number / usual)
+        allowed = bound * max(1.0, number / usual)
         if moved > max(allowed, NOTABLE * base):
             times = f"{moved / middle:.3g} times" if middle else "not 0 as"
             problems[place] = (

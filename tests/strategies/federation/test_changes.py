@@ -131,7 +131,15 @@ def test_more_images_are_more_steps_and_fewer_are_not_held_against_a_node() -> N
 
 def test_where_most_hardly_move_one_that_still_learns_is_no_liar() -> None:
     assert far_from_others([0.0, 0.0, 0.01, 1.0, 0.01], [10] * 5, 10.0, 20) == {}
-    assert list(far_from_others([0.0, 0.0, 0.0, 1.1], [10] * 4, 10.0, 20)) == [3]
+    assert list(far_from_others([0.0, 0.0, 0.0, 1.1], [10] * 4, 10.0, 1)) == [3]
+    assert far_from_others([0.0, 0.0, 0.0, 9.9], [10] * 4, 10.0, 20) == {}  # the median counts as 10 / 20
+    (why,) = far_from_others([0.0, 0.0, 0.0, 10.1], [10] * 4, 10.0, 20).values()
+    assert "is not 0 as the median" in why
+
+
+def test_fedicons_first_node_that_learns_is_no_liar() -> None:
+    """Changes of round 2 on the embedded digits, seed 0, bf16."""
+    assert far_from_others([2.189, 0.136, 0.281, 0.071], [359] * 4, 7.66, 10) == {}
 
 
 @pytest.mark.parametrize("changes", [[], [1e9], [1e-9, 1e9]])
