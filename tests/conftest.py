@@ -19,7 +19,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from support import InlineRun, Run, SmallDisk
 
-settings.register_profile("fedshift", deadline=None)
+settings.register_profile("fedshift", deadline=None, max_examples=50)
 settings.load_profile("fedshift")
 
 

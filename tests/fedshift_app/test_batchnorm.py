@@ -265,7 +265,7 @@ def test_group_norm_leaves_no_batchnorm_in_any_methods_model(method: str) -> Non
 @pytest.mark.parametrize(
     ("network", "size"),
     [
-        ("torchvision:resnet18", 32), ("torchvision:resnet18", 64), ("torchvision:mobilenet_v3_small", 64),
+        ("torchvision:resnet18", 64), ("torchvision:mobilenet_v3_small", 64),
         ("timm:resnet18", 32), ("timm:mobilenetv3_small_050", 64),  # the second has activations within its BatchNorm
     ],
 )  # fmt: skip

@@ -48,7 +48,7 @@ def test_bytes_that_travel(method: str, down: list[int], up: list[int], tmp_path
         assert 0 <= line["bytes_up"] / nodes - up_of < 2000
 
 
-@pytest.mark.parametrize("method", ["tent", "eata", "t3a"])
+@pytest.mark.parametrize("method", ["eata", "t3a"])
 def test_an_adaptation_sends_nothing_more(method: str, tmp_path: Path) -> None:
     more = f"{TINY} model.name=cnn_bn"
     adapted, plain = (start(tmp_path / name, method=name, rounds=1, set=more) for name in (method, "fedavg"))

@@ -30,14 +30,13 @@ def client(adaptation: Adaptation, kind: type[DomainClient] = DomainClient, **op
 
 
 @pytest.mark.parametrize(
-    "adaptation",
+    ("adaptation", "kind"),
     [
-        ContrastAdaptation(ContrastParams(batch_size=8)),
-        ContrastAdaptation(ContrastParams(batch_size=8, mode="online")),
-        Finetune(FinetuneParams(epochs=1)),
+        (ContrastAdaptation(ContrastParams(batch_size=8)), DomainClient),
+        (ContrastAdaptation(ContrastParams(batch_size=8, mode="online")), FedProxClient),
+        (Finetune(FinetuneParams(epochs=1)), FedProxClient),
     ],
 )
-@pytest.mark.parametrize("kind", [DomainClient, FedProxClient])
 def test_the_outcome_is_the_same_whatever_the_labels_are(adaptation: Adaptation, kind: type[DomainClient]) -> None:
     """The adapted model predicts alike for any labels, and they are not there while it adapts."""
     predictions = []

@@ -234,8 +234,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     [
         ("fedcode", ""),
         ("fedbn", "model.name=cnn_bn"),
-        ("fedproto", ""),
-        *(pytest.param(method, "", marks=pytest.mark.long) for method in ("fedavg", "moon", "fpl")),
+        *(pytest.param(method, "", marks=pytest.mark.long) for method in ("fedavg", "fedproto", "moon", "fpl")),
     ],
 )
 def test_the_estimate_is_above_what_a_run_takes_and_not_far(
@@ -336,8 +335,7 @@ def test_a_kill_while_the_report_is_written(
     assert not list(folder.glob("*.part"))
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("file", ["status.json", "results.json"])
+@pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])
 def test_a_kill_next_to_the_checkpoints(file: str, stage: str, tmp_path: Path, kill_at: KillAt) -> None:
     """A run is finished if and only if ``results.json`` is there, and what is said of it agrees."""
     with kill_at(file, stage):

@@ -15,6 +15,7 @@ import pytest
 from flwr.app import Message, MessageType
 from support import ROOT, InlineRun, ListeningGrid, node
 
+from fedshift import cli
 from fedshift.engine import inline
 from fedshift.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
@@ -351,8 +352,14 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
     assert (rc, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
 
 
-def test_without_a_run_the_command_ends_with_1(tmp_path: Path) -> None:
-    rc, out, err = ask(tmp_path)
-    assert (rc, out) == (1, "")
-    assert err.startswith("error: output-dir: no run folder in ")
-    assert ask(tmp_path, "--nonsense")[0] == 2
+def test_without_a_run_the_command_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for words, code, said in (([], 1, "error: output-dir: no run folder in "), (["--nonsense"], 2, "Usage: ")):
+        monkeypatch.setattr(sys, "argv", ["fedshift", "status", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert (ended.value.code, out) == (code, "")
+        assert err.startswith(said)
