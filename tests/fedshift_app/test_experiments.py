@@ -342,11 +342,12 @@ def test_rows_gis_and_none_of_table_8_are_fedavg_and_local(run_inline: InlineRun
         lines = [{key: value for key, value in line.items() if key != "seconds"} for line in result.rounds]
         return result.results["weights_sha256"], lines
 
-    gis, none = message_of("fedicon", "method.tta=false"), message_of("fedicon", "method.tta=false method.gis=false")
+    few = "method.personal_epochs=2"
+    gis, none = (message_of("fedicon", f"{few} method.tta=false {more}") for more in ("", "method.gis=false"))
     assert gis == message_of("fedavg")
     assert none == message_of("local")
     assert gis[1] != none[1]
-    weights, adapted = message_of("fedicon")
+    weights, adapted = message_of("fedicon", few)
     assert weights == gis[0]
     assert [line["others"]["before-adaptation"] for line in adapted] == [line["accuracy"] for line in gis[1]]
 
