@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, MessageType
-from killing import SHORT, KillAt, killing, outcome, resume, start
+from killing import SHORT, KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
@@ -26,11 +26,6 @@ from strategies.fdse import is_eraser
 
 FEW = "train.epochs=1 allocation.share=0.06 train.batch_size=16"
 NODES = 4
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 class Listener:

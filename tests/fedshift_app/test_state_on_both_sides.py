@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killing import KillAt, killing, outcome, resume, start
+from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import refusal_of
 
@@ -19,11 +19,6 @@ from strategies.base import DomainStrategy
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04 evaluate.every=9"
 WEIGHTS = 627_240  # of the CNN, 10 classes: 156,810 numbers of float32
 HEAD = 4 * (64 * 10 + 10)
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 def config(method: str, more: str = "") -> Any:

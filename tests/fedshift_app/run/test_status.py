@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
-from support import ROOT, InlineRun, ListeningGrid, node
+from support import ROOT, Command, InlineRun, ListeningGrid, node
 
-from fedshift import cli
 from fedshift.engine import inline
 from fedshift.launch import runner, site_status, watching
 from fedshift_app.config.resolving import resolve
@@ -353,13 +352,9 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
 
 
 def test_without_a_run_the_command_ends_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for words, code, said in (([], 1, "error: output-dir: no run folder in "), (["--nonsense"], 2, "Usage: ")):
-        monkeypatch.setattr(sys, "argv", ["fedshift", "status", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        assert (ended.value.code, out) == (code, "")
-        assert err.startswith(said)
+    code, out, err = fedshift("status")
+    assert (code, out) == (1, "") and err.startswith("error: output-dir: no run folder in ")
+    assert fedshift("status", "--nonsense").code == 2
