@@ -199,7 +199,7 @@ def test_the_plain_average_is_led_astray_by_what_no_bound_holds_back(run_inline:
     assert off_course(run, honest) > 20
 
 
-@pytest.mark.parametrize(("rule", "lie"), zip(RULES, [everywhere, flipped] * 2, strict=True))
+@pytest.mark.parametrize(("rule", "lie"), [*zip(RULES, [everywhere, flipped] * 2, strict=True)])
 def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, honest: Arrays) -> None:
     run = run_inline(nodes=5, rounds=2, set=f"{SHORT} {UNBOUNDED} aggregation.robust={rule}", grid=lying(lie))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4]] * 2

@@ -376,7 +376,7 @@ def test_alignment_by_hand(level: Level, reduction: Reduction, answer: float) ->
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize(("seed", "missing"), enumerate([[], [1], [0, 2, 3]]))
+@pytest.mark.parametrize(("seed", "missing"), [*enumerate([[], [1], [0, 2, 3]])])
 def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, missing: list[int]) -> None:
     h, y, p = features(seed), labels(seed, B, C), features(seed + 90, b=C)
     present = [k not in missing for k in range(C)]
