@@ -129,7 +129,7 @@ def test_a_terminal_sees_how_far_the_features_are(run_inline: InlineRun, monkeyp
     assert len(done) > 2 and done == sorted(done)
 
 
-@pytest.mark.parametrize("settings", [VECTORS, MAPS])
+@pytest.mark.parametrize("settings", [pytest.param(VECTORS, marks=pytest.mark.long), MAPS])
 def test_processes_agree_bit_for_bit(settings: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch) -> None:
     views = "images.flip=true images.cached_views=3 evaluate.client_models=last evaluate.last=1"
     alone = run_inline(rounds=2, set=f"{settings} {views} model.precompute=on")
@@ -290,7 +290,9 @@ def _weights(run: Run) -> bytes:
     return max((run.folder / "checkpoint").glob("weights-*.safetensors")).read_bytes()
 
 
-@pytest.mark.parametrize(("keys", "rows"), [(AS_THEY_ARE, IMAGES), (IN_VIEWS, IMAGES + 2 * TRAINED_ON)])
+@pytest.mark.parametrize(
+    ("keys", "rows"), [pytest.param(AS_THEY_ARE, IMAGES, marks=pytest.mark.long), (IN_VIEWS, IMAGES + 2 * TRAINED_ON)]
+)
 def test_a_run_finds_all_features_and_has_the_same_bits(
     keys: tuple[str, ...], rows: int, run_inline: InlineRun, folder: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -88,7 +88,7 @@ POINTS = [
 
 @pytest.mark.parametrize(
     ("name", "stage"),
-    [pytest.param(*point, marks=[] if i % 8 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
+    [pytest.param(*point, marks=[] if i % 12 == 0 else pytest.mark.long) for i, point in enumerate(POINTS)],
 )
 def test_any_moment_will_do(name: str, stage: str, tmp_path: Path, kill_at: KillAt, whole_run: Run) -> None:
     with kill_at(name, stage):
