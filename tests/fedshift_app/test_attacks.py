@@ -1,6 +1,7 @@
 """One node of five lies within the bounds of single numbers: what it can do to the model, and what holds it back."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ def test_a_node_that_goes_far_from_the_others_is_left_out(run_inline: InlineRun,
     for line in run.rounds:
         assert line["nodes"] == HONEST
         (left_out,) = line["left_out"]
-        assert "times the median of this round's nodes, allowed for its images is 10 at most" in left_out
+        bound = re.search(
+            r"times the median of this round's nodes, allowed for its images is ([\d.]+) at most", left_out
+        )
+        assert bound and 10 <= float(bound[1]) < 20, left_out  # more than 10 where honest nodes learn little yet
     assert off_course(run, honest) < 1
 
 
