@@ -7,8 +7,11 @@ them when it has done so.
 from __future__ import annotations
 
 import gc
+import logging
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +20,9 @@ import pytest
 from hypothesis import settings
 
 if TYPE_CHECKING:
-    from support import InlineRun, Run, SmallDisk
+    from support import Command, InlineRun, Run, SmallDisk
 
-settings.register_profile("fedshift", deadline=None)
+settings.register_profile("fedshift", deadline=None, max_examples=50)
 settings.load_profile("fedshift")
 
 
@@ -202,6 +205,35 @@ def shared_run(tmp_path_factory: pytest.TempPathFactory) -> InlineRun:
         return kept.shared(nodes, flat_keys(experiment, flat))
 
     return shared
+
+
+@pytest.fixture
+def fedshift(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Command]:
+    """Return a function that runs the command in this process, whose logging, signals and threads come back."""
+    import torch
+    from support import Ended
+
+    from fedshift import cli
+
+    def call(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        out, err = capsys.readouterr()
+        assert "Traceback" not in out + err
+        return Ended(int(caught.value.code or 0), out, err)
+
+    loggers = [logging.getLogger(name) for name in ("fedshift", "flwr")]
+    before = [(logger.handlers[:], logger.filters[:], logger.level, logger.propagate) for logger in loggers]
+    threads, handled = torch.get_num_threads(), {number: signal.getsignal(number) for number in cli.STOPPING}
+    yield call
+    for logger, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.filters[:], logger.propagate = handlers, filters, propagate
+        logger.setLevel(level)
+    torch.set_num_threads(threads)
+    for number, handler in handled.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

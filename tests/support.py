@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -78,6 +78,18 @@ class ListeningGrid(inline.InlineGrid):
 
 
 InlineRun = Callable[..., Run]
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+#: Runs a command in this process: the fixture ``fedshift``.
+Command = Callable[..., Ended]
 
 
 @dataclass(frozen=True)

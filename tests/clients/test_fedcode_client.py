@@ -458,8 +458,7 @@ def test_a_shared_head_needs_no_mean_of_heads() -> None:
 # --- what a node contributes (Eqs 2 and 8) ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "size", "width"), [("cnn", 32, 64), ("resnet10", 8, 512)])
-@pytest.mark.parametrize("use_sain", [True, False])
+@pytest.mark.parametrize(("model", "size", "width", "use_sain"), [("cnn", 32, 64, False), ("resnet10", 8, 512, True)])
 def test_prototypes_are_means_in_evaluation_mode(model: str, size: int, width: int, use_sain: bool) -> None:
     """Not augmented, running statistics in BatchNorm, weights as they are after training."""
     train_set = image_set(size=size)

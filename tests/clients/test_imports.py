@@ -22,8 +22,11 @@ from clients.images.augment import Pipeline
 from clients.training.settings import ImageConfig
 Pipeline(ImageConfig(crop_padding=4, flip=True), torch.device("cpu"))
 print("torchvision", "torchvision" in sys.modules)
-Pipeline(ImageConfig(grayscale=0.2), torch.device("cpu"))
-print("grayscale", "torchvision" in sys.modules)
+sys.modules["torchvision"] = None  # which takes 2 s to import: to ask for it is an error
+try:
+    Pipeline(ImageConfig(grayscale=0.2), torch.device("cpu"))
+except ImportError as error:
+    print("grayscale", str(error.name).partition(".")[0])
 """
 
 
@@ -41,4 +44,4 @@ def test_a_step_imports_no_compiler(imported: dict[str, str]) -> None:
 
 
 def test_importing_and_building_a_client_leaves_torchvision_out(imported: dict[str, str]) -> None:
-    assert (imported["torchvision"], imported["grayscale"]) == ("False", "True")
+    assert (imported["torchvision"], imported["grayscale"]) == ("False", "torchvision")

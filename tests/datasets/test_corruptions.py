@@ -126,7 +126,7 @@ def test_names_are_the_papers_in_its_order() -> None:
     assert CORRUPTIONS[11:] == ("contrast", "elastic_transform", "pixelate", "jpeg_compression")
 
 
-@pytest.mark.parametrize("sizes", [SIZES[::2], pytest.param(SIZES[1::2], marks=pytest.mark.long)])  # both ends first
+@pytest.mark.parametrize("sizes", [SIZES[:2], pytest.param(SIZES[2:], marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_distance_grows_with_severity(name: str, sizes: tuple[int, ...]) -> None:
     for size in sizes:
@@ -151,7 +151,7 @@ def test_every_image_is_changed_and_the_argument_is_not(name: str) -> None:
         assert all(not np.array_equal(a, b) for a, b in zip(x, y, strict=True))
 
 
-@pytest.mark.parametrize("severities", [(1, 5), pytest.param((4,), marks=pytest.mark.long)])
+@pytest.mark.parametrize("severities", [(5,), pytest.param((1, 4), marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", CORRUPTIONS)
 def test_an_image_does_not_depend_on_its_batch(name: str, severities: tuple[int, ...]) -> None:
     # More images than are worked on at a time, so that the pieces are other ones in another order.

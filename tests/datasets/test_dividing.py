@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -64,7 +64,6 @@ def share_for(nodes: int, portion: float | None) -> str | float:
 # --- every way of dividing -------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(counts=class_counts, nodes=st.integers(1, 5), seed=seeds, ways=disjoint)
 def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, ways: dict[str, Any]) -> None:
     total = sum(counts)
@@ -78,7 +77,6 @@ def test_nodes_hold_different_images(counts: list[int], nodes: int, seed: int, w
     assert len(together) == (total if share == "equal" else nodes * min(round(float(share) * total), total // nodes))
 
 
-@settings(deadline=None)
 @given(counts=ample_counts, nodes=st.integers(1, 3), seed=seeds, skewed=st.booleans(), cover=st.booleans())
 def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, skewed: bool, cover: bool) -> None:
     chosen = {"class_coverage": cover, "label_skew": 1e6 if skewed else None}
@@ -95,7 +93,6 @@ def test_the_same_seed_deals_the_same(counts: list[int], nodes: int, seed: int, 
 # --- class coverage --------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(counts=st.lists(st.integers(4, 30), min_size=1, max_size=6), nodes=st.integers(1, 4), seed=seeds, ways=disjoint)
 def test_coverage_gives_every_node_every_class_and_keeps_sizes(
     counts: list[int], nodes: int, seed: int, ways: dict[str, Any]
@@ -148,7 +145,6 @@ def test_coverage_of_nodes_too_small() -> None:
 # --- with replacement ------------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(counts=full_counts, nodes=st.integers(1, 6), seed=seeds, share=st.floats(0.2, 1.0), cover=st.booleans())
 def test_with_replacement_every_node_has_its_share(
     counts: list[int], nodes: int, seed: int, share: float, cover: bool
@@ -220,7 +216,6 @@ def test_skew_of_too_few_images_is_reported() -> None:
 # --- a node's own test and validation part ---------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     counts=ample_counts, nodes=st.integers(1, 3), seed=seeds,
     test=st.floats(0.05, 0.5), validation=st.one_of(st.just(0.0), st.floats(0.05, 0.6)),
@@ -253,7 +248,6 @@ def test_another_seed_sets_other_images_aside() -> None:
     assert not np.array_equal(first.validation, second.validation)
 
 
-@settings(deadline=None)
 @given(counts=class_counts, fraction=st.floats(0.01, 0.99), seed=seeds)
 def test_cut_keeps_classes_in_proportion(counts: list[int], fraction: float, seed: int) -> None:
     labels = labels_of(counts)

@@ -103,7 +103,7 @@ def test_resize_reads_views_of_any_order() -> None:
 # --- npz
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), count=st.integers(1, 6), size=st.integers(1, 9))
 def test_npz_round_trip(tmp_path: Path, data: st.DataObject, count: int, size: int) -> None:
     x = data.draw(hnp.arrays(np.uint8, (count, size, size, 3)))
@@ -218,7 +218,7 @@ def test_zip_of_other_things_is_refused(tmp_path: Path) -> None:
     assert "key y is no array" in refusal(tmp_path)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(place=st.integers(0, 1 << 16), value=st.integers(1, 255))
 def test_a_flipped_byte_never_shows_a_raw_error(tmp_path: Path, place: int, value: int) -> None:
     path = savez(tmp_path, x=X, y=Y)

@@ -37,7 +37,7 @@ def test_without_mixing_each_node_keeps_its_own() -> None:
         assert np.array_equal(parts[home], images)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), min_size=2, max_size=8),
     mixing=st.floats(0, 1), seed=st.integers(0, 2**31),

@@ -11,7 +11,7 @@ from datasets.quality import pixel_statistics
 
 
 @given(st.integers(1, 130), st.integers(2, 9), st.integers(0, 2**31))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_numbers_are_those_of_numpy(n: int, side: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     low, high = sorted(rng.integers(0, 257, 2))

@@ -76,7 +76,7 @@ def test_each_class_name_stands_over_its_column() -> None:
     assert dark == [True, False, True]
 
 
-@pytest.mark.parametrize("side", [4, 16, 32, 224])
+@pytest.mark.parametrize("side", [4, 224])
 def test_long_class_names_do_not_overlap(side: int) -> None:
     names = tuple(f"{number}_a_rather_long_name_of_a_class_that_does_not_fit_anywhere" for number in range(12))
     column = max(preview.LINE, preview._shown_size(flat_set([0], height=side, width=side), 1)[0])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -47,7 +47,6 @@ def refusal(allocation: Allocation, domains: tuple[str, ...] = DOMAINS) -> str:
 # --- what a node holds -----------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(counts=counts_of_domains, num_examples=st.integers(5, 400), seed=st.integers(0, 2**31))
 def test_equal_shares_are_disjoint_and_complete(counts: dict[str, int], num_examples: int, seed: int) -> None:
     allocation = Allocation(counts=counts, share="equal")
@@ -60,7 +59,6 @@ def test_equal_shares_are_disjoint_and_complete(counts: dict[str, int], num_exam
         assert max(sizes) - min(sizes) <= 1
 
 
-@settings(deadline=None)
 @given(
     nodes=st.integers(1, 6),
     portion=st.floats(0.05, 1.0),
@@ -83,7 +81,6 @@ def test_numeric_shares_are_disjoint_and_of_exact_size(
     assert together.max() < num_examples
 
 
-@settings(deadline=None)
 @given(
     num_nodes=st.integers(2, 14),
     share=st.one_of(st.just("equal"), st.floats(0.1, 0.15)),
@@ -100,7 +97,6 @@ def test_indices_ascend_and_repeat(num_nodes: int, share: str | float, num_examp
         assert np.array_equal(first, node_share(allocation, dealt, index, num_examples, seed))
 
 
-@settings(deadline=None)
 @given(seeds=st.lists(st.integers(0, 2**31), min_size=2, max_size=2, unique=True))
 def test_another_seed_deals_other_images(seeds: list[int]) -> None:
     allocation = Allocation(counts={"a": 2}, share="equal")
@@ -133,7 +129,6 @@ def test_shares_are_those_of_earlier_releases() -> None:
         assert [zlib.crc32(share.astype("<i8").tobytes()) for share in shares] == checksums
 
 
-@settings(deadline=None)
 @given(
     nodes=st.integers(1, 6), share=st.floats(0.05, 1.0), num_examples=st.integers(10, 400), seed=st.integers(0, 2**31)
 )
@@ -223,7 +218,6 @@ def test_rounding_alone_never_asks_for_too_much(nodes: int, num_examples: int) -
 # --- who holds which domain ------------------------------------------------------------------------------
 
 
-@settings(deadline=None)
 @given(
     num_nodes=st.integers(2, 20),
     held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),
@@ -235,7 +229,6 @@ def test_any_deals_the_domains_in_turn(num_nodes: int, held_out: tuple[str, ...]
     assert all(domain == trained[i % len(trained)] for i, domain in enumerate(dealt))
 
 
-@settings(deadline=None)
 @given(counts=counts_of_domains)
 def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) -> None:
     allocation = Allocation(counts=counts)
@@ -244,7 +237,6 @@ def test_counts_deal_blocks_in_the_order_of_the_domains(counts: dict[str, int]) 
     assert dealt == tuple(domain for domain in DOMAINS for _ in range(counts.get(domain, 0)))
 
 
-@settings(deadline=None)
 @given(
     more=st.integers(0, 40),
     held_out=st.lists(st.sampled_from(DOMAINS), unique=True, max_size=2).map(tuple),

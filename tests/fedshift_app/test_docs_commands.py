@@ -1,5 +1,6 @@
 """Each command that README and docs print is one that is taken, with the keys and values that it names."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -83,6 +84,7 @@ def links(page: Path) -> Iterator[tuple[Path, str]]:
             yield (page.parent / path).resolve() if path else page, anchor
 
 
+@functools.cache
 def headings(page: Path) -> set[str]:
     """Return the headings of a page as links name them."""
     result: set[str] = set()
@@ -91,13 +93,13 @@ def headings(page: Path) -> set[str]:
     return result
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_the_links_of_a_page_lead_to_a_heading(page: Path) -> None:
+def test_the_links_of_a_page_lead_to_a_heading() -> None:
     """The site is checked by mkdocs where it is installed; README is no page of it."""
     made = {ROOT / "docs" / "results" / "board.html"}  # by `make docs`
-    for target, anchor in links(page):
-        if target in made:
-            continue
-        assert target.exists(), f"{page.name}: {target}"
-        if anchor and target.suffix == ".md":
-            assert anchor in headings(target), f"{page.name}: {target.name}#{anchor}"
+    for page in PAGES:
+        for target, anchor in links(page):
+            if target in made:
+                continue
+            assert target.exists(), f"{page.name}: {target}"
+            if anchor and target.suffix == ".md":
+                assert anchor in headings(target), f"{page.name}: {target.name}#{anchor}"

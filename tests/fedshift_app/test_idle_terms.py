@@ -22,7 +22,7 @@ FROZEN = "model.freeze=encoder"
 OF_LAYERS = {"fdse", "fedrcl"}
 #: Their rounds or phases of the encoder alone need one that trains.
 REFUSED = {"fedicon", "fedpac"}
-OF_EACH_KIND = ("f2dc", "fedcode", "fedproto", "fedrcl", "moon")
+OF_EACH_KIND = ("f2dc", "fedproto", "fedrcl")
 SWITCHES = [(name, term, switch) for name, m in METHODS.items() for term in m.of_features
             for switch in str(m.switches.get(term, "")).split()]  # fmt: skip
 

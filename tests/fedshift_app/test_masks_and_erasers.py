@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Message, MessageType
-from killing import SHORT, KillAt, killing, outcome, resume, start
+from killing import SHORT, KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, Run, node, refusal_of
 
@@ -26,11 +26,6 @@ from strategies.fdse import is_eraser
 
 FEW = "train.epochs=1 allocation.share=0.06 train.batch_size=16"
 NODES = 4
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 class Listener:
@@ -113,7 +108,7 @@ def test_room_is_looked_for_for_what_the_server_will_keep_of_each_node() -> None
     assert checkpoints[0] - checkpoints[1] == 3 * 156_810  # a byte for each weight of the CNN
 
 
-@pytest.mark.parametrize("method", ["fedheal", "fdse"])
+@pytest.mark.parametrize("method", [pytest.param("fedheal", marks=pytest.mark.long), "fdse"])
 def test_f2dcs_modules_by_configuration_alone(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, set=f"{FEW} modules=[f2dc] modules.noise=gumbel_pair modules.lambda1=0.1")
     own = {"loss/kl"} if method == "fdse" else set()

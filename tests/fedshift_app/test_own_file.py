@@ -112,7 +112,7 @@ def test_the_servers_state_decides_the_weights_and_is_kept(experiment: Path) -> 
     assert "plugin my_method.py" in (mine.folder / "config.yaml").read_text()
 
 
-@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("after", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_killed_and_resumed_it_ends_with_the_same_bits(
     after: int, experiment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

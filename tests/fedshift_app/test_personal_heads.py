@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from killing import KillAt, killing, outcome, resume, start
+from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun
 
@@ -23,11 +23,6 @@ BESIDE = {
 }
 #: With which the weights are FedAvg's.
 PLAINLY = {"stablefdg": "method.attention=false"}
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:

@@ -5,18 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Message, MessageType
-from killing import KillAt, killing, outcome, resume, start
+from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 SHORT = "train.epochs=1 allocation.share=0.2 train.batch_size=16"
 NODES, C, D = 2, 10, 64
 HEADER = 128  # of each array, as it travels
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 def test_what_travels_next_to_the_weights_in_bytes(run_inline: InlineRun) -> None:

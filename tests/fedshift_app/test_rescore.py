@@ -38,7 +38,7 @@ def last(run: Run) -> dict[str, Any]:
     ("method", "ways"),
     [
         ("fedavg", f"{SHIFTED} adapt.name=tent"),
-        ("fedbn", SHIFTED),  # BatchNorm is the node's own
+        pytest.param("fedbn", SHIFTED, marks=pytest.mark.long),  # BatchNorm is the node's own
         ("fedrep", "evaluate.bn=[own,retaken] images.eval_batch=32"),
     ],
 )

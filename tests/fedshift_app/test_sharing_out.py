@@ -45,8 +45,13 @@ def _numbers(line: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in line.items() if key != "seconds"}
 
 
-@pytest.mark.parametrize("held_out", ["", "allocation.held_out=[sketch]"])
-@pytest.mark.parametrize("method", [pytest.param("fedavg", marks=pytest.mark.long), "i2pfl"])
+@pytest.mark.parametrize(
+    ("method", "held_out"),
+    [
+        ("i2pfl", "allocation.held_out=[sketch]"),
+        *(pytest.param(name, "", marks=pytest.mark.long) for name in ("fedavg", "i2pfl")),
+    ],
+)
 def test_many_nodes_give_the_bits_of_one_that_scores_everything(
     method: str, held_out: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from killing import KillAt, killing, outcome, resume, start
+from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import refusal_of
 
@@ -19,11 +19,6 @@ from strategies.base import DomainStrategy
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.04 evaluate.every=9"
 WEIGHTS = 627_240  # of the CNN, 10 classes: 156,810 numbers of float32
 HEAD = 4 * (64 * 10 + 10)
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 def config(method: str, more: str = "") -> Any:
@@ -48,7 +43,7 @@ def test_bytes_that_travel(method: str, down: list[int], up: list[int], tmp_path
         assert 0 <= line["bytes_up"] / nodes - up_of < 2000
 
 
-@pytest.mark.parametrize("method", ["tent", "eata", "t3a"])
+@pytest.mark.parametrize("method", ["eata", "t3a"])
 def test_an_adaptation_sends_nothing_more(method: str, tmp_path: Path) -> None:
     more = f"{TINY} model.name=cnn_bn"
     adapted, plain = (start(tmp_path / name, method=name, rounds=1, set=more) for name in (method, "fedavg"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killing import KillAt, killing, outcome, resume, start
+from killing import KillAt, outcome, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, refusal_of
 
@@ -28,11 +28,6 @@ TRAVELS = {
     "fedsa method.predict_by=prototype": ([PROTOTYPES, LABELS], [PROTOTYPES], [PROTOTYPES, PROTOTYPES, LABELS]),
     "fedgh": ([PROTOTYPES, LABELS], [], HEAD),
 }
-
-
-@pytest.fixture
-def kill_at(monkeypatch: pytest.MonkeyPatch) -> KillAt:
-    return killing(monkeypatch)
 
 
 @pytest.mark.parametrize("settings", TRAVELS)

@@ -36,7 +36,7 @@ def lines_of(run: Run) -> list[str]:
     return [line["message"] for line in content if line.get("event") == "untrained"]
 
 
-@pytest.mark.parametrize(("method", "more"), [("local", ""), ("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
+@pytest.mark.parametrize(("method", "more"), [("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
 def test_they_are_left_out_unless_they_count(run_inline: InlineRun, method: str, more: str) -> None:
     given: dict[str, Any] = {"method": method, "rounds": 2, "seed": 3}
     out = run_inline(**given, set=f"{HALF} {more}")

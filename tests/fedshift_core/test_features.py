@@ -132,7 +132,7 @@ def runs(given: Mapping[str, Any]) -> RunContext:
 
 
 @given(RUNS, st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_server_asks_and_allows_what_its_features_declare(run: dict[str, Any], shared_test: bool, test: bool) -> None:
     context = runs(run)
     nodes = [node_of(i, (5,), d, 9, shared_test=shared_test, num_validation=4) for i, d in enumerate(DOMAINS)]
@@ -179,7 +179,7 @@ GIFTS = st.text(min_size=1, max_size=30).filter(
 
 
 @given(RUNS, GIFTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_server_takes_no_number_and_no_record_that_nobody_declares(run: dict[str, Any], gift: str) -> None:
     identify_process()
     context, node = runs(run), node_of(0, (5,), "a", 9, shared_test=False, num_validation=4)
@@ -290,7 +290,7 @@ def test_a_node_refuses_a_key_and_a_record_that_nobody_declares(kind: str) -> No
     requests.check(request(kind, plain), content())
 
     @given(GIFTS)
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def refuses(gift: str) -> None:
         assert f"a message to {kind} has no such key" in refusal_of(
             FedShiftError, requests.check, request(kind, {**plain, gift: 1}), content()

@@ -12,7 +12,7 @@ OF_CHANNELS = arrays(np.float32, 3, elements=st.floats(-20, 20, width=32))
 
 
 @given(VALUES, OF_CHANNELS, OF_CHANNELS)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_they_are_the_moments_of_the_standardised_values_and_come_back(x: object, mu: object, v: object) -> None:
     values, centre, variance = np.asarray(x), np.asarray(mu), np.asarray(v)
     weights = {"n.running_mean": centre, "n.running_var": variance}  # a negative variance is no unit

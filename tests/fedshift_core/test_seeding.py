@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedshift_core.seeding import generator, seed_sequence, torch_seed
@@ -21,7 +21,6 @@ def first_words(name: Name) -> list[int]:
     return [int(word) for word in seed_sequence(seed, purpose, *numbers).generate_state(4, np.uint64)]
 
 
-@settings(deadline=None)
 @given(name=names)
 def test_same_name_same_stream(name: Name) -> None:
     seed, purpose, numbers = name
@@ -30,7 +29,6 @@ def test_same_name_same_stream(name: Name) -> None:
     assert torch_seed(seed, purpose, *numbers) == torch_seed(seed, purpose, *numbers)
 
 
-@settings(deadline=None)
 @given(pair=st.lists(names, min_size=2, max_size=2, unique=True))
 def test_another_name_another_stream(pair: list[Name]) -> None:
     assert first_words(pair[0]) != first_words(pair[1])
@@ -57,7 +55,6 @@ def test_no_two_of_many_nodes_and_rounds_share_a_seed() -> None:
     assert len(drawn) == 2 * 40 * 40
 
 
-@settings(deadline=None)
 @given(name=names)
 def test_torch_takes_the_seed(name: Name) -> None:
     seed = torch_seed(name[0], name[1], *name[2])

@@ -147,7 +147,7 @@ def test_last_partition_is_coarser_than_the_first() -> None:
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 12), partition=st.sampled_from(["last", "first"]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_style_prototypes_are_the_means_of_their_members(seed: int, n: int, partition: Any) -> None:
     styles = np.random.default_rng(seed).uniform(size=(n, 5)).astype(np.float32)
     p, pseudo = cluster_styles(styles, partition)

@@ -58,7 +58,7 @@ def test_merging_against_loops(tau: float) -> None:
         np.testing.assert_allclose(by_similarity(members, tau), slow(members, tau), rtol=1e-5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from([0.001, 0.1, 10.0]))
 def test_it_lies_among_the_members_whatever_their_order_and_length_of_all(seed: int, n: int, tau: float) -> None:
     rng = np.random.default_rng(seed)

@@ -29,7 +29,7 @@ def sent(gradient: Any, images: int = 1) -> Update:
     return Update(node(), encode({}), {GRADIENT: np.array(gradient, np.float32)}, images, {})
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 1000), st.integers(1, 5), st.floats(0, 0.99))
 def test_the_moving_mean_against_loops(seed: int, nodes: int, decay: float) -> None:
     rng = np.random.default_rng(seed)

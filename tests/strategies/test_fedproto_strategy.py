@@ -26,7 +26,7 @@ def merged(server: FedProtoStrategy, *updates: Update) -> dict[int, list[float]]
 
 
 @given(seed=st.integers(0, 10**6), n=st.integers(1, 6), scale=st.sampled_from([1e-6, 1.0, 1e4]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_weighted_mean_against_loops(seed: int, n: int, scale: float) -> None:
     rng = np.random.default_rng(seed)
     p = (scale * rng.normal(size=(n, C, D))).astype(np.float32)

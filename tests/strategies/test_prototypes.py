@@ -98,7 +98,7 @@ def test_mean_by_hand() -> None:
 
 
 @given(m=st.integers(1, 5), c=st.integers(1, 4), d=st.integers(1, 4), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_mean_against_loops(m: int, c: int, d: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     p = rng.normal(size=(m, c, d)).astype(np.float32)
@@ -164,7 +164,7 @@ def test_finch_of_equal_points_is_one_group(same: int) -> None:
 
 
 @given(n=st.integers(1, 9), zeros=st.integers(0, 9), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_finch_puts_every_point_into_one_group(n: int, zeros: int, seed: int) -> None:
     """Also points of length zero, which have no cosine."""
     rng = np.random.default_rng(seed)

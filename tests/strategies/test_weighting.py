@@ -129,7 +129,7 @@ def test_weights_on_pacs_are_nearly_uniform(balance: str) -> None:
     approximate=st.booleans(),
     absent=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_weights_against_loops(
     counts: list[list[int]], letters: list[str], alpha: float, beta: float, approximate: bool, absent: int
 ) -> None:

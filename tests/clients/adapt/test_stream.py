@@ -239,10 +239,10 @@ def test_a_classifier_without_a_linear_layer_is_refused() -> None:
     ],
 )
 def test_over_any_method_training_is_as_without_it(method: str, settings: str, run_inline: InlineRun) -> None:
-    requested = f"train.epochs=1 allocation.share=0.06 train.batch_size=12 {settings}"
-    plain = run_inline(method=method, rounds=2, set=f"{requested} adapt.name=none")
+    few = "train.epochs=1 allocation.share=0.06 train.batch_size=12 dataset.domains=[scan,sketch]"
+    plain = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name=none")
     for name in ALL:
-        adapted = run_inline(method=method, rounds=2, set=f"{requested} adapt.name={name}")
+        adapted = run_inline(method=method, rounds=2, nodes=2, set=f"{few} {settings} adapt.name={name}")
         assert plain.results["weights_sha256"] == adapted.results["weights_sha256"]
         assert "before-adaptation" in adapted.rounds[-1]["others"]
         assert adapted.results["evaluated"] == "personal models"

@@ -50,7 +50,7 @@ def offsets(image: NDArray[np.uint8], window: NDArray[np.uint8], padding: int) -
 @given(
     padding=st.integers(1, 4), b=st.integers(1, 5), h=st.integers(1, 7), w=st.integers(1, 7), seed=st.integers(0, 10**6)
 )
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_crop_is_a_window_of_the_padded_image(padding: int, b: int, h: int, w: int, seed: int) -> None:
     x = images(b, h, w, seed)
     cut = random_crop(x, padding, rng(seed))

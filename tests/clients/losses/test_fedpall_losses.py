@@ -28,7 +28,7 @@ def slow_contrast(z: Float, y: list[int], g: Float, present: list[bool], tau: fl
 
 
 @given(seed=st.integers(0, 10**6), form=st.sampled_from(["cosine", "released"]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_collaboration_against_loops(seed: int, form: fedpall.Contrast) -> None:
     z, y, g = drawn(seed, B, D), labels(seed, B, C), drawn(seed + 1, C, D)
     present = torch.tensor([(seed >> k) & 1 == 0 for k in range(C)])
@@ -40,7 +40,7 @@ def test_collaboration_against_loops(seed: int, form: fedpall.Contrast) -> None:
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_confusion_against_loops(seed: int) -> None:
     logits = drawn(seed, B, NODES)
     total = 0.0

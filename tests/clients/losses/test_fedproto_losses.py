@@ -27,7 +27,7 @@ def slow_distance(z: Float, y: list[int], g: Float, present: list[bool], reducti
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @given(seed=st.integers(0, 10**6), b=st.integers(1, B), mask=st.lists(st.booleans(), min_size=C, max_size=C))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_distance_against_loops(reduction: Reduction, seed: int, b: int, mask: list[bool]) -> None:
     z, g, y, present = drawn(seed, b, D), drawn(seed + 1, C, D), labels(seed, b, C), torch.tensor(mask)
     got = fedproto.prototype_distance(z, y, g, present, reduction=reduction)
@@ -98,7 +98,7 @@ def test_distance_is_float32_under_autocast() -> None:
 
 
 @given(seed=st.integers(0, 10**6), mask=st.lists(st.booleans(), min_size=C, max_size=C).filter(any))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_nearness_against_loops(seed: int, mask: list[bool]) -> None:
     z, g = drawn(seed, B, D), drawn(seed + 1, C, D)
     got = fedproto.nearness(z, g, torch.tensor(mask))

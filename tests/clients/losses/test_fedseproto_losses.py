@@ -271,8 +271,7 @@ def test_prototype_distance_by_hand() -> None:
 
 @pytest.mark.parametrize("over", OVER)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-@pytest.mark.parametrize("missing", [[], [1], [0, 2, 3]])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "missing"), [*enumerate([[], [1], [0, 2, 3]])])
 def test_prototype_distance_against_loops(
     reduction: Reduction, missing: list[int], seed: int, over: eq.Reduction
 ) -> None:

@@ -37,7 +37,7 @@ def slow_contrast(z: Float, y: list[int], prototypes: Float, classes: list[int],
 
 
 @given(seed=st.integers(0, 10**6), p=st.integers(1, P))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_unbiased_prototypes_against_loops(seed: int, p: int) -> None:
     prototypes, classes = drawn(seed, p, D), labels(seed, p, C)
     u, present = fpl.unbiased_prototypes(prototypes, classes, C)
@@ -63,7 +63,7 @@ def test_no_prototype_at_all() -> None:
 
 
 @given(seed=st.integers(0, 10**6), b=st.integers(1, B), p=st.integers(1, P))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_consistency_against_loops(seed: int, b: int, p: int) -> None:
     z, y, prototypes, classes = drawn(seed, b, D), labels(seed, b, C), drawn(seed + 1, p, D), labels(seed + 2, p, C)
     u = slow_unbiased(as64(prototypes), classes.tolist())
@@ -84,7 +84,7 @@ def test_consistency_by_hand() -> None:
 
 @pytest.mark.parametrize("tau", [0.02, 0.2, 1.0])
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 def test_contrast_with_several_positives_against_loops(tau: float, seed: int) -> None:
     z, y, prototypes, classes = drawn(seed, B, D), labels(seed, B, C), drawn(seed + 1, P, D), labels(seed + 2, P, C)
     got = losses.prototype_contrast(z, y, prototypes, classes, tau)

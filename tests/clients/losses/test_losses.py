@@ -271,7 +271,7 @@ def test_contrast_does_not_overflow_at_a_small_temperature(tau: float) -> None:
 
 
 @given(seed=st.integers(0, 10**6), b=st.integers(1, 6), p=st.integers(1, 6), tau=st.sampled_from([0.02, 0.07, 1.0]))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_contrast_is_finite_and_never_negative(seed: int, b: int, p: int, tau: float) -> None:
     h, y, g, of_class = features(seed, b=b), labels(seed, b, C), features(seed + 1, b=p), labels(seed + 1, p, C)
     loss = losses.prototype_contrast(h, y, g, of_class, tau)
@@ -318,7 +318,7 @@ def test_partner_by_hand() -> None:
 
 
 @given(y=st.lists(st.integers(0, 3), min_size=1, max_size=10), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_partner_is_of_another_class_or_the_sample_itself(y: list[int], seed: int) -> None:
     scores = np.random.default_rng(seed).uniform(size=(len(y), len(y))).astype(np.float32)
     partner = i2pfl.other_class_partner(torch.tensor(y), torch.from_numpy(scores)).tolist()
@@ -376,8 +376,7 @@ def test_alignment_by_hand(level: Level, reduction: Reduction, answer: float) ->
 
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("level", LEVELS)
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("missing", [[], [1], [0, 2, 3]])
+@pytest.mark.parametrize(("seed", "missing"), [*enumerate([[], [1], [0, 2, 3]])])
 def test_alignment_against_loops(level: Level, reduction: Reduction, seed: int, missing: list[int]) -> None:
     h, y, p = features(seed), labels(seed, B, C), features(seed + 90, b=C)
     present = [k not in missing for k in range(C)]

@@ -45,7 +45,7 @@ def test_of_a_map_without_directions_all_places_count_the_same() -> None:
     assert torch.equal(styles.attention(torch.zeros(2, 3, 2, 2), torch.zeros(2, 3, 2, 2)), torch.full((2, 4), 0.25))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=12), st.integers(0, 20), st.integers(0, 99))
 def test_a_batch_is_levelled_from_its_rarest_classes_up(labels: list[int], number: int, seed: int) -> None:
     y = np.array(labels)

@@ -72,7 +72,9 @@ def test_parts_that_a_network_lacks_are_refused(what: str, name: str, reason: st
     assert refusal_of(ConfigError, frozen, what, name) == reason
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "legacy_xception"])  # no maps, no row of modules
+@pytest.mark.parametrize(  # no maps, no row of modules
+    "name", [pytest.param("vit_tiny_patch16_224", marks=pytest.mark.long), "legacy_xception"]
+)
 def test_other_networks_of_timm_have_no_stages_to_freeze(name: str) -> None:
     pytest.importorskip("timm", reason="timm is not installed")
     result = refusal_of(ConfigError, frozen, "stages:1", f"timm:{name}")

@@ -88,8 +88,7 @@ def test_a_frozen_encoder_leaves_its_projection_free(name: str) -> None:
     assert changed <= free
 
 
-@pytest.mark.parametrize("projection", [0, 16])
-@pytest.mark.parametrize("what", ["encoder", "stages:1", "stages:2"])
+@pytest.mark.parametrize(("what", "projection"), [("encoder", 0), ("encoder", 16), ("stages:1", 0), ("stages:2", 16)])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_goes_on_from_what_is_kept_as_from_images(name: str, what: str, projection: int) -> None:
     model = _frozen(name, what, projection)

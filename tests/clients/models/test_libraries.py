@@ -172,7 +172,9 @@ def test_timm_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     assert result == "networks timm:NAME need timm, which is not here: pip install 'fedshift[timm]'"
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "crossvit_9_240"])  # the second has two rows of tokens
+@pytest.mark.parametrize(
+    "name", ["vit_tiny_patch16_224", pytest.param("crossvit_9_240", marks=pytest.mark.long)]
+)  # two rows
 def test_a_network_of_timm_without_feature_maps_has_no_stages(name: str) -> None:
     pytest.importorskip("timm", reason="timm is not installed")
     encoder = libraries.without_weights(lambda: networks.bare(f"timm:{name}", 5, 224)).encoder

@@ -138,7 +138,7 @@ def test_round_is_repeatable_and_depends_on_node_and_round() -> None:
         {"use_dfd_loss": False}, {"y_hat_from": "aux", "noise": "gumbel_pair"}, {"lambda1": 0.0, "lambda2": 0.0},
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("bn", ["average", "local", "freeze"])
+@pytest.mark.parametrize("bn", ["average", pytest.param("local", marks=pytest.mark.long), "freeze"])
 def test_rounds_stay_finite(params: dict[str, Any], bn: str) -> None:
     made = client(params, model="cnn_bn", bn=bn, train_set=image_set([0] * 5 + [2] * 4), epochs=1)
     for server_round in (1, 2):  # 9 images in batches of 8: the last, of one, joins the first

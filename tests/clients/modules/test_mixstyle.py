@@ -138,12 +138,10 @@ def test_across_domains_views_of_a_batch_count_one_after_another_and_one_domain_
 
 
 OVER = [
-    ("fedproto", "", ""),  # no weights travel
     ("fpl", "model.name=cnn_bn images.views=2", "train.precision=bf16"),
     ("fedavg", "modules=[mixstyle,f2dc]", ""),
     ("fedavg", "modules=[within-domains,mixstyle,f2dc] modules.within-domains.coral=1.0",
      f"allocation.mixing=0.6 {M}mix=crossdomain"),
-    ("fedavg", "model.freeze=stages:1 model.precompute=on images.crop_padding=0", ""),
     ("fedavg", "model.freeze=encoder model.precompute=on images.crop_padding=0", ""),
 ]  # fmt: skip
 

@@ -19,9 +19,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from run_folders import write_run
-from support import ROOT, undrawn
+from support import ROOT, Command, undrawn
 
-from fedshift import cli
 from fedshift.compare import compare, figures, keep
 from fedshift.compare.footnotes import OPEN
 from fedshift.compare.page import words
@@ -788,28 +787,20 @@ def test_words_of_others_are_escaped(make_run: MakeRun) -> None:
 
 
 @pytest.mark.usefixtures("undrawn_figures")
-def test_the_command(
-    three_seeds: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        return int(caught.value.code or 0), *capsys.readouterr()
-
+def test_the_command(three_seeds: list[Path], tmp_path: Path, fedshift: Command) -> None:
     page, table = tmp_path / "c.html", tmp_path / "c.csv"
-    code, out, _ = call("compare", *three_seeds, "--keep", tmp_path / "kept")
+    code, out, _ = fedshift("compare", *three_seeds, "--keep", tmp_path / "kept")
     assert code == 0 and f"wrote 6 files into {tmp_path / 'kept'}" in out
-    code, out, _ = call("compare", *three_seeds, "--html", page, "--table-csv", table)
+    code, out, _ = fedshift("compare", *three_seeds, "--html", page, "--table-csv", table)
     assert code == 0 and "+2.00 ± 1.00" in out and f"wrote {page}" in out
     assert page.read_text() == compare(three_seeds).html() and table.read_text() == compare(three_seeds).csv()
-    code, out, _ = call("compare", three_seeds[0].parent, "--json")
+    code, out, _ = fedshift("compare", three_seeds[0].parent, "--json")
     assert code == 0 and json.loads(out)["columns"] == ["scan", "street", "AVG", "STD", "WORST"]
-    code, out, err = call("compare", three_seeds[0], "--paper", "nothing")
+    code, out, err = fedshift("compare", three_seeds[0], "--paper", "nothing")
     assert (code, out) == (1, "") and err.startswith("error: --paper: unknown table 'nothing'")
-    code, _, err = call("compare", three_seeds[0], "--csv", tmp_path / "no" / "c.csv")
+    code, _, err = fedshift("compare", three_seeds[0], "--csv", tmp_path / "no" / "c.csv")
     assert code == 1 and "cannot write" in err
-    code, out, _ = call("papers")
+    code, out, _ = fedshift("papers")
     assert code == 0 and "f2dc.table1b" in out
 
 

@@ -96,7 +96,7 @@ def test_parameters_by_hand(method: str, more: list[str], wanted: tuple[int | No
         assert result.parameters.all == wanted[0]
 
 
-@pytest.mark.parametrize("method", ["fedavg", "i2pfl", "fedproto", "fedcode"])
+@pytest.mark.parametrize("method", ["i2pfl", "fedproto", pytest.param("fedcode", marks=pytest.mark.long)])
 def test_the_bytes_are_those_that_a_run_writes_down(method: str, run_inline: InlineRun) -> None:
     run = run_inline(method=method, rounds=2, nodes=4, set=" ".join(QUICK))
     (result,) = costs_of(method, nodes=4)

@@ -2,21 +2,16 @@
 
 import csv
 import json
-import logging
-import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from support import refusal_of
+from support import Command, refusal_of
 
 from clients.adapt import eata, t3a, tent
 from datasets.base import PLAIN
-from fedshift import cli
 from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.predicting import Metrics
 from fedshift.export.saved import Origin
@@ -99,35 +94,6 @@ def test_only_folders_that_are_all_classes_are_scored(model: Path, pictures: Pat
     assert predictions.metrics() is None
     assert len(predictions.pictures) == 12
     assert predictions.notes == [f"{pictures} is not scored: other is no class"]
-
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture(autouse=True)
-def leave_the_process_as_it_was() -> Iterator[None]:
-    """The command owns its process: it sets up logging and signals."""
-    loggers = [logging.getLogger(name) for name in ("fedshift", "flwr")]
-    before = [(logger.handlers[:], logger.filters[:], logger.level, logger.propagate) for logger in loggers]
-    handled = {number: signal.getsignal(number) for number in cli.STOPPING}
-    yield
-    for logger, (handlers, filters, level, propagate) in zip(loggers, before, strict=True):
-        logger.handlers[:], logger.filters[:], logger.propagate = handlers, filters, propagate
-        logger.setLevel(level)
-    for number, handler in handled.items():
-        signal.signal(number, handler)
-
-
-@pytest.fixture
-def fedshift(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fedshift", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    return call
 
 
 def test_the_command(model: Path, pictures: Path, tmp_path: Path, fedshift: Command) -> None:

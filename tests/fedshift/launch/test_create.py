@@ -2,11 +2,11 @@
 
 import dataclasses
 import inspect
-import os
 import re
-import subprocess
+import runpy
 import sys
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from support import ROOT, Run, own_experiment, refusal_of
 from clients.base import DomainClient
 from fedshift.create import writing
 from fedshift.launch import runner
+from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
 from strategies.federation.updates import Update
@@ -26,16 +27,33 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def run_its_tests(folder: Path, *paths: Path) -> str:
-    """Run the tests of what was written in a process of their own, as its owner would; return what pytest prints."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "."]
-    ended = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+@pytest.fixture
+def run_its_tests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Return what runs the tests of what was written, with folders on the path; it returns how many there are."""
+
+    def run(folder: Path, *paths: Path) -> int:
+        for path in paths:
+            monkeypatch.syspath_prepend(str(path))
+        monkeypatch.chdir(folder)
+        extensions.forget()
+        (file,) = folder.rglob("test_*.py")
+        tests = [test for name, test in runpy.run_path(str(file)).items() if name.startswith("test_")]
+        for test in tests:
+            test(*[folder.parent / test.__name__] * len(inspect.signature(test).parameters))  # tmp_path, where it is
+        return len(tests)
+
+    monkeypatch.setenv("FEDSHIFT_PLUGINS", "")  # which a test of a file sets
+    before = {*sys.modules}
+    yield run
+    extensions.forget()
+    for name in {*sys.modules} - before:
+        if name.split(".")[0] in ("long_names", "mine2"):
+            del sys.modules[name]
 
 
-def test_a_package_is_written_and_passes_its_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_is_written_and_passes_its_test(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_its_tests: Callable[..., int]
+) -> None:
     monkeypatch.chdir(tmp_path)
     said = writing.write("method", "long-names", None)
     folder = tmp_path / "long-names"
@@ -56,15 +74,15 @@ def test_a_package_is_written_and_passes_its_test(tmp_path: Path, monkeypatch: p
     points = "\n".join(f"{name} = {value}" for name, value in project["entry-points"]["fedshift.methods"].items())
     (info / "entry_points.txt").write_text(f"[fedshift.methods]\n{points}\n")
     assert 'fs.testing.check_method("long-names", ' in (folder / "tests" / "test_method.py").read_text()
-    assert "2 passed" in run_its_tests(folder, folder, info.parent)
+    assert run_its_tests(folder, folder, info.parent) == 2
 
 
 @pytest.mark.long
-def test_one_file_is_written_and_passes_its_test(tmp_path: Path) -> None:
+def test_one_file_is_written_and_passes_its_test(tmp_path: Path, run_its_tests: Callable[..., int]) -> None:
     folder = tmp_path / "own"
     said = writing.write("plugin", "mine2", folder)
     assert files(folder) == ["mine2.py", "own.yaml", "test_mine2.py"] and f"fedshift run {folder}/own.yaml" in said
-    assert "2 passed" in run_its_tests(folder)
+    assert run_its_tests(folder, folder) == 2
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,6 @@ def test_what_one_refuses_all_refuse(
 
 
 TAKEN: dict[str, tuple[Callable[[Path], None], list[str]]] = {
-    "train val test": (lambda r: train_val_test(r, "train", "val", "test"), ["h1", "h2"]),
     "Training dev Testing": (lambda r: train_val_test(r, "Training", "dev", "Testing"), ["h1", "h2"]),
     "one class at a site": (both(lambda r: sites(r, "a", "b"), put("c", x=6)), ["a", "b", "c"]),
     "a class in one test only": (

@@ -177,7 +177,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[exporting.NodeFold
     return exporting.export(config, 2, tmp_path_factory.mktemp("real") / "nodes")
 
 
-@pytest.mark.parametrize(("method", "given"), [("fedavg", ""), ("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
+@pytest.mark.parametrize(("method", "given"), [("fedbn", "model.name=cnn_bn"), ("fedproto", "")])
 def test_the_received_model_has_the_accuracy_that_the_node_sent(
     method: str, given: str, folders: list[exporting.NodeFolder], state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -721,14 +721,14 @@ def as_set(values: dict[str, Any]) -> str:
     return " ".join(f"'{key}={json.dumps(value)}'" for key, value in values.items())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values=overrides)
 def test_json_carries_the_configuration_unchanged(values: dict[str, Any]) -> None:
     config = resolve({"method": "i2pfl", "set": as_set(values)})
     assert from_json(config.model_dump_json()) == config
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(values=overrides)
 def test_set_puts_every_value_where_it_belongs(values: dict[str, Any]) -> None:
     dumped = resolve({"method": "i2pfl", "set": as_set(values)}).model_dump(mode="json")

@@ -199,7 +199,7 @@ def check_message(message: str) -> None:
     assert all(len(line) <= MOST_LINE and line.isprintable() for line in lines), message[: 2 * MOST_LINE]
 
 
-@pytest.mark.parametrize("part", [pytest.param(i, marks=[] if i % 4 == 0 else pytest.mark.long) for i in range(PARTS)])
+@pytest.mark.parametrize("part", [pytest.param(i, marks=[] if i == 0 else pytest.mark.long) for i in range(PARTS)])
 def test_whatever_is_written_resolves_or_is_reported(
     part: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -79,7 +79,7 @@ def test_neither_losses_nor_knowledge_travel_next_to_the_noise(run_inline: Inlin
     assert "loss" not in shown
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox", "moon", "fedbn"])
+@pytest.mark.parametrize("method", ["moon", "fedbn"])
 def test_methods_that_send_weights_only_run_with_noise(method: str, run_inline: InlineRun) -> None:
     model = "model.name=cnn_bn" if method == "fedbn" else ""
     run = run_inline(method=method, rounds=2, set=f"{PRIVATE} privacy.epsilon=1e3 {model}")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from fedshift_app.config.files import names
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 
@@ -48,8 +47,3 @@ def test_what_is_right_changes_nothing(tmp_path: Path) -> None:
     file.write_text(HEAD + "methods: {i2pfl: {tau: 0.1, train: {lr: 0.2}, rounds: 5}, f2dc: {sigma: 0.2}}\n")
     assert resolve({"experiment": str(file)}) == before
     assert resolve({"experiment": str(file), "method": "i2pfl"}).method["tau"] == 0.1
-
-
-@pytest.mark.parametrize("experiment", names("experiments"))
-def test_ours_are_right(experiment: str) -> None:
-    resolve({"experiment": experiment})

@@ -353,7 +353,7 @@ def test_noise_of_the_seed_is_refused_by_a_node(real: Any) -> None:
 COMPLETE = (
     ("fedavg", "evaluate.fraction=0.5 evaluate.last=1 allocation.validation_fraction=0.2"),
     ("fedavg", f"{BN} evaluate.bn=[averaged,retaken,own,batch] evaluate.client_models=every"),
-    ("fedavg", "aggregation.weights=ga"), ("fedproc", ""), ("fedcode", ""),
+    ("fedavg", "aggregation.weights=ga"), ("fedcode", ""),
 )  # fmt: skip
 
 

@@ -181,7 +181,8 @@ def scripted(right: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 EVERYTHING = (
-    "train.epochs=1 allocation.share=0.05 allocation.validation_fraction=0.3 keep=best-validation evaluate.patience=2 "
+    "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.1 allocation.validation_fraction=0.3 "
+    "keep=best-validation evaluate.patience=2 "
     "server.optimizer=fedadam server.lr=0.01 aggregation.robust=median train.schedule=step train.schedule_steps=[2] "
     "train.warmup_rounds=2 train.optimizer=adamw train.lr=0.001 model.name=cnn_bn evaluate.bn=[retaken,averaged] "
     "model.bn_keep=retaken"

@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from flwr.app import MessageType
 from killing import KEEPING, SHORT, STAGES, KillAt, only, outcome, resume, start
-from support import ListeningGrid, Run, SmallDisk
+from support import Command, ListeningGrid, Run, SmallDisk
 
-from fedshift import cli
 from fedshift.engine import inline
 from fedshift.report import build as report_build
 from fedshift.report import command
@@ -53,16 +52,6 @@ Usage = namedtuple("Usage", "total used free")
 Failing = Callable[..., contextlib.AbstractContextManager[None]]
 
 
-def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[int, str]:
-    """Run the command; return its exit code and the one line that it says on standard error."""
-    monkeypatch.setattr("sys.argv", ["fedshift", "run", *arguments])
-    with pytest.raises(SystemExit) as end:
-        cli.main()
-    output = capsys.readouterr()
-    assert "Traceback" not in output.out + output.err
-    return int(end.value.code or 0), output.err
-
-
 @pytest.mark.parametrize(
     ("file", "number"),
     [
@@ -77,10 +66,10 @@ def ended(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
 )  # fmt: skip
 def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
     file: str, number: int, tmp_path: Path, failing: Failing, whole_run: Run,
-    monkeypatch: pytest.MonkeyPatch, capsys: Any,
+    fedshift: Command,
 ) -> None:  # fmt: skip
     with failing(file, number):
-        code, line = ended([*ARGUMENTS, f"output-dir={tmp_path}"], monkeypatch, capsys)
+        code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path}")
     folder = only(tmp_path)
     assert code == 1
     problem, where, go_on = line.splitlines()
@@ -95,20 +84,20 @@ def test_a_file_that_cannot_be_written_is_one_line_and_the_run_goes_on(
 
 @pytest.mark.parametrize("file", ["config.yaml", "lock"])
 def test_a_folder_that_cannot_be_begun_is_not_left_behind(
-    file: str, tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    file: str, tmp_path: Path, failing: Failing, fedshift: Command
 ) -> None:
     with failing(file):
-        code, line = ended([*ARGUMENTS, f"output-dir={tmp_path}"], monkeypatch, capsys)
+        code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path}")
     assert code == 1
     assert line.startswith(f"error: cannot write {tmp_path}/handwritten-") and line.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_private_parts_of_all_nodes_that_cannot_be_kept(
-    tmp_path: Path, failing: Failing, whole_run: Run, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, failing: Failing, whole_run: Run, fedshift: Command
 ) -> None:
     with failing("/nodes/"):
-        code, line = ended([*ARGUMENTS, f"output-dir={tmp_path}"], monkeypatch, capsys)
+        code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path}")
     assert code == 1
     assert "round 1: no node delivered a usable result: " in line
     assert "cannot keep this node's private parts in " in line and "No space left on device" in line
@@ -164,11 +153,11 @@ def test_a_status_and_a_log_that_cannot_be_written_end_no_run(
 
 @pytest.mark.long
 def test_a_report_that_cannot_be_written_is_reported_and_the_run_is_finished(
-    tmp_path: Path, failing: Failing, few_figures: None, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, failing: Failing, few_figures: None, fedshift: Command
 ) -> None:
     arguments = [word for word in ARGUMENTS if word != "report=false"]
     with failing("report.html"):
-        code, line = ended([*arguments, f"output-dir={tmp_path}"], monkeypatch, capsys)
+        code, _, line = fedshift("run", *arguments, f"output-dir={tmp_path}")
     assert code == 0
     again = f"to try again: fedshift report {only(tmp_path)}"
     assert line == f"report: none (report: cannot write to {only(tmp_path)}: No space left on device); {again}\n"
@@ -234,8 +223,7 @@ def test_a_disk_that_turns_read_only_in_the_middle_of_a_run(
     [
         ("fedcode", ""),
         ("fedbn", "model.name=cnn_bn"),
-        ("fedproto", ""),
-        *(pytest.param(method, "", marks=pytest.mark.long) for method in ("fedavg", "moon", "fpl")),
+        *(pytest.param(method, "", marks=pytest.mark.long) for method in ("fedavg", "fedproto", "moon", "fpl")),
     ],
 )
 def test_the_estimate_is_above_what_a_run_takes_and_not_far(
@@ -259,10 +247,10 @@ def test_the_estimate_is_above_what_a_run_takes_and_not_far(
 
 
 def test_too_little_room_is_refused_before_there_is_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**9, 10**9, 70_000))
-    code, line = ended([*ARGUMENTS, f"output-dir={tmp_path / 'runs'}"], monkeypatch, capsys)
+    code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path / 'runs'}")
     assert code == 1
     assert line.startswith(f"error: output-dir: 70 kB are free in {tmp_path / 'runs'}, the run needs about ")
     assert "to start; make room, or name another output-dir\n" in line and line.count("\n") == 1
@@ -336,8 +324,7 @@ def test_a_kill_while_the_report_is_written(
     assert not list(folder.glob("*.part"))
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("file", ["status.json", "results.json"])
+@pytest.mark.parametrize(("file", "stage"), [("status.json", "half"), *(("results.json", stage) for stage in STAGES)])
 def test_a_kill_next_to_the_checkpoints(file: str, stage: str, tmp_path: Path, kill_at: KillAt) -> None:
     """A run is finished if and only if ``results.json`` is there, and what is said of it agrees."""
     with kill_at(file, stage):

@@ -42,7 +42,13 @@ def test_a_recipe_knows_the_names_of_its_base_and_a_package_its_own(monkeypatch:
 @pytest.mark.parametrize(
     ("method", "settings", "terms", "scores"),
     [
-        ("fedicon", "method.supervised=false method.classifier_rounds=1", {"instance", "ce"}, {"before-adaptation"}),
+        pytest.param(
+            "fedicon",
+            "method.supervised=false method.classifier_rounds=1",
+            {"instance", "ce"},
+            {"before-adaptation"},
+            marks=pytest.mark.long,
+        ),
         ("fedprox", "modules=[f2dc] adapt.name=finetune", {"ce", "dfd", "dfc"}, {"before-fine-tuning"}),
         pytest.param("fedcode", "method.global_model=average_heads", {"ce"}, {"global"}, marks=pytest.mark.long),
         ("fedavg", "shift.label_mix=own evaluate.client_models=every", {"ce"}, set()),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 from flwr.app import Array, ArrayRecord
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 from support import node
@@ -96,7 +96,6 @@ def test_summary_by_hand() -> None:
 accuracies = st.lists(st.lists(st.floats(0, 100), min_size=3, max_size=3), min_size=1, max_size=9)
 
 
-@settings(deadline=None)
 @given(rounds=accuracies)
 def test_summary_agrees_with_numpy(rounds: list[list[float]]) -> None:
     result = summary(history(*[dict(zip("abc", values, strict=True)) for values in rounds]))
@@ -192,7 +191,6 @@ def test_finite_at_any_depth() -> None:
     json.dumps(finite(value), allow_nan=False)
 
 
-@settings(deadline=None)
 @given(position=st.integers(0, 23), change=st.integers(1, 255))
 def test_hash_changes_with_any_byte(position: int, change: int) -> None:
     changed = weights()

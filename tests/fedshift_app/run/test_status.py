@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from flwr.app import Message, MessageType
-from support import ROOT, InlineRun, ListeningGrid, node
+from support import ROOT, Command, InlineRun, ListeningGrid, node
 
 from fedshift.engine import inline
 from fedshift.launch import runner, site_status, watching
@@ -351,8 +351,10 @@ def test_a_stopped_run_is_interrupted_and_says_how_it_goes_on(
     assert (rc, content["state"], content["error"], content["resume"]) == (3, "interrupted", error, resume)
 
 
-def test_without_a_run_the_command_ends_with_1(tmp_path: Path) -> None:
-    rc, out, err = ask(tmp_path)
-    assert (rc, out) == (1, "")
-    assert err.startswith("error: output-dir: no run folder in ")
-    assert ask(tmp_path, "--nonsense")[0] == 2
+def test_without_a_run_the_command_ends_with_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fedshift: Command
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = fedshift("status")
+    assert (code, out) == (1, "") and err.startswith("error: output-dir: no run folder in ")
+    assert fedshift("status", "--nonsense").code == 2

@@ -16,7 +16,7 @@ from fedshift_core.secure.layout import Layout, Segment, layout_of, of_powers, r
 reals = st.floats(-1, 1, allow_nan=False)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 1000), st.floats(1e-3, 2**20), st.lists(reals, min_size=1, max_size=12))
 def test_a_sum_is_off_by_no_more_than_the_bound_says(nodes: int, most: float, shares: list[float]) -> None:
     layout = Layout((Segment("x", (), most),), nodes)

@@ -83,7 +83,7 @@ class Play:
         return total
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.data())
 def test_the_sum_is_that_of_the_vectors_that_arrived_whoever_is_lost(data: st.DataObject) -> None:
     play = Play(data.draw(st.integers(3, 7)))

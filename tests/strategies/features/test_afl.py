@@ -36,7 +36,7 @@ def test_the_exponential_step_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0, 5)), min_size=1, max_size=5), st.floats(0, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_projected_step_is_the_nearest_point_of_the_simplex(groups: list[tuple[float, float]], step: float) -> None:
     q = np.array([weight for weight, _ in groups])
     q /= q.sum()

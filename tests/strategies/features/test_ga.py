@@ -74,7 +74,7 @@ rounds_told = st.lists(
 
 
 @given(numbers=rounds_told, step=st.floats(0, 3), centred=st.booleans(), gap=st.sampled_from(["loss", "accuracy"]))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_rounds_against_the_slow_version(numbers: list[Gaps], step: float, centred: bool, gap: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         result = run(patch, 5, numbers, 6, gap_step=step, gap_centred=centred, gap=gap)

@@ -52,7 +52,7 @@ def slow(tau: float, values: list[float], w: float) -> float:
     return w + (mean if agreement >= tau else agreement * mean)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 7), st.sampled_from([0.01, 0.2, 0.4, 0.6, 1.0]))
 def test_against_loops(seed: int, nodes: int, tau: float) -> None:
     sent, models = model(seed), [model(seed + 1 + i) for i in range(nodes)]

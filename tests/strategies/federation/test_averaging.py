@@ -71,7 +71,6 @@ def test_average_against_numpy(shape: tuple[int, ...], dtype: type[np.floating[A
     sizes=st.lists(st.integers(1, 10**5), min_size=8, max_size=8),
     shape=st.sampled_from([(), (2,)]),
 )
-@settings(deadline=None)
 def test_integers_are_averaged_and_rounded(steps: list[int], sizes: list[int], shape: tuple[int, ...]) -> None:
     """``num_batches_tracked`` is a 0-d int64; a float32 sum would lose whole steps above 2 ** 24."""
     sizes = sizes[: len(steps)]
@@ -90,7 +89,7 @@ def test_integers_are_not_truncated() -> None:
 
 
 @given(n=st.integers(1, 6), seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_average_lies_between_the_replies(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     arrays = rng.normal(size=(n, 4)).astype(np.float32)
