@@ -1,20 +1,26 @@
 """Adds to Flower's simulation engine: a password for Ray, and a new worker for one that died.
 
 Flower's own ``RayBackend`` starts Ray open to anyone who reaches its ports. It also returns an actor whose process
-died to the idle ones, so that every later message for it is lost.
+died to the idle ones, so that every later message for it is lost. Ray gives its processes 30 seconds to start, which
+they miss on a machine that does much else; here it gets a second try, and then the run ends with one line.
 """
 
+import json
 import logging
 import os
 import secrets
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
 
 from fedshift_app.flower import simulation_queue
-from fedshift_core.env import STATUS_FILE
+from fedshift_core.atomic_io import write_atomically
+from fedshift_core.env import ALL_WRITTEN, STATUS_FILE
+from fedshift_core.errors import FederationError
+from fedshift_core.limits import plain
 
 log = logging.getLogger("fedshift")
 
@@ -22,6 +28,9 @@ ENGINE = "flwr.server.superlink.fleet.vce.vce_api"  # loaded in the simulating p
 MODE, TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 LOOPBACK = "127.0.0.2"  # a loopback address on Linux; Ray takes 127.0.0.1 for "the address that others reach"
 TRIES = 3  # for one message, each on another worker; the message may be what kills them
+STARTS = 2  # of Ray
+MISTAKES = (ImportError, TypeError, ValueError)  # of a start, which would fail again
+MOST_REASON = 200  # characters
 
 
 def prepare() -> None:
@@ -49,9 +58,44 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
             # Flower passes the workers their path in a Ray runtime environment, for which each starts twice and workers
             # started in advance are discarded. Here Ray's processes inherit the path from this one.
             os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-            ray.init(**{"include_dashboard": False} | closed.get("init_args", {}))
+            _start_ray({"include_dashboard": False} | closed.get("init_args", {}))
 
     return init_ray
+
+
+def _start_ray(options: dict[str, Any]) -> None:
+    """Start Ray; once more where its processes do not come up in its time.
+
+    Raises:
+        FederationError: If they do not either, which ``fedshift run`` has been told by then.
+    """
+    import ray
+
+    for number in range(1, STARTS + 1):
+        try:
+            ray.init(**options)
+        except MISTAKES:
+            raise
+        except Exception as error:  # Ray has no class of its own for this
+            why = plain((str(error) or type(error).__name__).partition(". ")[0].strip(), MOST_REASON)
+            ray.shutdown()
+            if number == STARTS:
+                raise _given_up(why) from error
+            log.warning("Ray did not start (%s); one more try", why, extra={"event": "ray_again"})
+        else:
+            return
+
+
+def _given_up(why: str) -> FederationError:
+    """Return the error of a run without Ray. ``fedshift run`` shows it in place of Flower's traceback."""
+    error = FederationError(
+        f"Ray did not start in {STARTS} tries ({why}). The machine may be too busy for its processes: run again when "
+        "less runs here, with fewer clients at a time (actors=1), or without Ray (engine=inline)"
+    )
+    if file := os.environ.get(STATUS_FILE):  # of ``fedshift_app.server_app``, which waits for its nodes
+        write_atomically(Path(file), json.dumps({"state": "failed", "run_folder": None, "error": str(error)}))
+        print(ALL_WRITTEN, flush=True)
+    return error
 
 
 def _leaving_ray(terminate: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -22,6 +22,7 @@ from support import InlineRun, ListeningGrid, Run, federation, new_strategy, nod
 from fedshift import cli
 from fedshift.compare import compare
 from fedshift.launch import runner
+from fedshift.launch.log_filter import is_end
 from fedshift_app.flower import simulating, simulation_queue
 from fedshift_app.flower.internals import make_context
 from fedshift_app.run import exit_codes, status
@@ -166,6 +167,58 @@ def test_only_fedshift_run_is_left_to_end_ray(no_ray: list[Any], monkeypatch: py
     monkeypatch.setenv(simulating.STATUS_FILE, "status.json")
     leave(backend)
     assert len(backend) == 1
+
+
+def late(tries: int, started: list[Any]) -> Any:
+    """Return a ``ray.init`` whose first tries fail as Ray's do on a machine that does much else."""
+
+    def init(**given: Any) -> None:
+        started.append(given)
+        if len(started) <= tries:
+            raise Exception("The current node timed out during startup. This could happen because of much.")
+
+    return init
+
+
+def test_ray_gets_a_second_try(
+    no_ray: list[Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[str] = []
+    monkeypatch.setattr(ray, "init", late(1, no_ray))
+    monkeypatch.setattr(ray, "shutdown", lambda: ended.append("the first try"))
+    simulating._behind_token(flowers_own)([], {"init_args": {"num_cpus": 2}})
+    assert len(no_ray) == 2
+    assert no_ray[0] == no_ray[1]
+    assert ended == ["the first try"]
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines == ["Ray did not start (The current node timed out during startup); one more try"]
+
+
+def test_a_run_without_ray_ends_with_one_line(
+    no_ray: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ray, "init", late(9, no_ray))
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    monkeypatch.setenv(simulating.STATUS_FILE, str(tmp_path / "status.json"))
+    with pytest.raises(FederationError, match=r"in 2 tries .*actors=1.*engine=inline") as refused:
+        simulating._behind_token(flowers_own)([], {})
+    assert len(no_ray) == 2
+    assert is_end(capsys.readouterr().out.splitlines()[-1])  # at which `fedshift run` ends Flower, before its traceback
+    with pytest.raises(FederationError) as shown:
+        runner._outcome(tmp_path / "status.json", 0, None)  # type: ignore[arg-type]
+    assert str(shown.value) == str(refused.value)
+    assert "\n" not in str(shown.value)
+
+
+def test_a_wrong_setting_of_ray_is_not_tried_again(no_ray: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**given: Any) -> None:
+        no_ray.append(given)
+        raise ValueError("num_cpus must be positive")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(ValueError, match="num_cpus"):
+        simulating._behind_token(flowers_own)([], {})
+    assert len(no_ray) == 1
 
 
 # --- nothing is lost in silence -------------------------------------------------------------------------------
