@@ -33,11 +33,14 @@ def run(
         FedShiftError: If anything is wrong, before anything starts; if the run fails.
     """
     from fedshift.launch import worker_count
+    from fedshift_app.config import resolving
     from fedshift_app.config.files import APP
     from fedshift_app.run.versions import commit
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
+    if "resume" not in flat:  # a run that goes on is checked with its folder
+        resolving.check_keys(flat)  # before anything starts, and before torch
     workers = worker_count.requested(launch)
     if inline and (workers or worker_count.cores()) > 1:
         from fedshift.engine import forking
