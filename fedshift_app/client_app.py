@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.base import DomainClient, RoundInputs
@@ -41,9 +42,9 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, METRICS, RAISED, SERVER_ROUND
+from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, RAISED, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
-from fedshift_core.wire.records import decode, encode
+from fedshift_core.wire.records import array_record, config_record, decode, encode
 
 log = logging.getLogger("fedshift")
 
@@ -55,7 +56,11 @@ MEMORY_OF = "memory-of"  # the record of context.state that says from which roun
 app = ClientApp()
 console.set_up_node()
 simulating.prepare()
-registry.METHODS["fedavg"].params()  # what all methods rest on: a process forked for a message has it imported then
+# What all methods rest on: a process that is forked for a message has it imported then.
+registry.METHODS[registry.FIRST].strategy_class()
+registry.METHODS[registry.FIRST].client_class()
+features.of()
+import_module("numpy.ma")  # by numpy.unique
 
 
 @app.train()
@@ -162,10 +167,10 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 
 def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    config, where = setup.open_message(msg.content.config_records[CONFIG], context)
+    config, where = setup.open_message(config_record(msg.content, CONFIG), context)
     answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config, allowed, where))
     if answer is not None:
-        return RecordDict({CONFIG: ConfigRecord(answer), METRICS: MetricRecord()})
+        return RecordDict({CONFIG: ConfigRecord(answer)})  # each record more is two requests more to a SuperLink
     classes = len(config.dataset.known().classes)
     own = node_data.own_images(config, where)
     counts = np.bincount(own.train.y, minlength=classes)
@@ -219,9 +224,10 @@ def open_client(msg: Message, context: Context, least_images: int = 1) -> Called
     client = setup.make_client(config, where, request.node_index, least_images)
     store = state_store.store_for(request.header, where)
     node_payload.begin(client, request.header, request.start, store)
-    if MEMORY in context.state.array_records:
+    kept = array_record(context.state, MEMORY)
+    if kept is not None:
         kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
-        memory = decode(context.state.array_records[MEMORY])
+        memory = decode(kept)
     else:  # the first message, the SuperNode's process was started again, or the run was resumed
         trains = msg.metadata.message_type == MessageType.TRAIN
         kept_in, memory = store.recall(request.server_round if trains else None)

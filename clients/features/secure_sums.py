@@ -82,7 +82,8 @@ class SecureSumsOnNode(NodeFeature):
         _check(call.options, _STAGES[stage], f"a question of the stage {stage!r}")
         member = Member(call.state, call.index, call.options[wire.SECURE_PURPOSE])
         if stage == protocol.KEYS:
-            return _signed_keys(call, member.keys(call.run, call.server_round))
+            keys = member.keys(call.run, call.server_round)
+            return _signed_keys(call, keys, (call.server_round, call.options[wire.SECURE_PURPOSE]))
         if stage == protocol.SHARES:
             group = _group(call)
             if call.trusted:
@@ -92,7 +93,11 @@ class SecureSumsOnNode(NodeFeature):
             texts, digests, seed = member.deal(group)
             return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
         alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
-        return {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost)}
+        answer = {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost)}
+        following = call.server_round + 1
+        if following > call.config.rounds:
+            return answer
+        return answer | _signed_keys(call, member.ahead(following), (following, protocol.TRAINING))
 
     def begin(self, call: Call) -> None:
         """Take in the shares of the other nodes before training.
@@ -164,12 +169,12 @@ def _receive(member: Member, call: Call) -> None:
                     call.server_round, ", ".join(map(str, bad)))  # fmt: skip
 
 
-def _signed_keys(call: Call, keys: tuple[bytes, bytes]) -> dict[str, Any]:
-    """Return a node's public keys of a sum, signed if the node has a long-term key."""
+def _signed_keys(call: Call, keys: tuple[bytes, bytes], of_sum: tuple[int, str]) -> dict[str, Any]:
+    """Return a node's public keys of a sum (round, purpose), signed if the node has a long-term key."""
     signer = call.signer()
     if signer is None:
         return {wire.SECURE_KEYS: list(keys)}
-    signed = signer.sign(call.run, call.index, (call.server_round, call.options[wire.SECURE_PURPOSE]), keys)
+    signed = signer.sign(call.run, call.index, of_sum, keys)
     return {wire.SECURE_KEYS: list(keys), wire.SECURE_SIGNED: [signed.public, signed.signature]}
 
 

@@ -14,6 +14,7 @@ from flwr.serverapp import Grid
 from fedshift.engine import NAME as NAME
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import feature_state
+from fedshift_core.wire.records import array_records
 
 _FIRST_ID = 1000  # of a node
 MOST_CONTEXTS = 1000  # of nodes that keep nothing
@@ -95,7 +96,7 @@ class InlineGrid(LocalGrid):
 
 def keeps_state(context: Context) -> bool:
     """Tell whether a node, or a feature for it, keeps something for its next message."""
-    return any(context.state.array_records.values()) or feature_state.holds(context)
+    return any(array_records(context.state).values()) or feature_state.holds(context)
 
 
 def index_of(node_id: int) -> int:

@@ -21,6 +21,7 @@ from flwr.clientapp import ClientApp
 from fedshift.engine import inline, transport
 from fedshift_app.flower.internals import identify_process
 from fedshift_app.node import feature_state
+from fedshift_core.wire.records import array_records
 
 
 def serve(connection: "Connection[Any, Any]", num_nodes: int, environment: Mapping[str, str]) -> None:
@@ -71,7 +72,7 @@ def _work(app: ClientApp, arrived: "queue.SimpleQueue[bytes]", outbox: "_Outbox"
         context = None if job.fresh else contexts.get(node_id)
         context = context or inline.new_context(node_id, num_nodes)
         answer = app(job.message, context)
-        kept = transport.KEPT if any(context.state.array_records.values()) else transport.NOTHING
+        kept = transport.KEPT if any(array_records(context.state).values()) else transport.NOTHING
         remembers = transport.BOUND if feature_state.holds(context) else kept
         if remembers:
             contexts[node_id] = context

@@ -23,6 +23,7 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.secure.identity import Signer
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
+from fedshift_core.wire.records import config_record
 
 log = logging.getLogger("fedshift")
 
@@ -43,7 +44,7 @@ class FeatureState(MutableMapping[str, Any]):
 
     @property
     def _record(self) -> ConfigRecord:
-        return self._state.config_records.get(self._key, ConfigRecord())
+        return config_record(self._state, self._key) or ConfigRecord()
 
     def __getitem__(self, key: str) -> Any:
         return self._record[key]
@@ -65,7 +66,7 @@ class FeatureState(MutableMapping[str, Any]):
 
 def holds(context: Context) -> bool:
     """Tell whether a feature keeps anything of the node."""
-    return any(name.startswith(PREFIX) and record for name, record in context.state.config_records.items())
+    return any(name.startswith(PREFIX) and config_record(context.state, name) for name in context.state)
 
 
 def calls(msg: Message, context: Context, request: WorkRequest, num_examples: int) -> Calls:
@@ -84,7 +85,7 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
         owner: What the node's owner lets out.
         where: The node.
     """
-    given: Mapping[str, Any] = msg.content.config_records[CONFIG]
+    given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
     seen = _calls(msg, context, config, given, server_round, index, 0)
     return lambda name: replace(

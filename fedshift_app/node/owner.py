@@ -52,7 +52,7 @@ from fedshift_core.wire.names import (
     STATISTICS_STYLES,
     WITHHELD,
 )
-from fedshift_core.wire.records import decode
+from fedshift_core.wire.records import config_record, decode
 from strategies.contributions import COUNTS as IMAGES_BY_CLASS
 from strategies.contributions import Behind, behind
 
@@ -170,7 +170,7 @@ class Owner:
         """
         if self.policy is None:
             return reply
-        numbers = reply.metric_records[METRICS]
+        numbers = reply.metric_records.get(METRICS, MetricRecord())
         self._check_images(kind, numbers)
         if kind == MessageType.QUERY:
             self._check_statistics(reply.config_records[CONFIG])
@@ -283,7 +283,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     Raises:
         PolicyError: In one line: what the run has, what the policy allows.
     """
-    record: Any = msg.content.config_records[CONFIG]
+    record: Any = config_record(msg.content, CONFIG)
     config, where = setup.open_message(record, context)
     if where.shared:
         return Owner(None, config, where)

@@ -17,6 +17,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_core.errors import FedShiftError
 from fedshift_core.wire.names import NODE_INDEX, RUN, RUN_ID, SERVER_ROUND, START_DIGEST
+from fedshift_core.wire.records import config_record
 
 PINS = "pins"  # the record of context.state
 _FLOWER_RUN, _CONFIGURATION, _TRAINED = "flower-run", "configuration", "trained"
@@ -37,7 +38,7 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
         FedShiftError: With what differs.
     """
     flower_run = str(msg.metadata.run_id)
-    kept: dict[str, Any] = dict(context.state.config_records.get(PINS, {}))
+    kept: dict[str, Any] = dict(config_record(context.state, PINS) or {})
     if kept.get(_FLOWER_RUN) != flower_run:
         kept = {_FLOWER_RUN: flower_run}
     new = {_CONFIGURATION: _digest(str(given[RUN]))} | {

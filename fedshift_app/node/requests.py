@@ -46,6 +46,7 @@ from fedshift_core.wire.names import (
     STARTS,
     STOPS,
 )  # fmt: skip
+from fedshift_core.wire.records import array_record, config_record
 from strategies.base import DomainStrategy
 from strategies.contributions import declared
 from strategies.federation.evaluation import sample_size
@@ -106,9 +107,9 @@ def admit(kind: str, msg: Message, context: Any) -> None:
     Raises:
         FedShiftError: In one line: the key, what it holds, what the configuration says.
     """
-    if CONFIG not in msg.content.config_records:
+    record = config_record(msg.content, CONFIG)
+    if record is None:
         raise FedShiftError(f"refused: the message lacks the record {CONFIG!r}")
-    record = msg.content.config_records[CONFIG]
     for key in (ENGINE, RUN):
         if not isinstance(record.get(key), str):
             raise FedShiftError(f"refused: the message lacks {key}, a text")
@@ -158,9 +159,9 @@ def _check_records(request: NodeRequest, content: RecordDict, strategy: type[Dom
     if request.kind == MessageType.QUERY:
         return
     for name in (ARRAYS, KNOWLEDGE):
-        if name not in content.array_records:
+        if array_record(content, name) is None:
             raise FedShiftError(f"refused: a message to {request.kind} lacks the arrays {name!r}")
-    for name in content.array_records[KNOWLEDGE]:
+    for name in array_record(content, KNOWLEDGE) or ():
         if why := _declared(strategy, "sends", name):
             raise FedShiftError(f"refused: the server sends knowledge {plain(name, MOST_NAME)!r}, but {why}")
 

@@ -13,7 +13,9 @@ Of the nodes whose y arrived, t nodes give the server shares of b_i; of those wh
 behind s_ij. A node gives one of both, once. As 2 t > n, no t nodes and t others can give the server both.
 
 Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each node; its shares, encrypted, to the
-server), training (y), ``unmask``. Everything is of one round: keys, seeds and shares are drawn anew and wiped.
+server), training (y), ``unmask``. Everything is of one sum: keys, seeds and shares are drawn anew and wiped. With the
+shares that unmask a sum a node sends its public keys for training in the next round, which spares that round the first
+stage (:meth:`Member.ahead`). They serve that sum alone, once, as keys that were asked for do.
 
 What is added to the papers: a node commits to each share by its SHA-256, so that who gives a wrong one is known; and
 s_ij depends on the digest of what the server sent all nodes (:class:`Group`), of the shared weights that it sent, and
@@ -52,6 +54,8 @@ _STAGE, _ROUND, _RUN, _PURPOSE, _FACTOR = "stage", "round", "run", "purpose", "f
 _CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
 _GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
 _THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
+#: Keys that were drawn ahead, for training in a round; and whether the current ones were.
+_NEXT_ROUND, _NEXT_CIPHER, _NEXT_MASK, _WAS_AHEAD = "next-round", "next-cipher-secret", "next-mask-secret", "was-ahead"
 State = MutableMapping[str, Any]
 
 
@@ -149,7 +153,10 @@ class Member:
         """
         if self._state.get(_RUN) == run:
             before = int(self._state[_ROUND]), str(self._state[_PURPOSE])
-            if (server_round, PURPOSES.index(self._purpose)) <= (before[0], PURPOSES.index(before[1])):
+            if not self._begins_again(server_round) and (server_round, PURPOSES.index(self._purpose)) <= (
+                before[0],
+                PURPOSES.index(before[1]),
+            ):
                 raise FedShiftError(
                     f"refused: the server asks for keys of round {server_round} ({self._purpose}), but this node has "
                     f"given keys of round {before[0]} ({before[1]}): what is in a sum leaves a node once"
@@ -162,6 +169,32 @@ class Member:
         })  # fmt: skip
         return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
 
+    def _begins_again(self, server_round: int) -> bool:
+        """Tell whether keys that were drawn ahead have led to no sum: shares were dealt, but no vector was masked."""
+        at = self._state.get(_STAGE), self._state.get(_ROUND), self._state.get(_PURPOSE)
+        return bool(self._state.get(_WAS_AHEAD)) and at == (SHARES, server_round, self._purpose)
+
+    def ahead(self, server_round: int) -> tuple[bytes, bytes]:
+        """Draw the keys for training in a later round, after a sum, and return the public ones as :meth:`keys` does.
+
+        They are used if that round begins with :meth:`deal`; :meth:`keys` wipes them.
+        """
+        secrets = crypto.new_secret(), crypto.new_secret()
+        self._state.update({_NEXT_ROUND: server_round, _NEXT_CIPHER: secrets[0], _NEXT_MASK: secrets[1]})
+        return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
+
+    def _take_ahead(self, group: Group) -> None:
+        """Begin a sum with the keys that were drawn ahead for it, if there are any."""
+        expected = self._state.get(_STAGE), self._state.get(_NEXT_ROUND), self._purpose
+        if expected != (DONE, group.server_round, TRAINING):
+            return
+        run, cipher, mask = self._state[_RUN], self._state[_NEXT_CIPHER], self._state[_NEXT_MASK]
+        self._state.clear()
+        self._state.update({
+            _RUN: run, _ROUND: group.server_round, _PURPOSE: TRAINING, _STAGE: KEYS, _CIPHER_SECRET: cipher,
+            _MASK_SECRET: mask, _WAS_AHEAD: True,
+        })  # fmt: skip
+
     def deal(self, group: Group) -> tuple[list[bytes], list[bytes], bytes]:
         """Return the node's shares for the others, encrypted, in their order; its commitments; that to its seed.
 
@@ -171,6 +204,7 @@ class Member:
         Raises:
             FedShiftError: If this is not the next message of the round, or the group is not to be trusted.
         """
+        self._take_ahead(group)
         self._expect(KEYS, group.server_round)
         group.check()
         place = self._place(group)

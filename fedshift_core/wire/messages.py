@@ -8,7 +8,7 @@ against the run's configuration (``fedshift_app.node.requests``). Replies are ch
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -133,8 +133,8 @@ class WorkRequest:
         Raises:
             FedShiftError: If a scalar is no number and no word.
         """
-        config = content.config_records[wire.CONFIG]
-        arrays = content.array_records
+        config = cast(ConfigRecord, content[wire.CONFIG])
+        arrays = {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
         core = {wire.ARRAYS, wire.KNOWLEDGE, wire.START}
         scalars: dict[str, Scalar] = {}
         options: dict[str, Any] = {}

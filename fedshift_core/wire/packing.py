@@ -18,7 +18,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
-from fedshift_core.wire.records import RecordError
+from fedshift_core.wire.records import RecordError, array_records, config_record
 
 PACKED = "fedshift.packed"  # the name of the record that holds packed ones, and the stype of a large one's array
 LARGE = 5 << 20  # bytes of a record from which on it stays one; Flower sends an array in parts of so many
@@ -52,7 +52,7 @@ def packed(content: RecordDict, once: dict[int, bytes] | None = None) -> RecordD
 
 def has_packed(content: RecordDict) -> bool:
     """Tell whether the arrays of a message were packed."""
-    return PACKED in content.config_records or any(map(_is_large, content.array_records.values()))
+    return config_record(content, PACKED) is not None or any(map(_is_large, array_records(content).values()))
 
 
 def unpacked(content: RecordDict) -> RecordDict:

@@ -18,7 +18,7 @@ from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
@@ -65,6 +65,27 @@ class Draft:
         dtype, shape = str(self.array.dtype), self.array.shape
         del self.array
         return Array(dtype, shape, STYPE, self._file.getvalue())
+
+
+# `content.config_records` and `content.array_records` of Flower check a copy of all records each time, and are a cycle,
+# which holds the records until Python looks for cycles. A message is looked at a dozen times.
+
+
+def config_record(content: RecordDict, name: str) -> ConfigRecord | None:
+    """Return a record of scalars; None where there is none of that name."""
+    record = content.get(name)
+    return record if isinstance(record, ConfigRecord) else None
+
+
+def array_record(content: RecordDict, name: str) -> ArrayRecord | None:
+    """Return a record of arrays; None where there is none of that name."""
+    record = content.get(name)
+    return record if isinstance(record, ArrayRecord) else None
+
+
+def array_records(content: RecordDict) -> dict[str, ArrayRecord]:
+    """Return all records of arrays."""
+    return {name: record for name, record in content.items() if isinstance(record, ArrayRecord)}
 
 
 def encode(arrays: Mapping[str, NDArray[Any]]) -> ArrayRecord:

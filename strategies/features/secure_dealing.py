@@ -19,14 +19,34 @@ from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.protocol import Group
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
 from fedshift_core.wire import names as wire
+from fedshift_core.wire.records import array_record
 from strategies.features.base import LeaveOut
 from strategies.federation import checks
 from strategies.federation.nodes import Node
-from strategies.federation.updates import array_record, by_reason, decode
+from strategies.federation.updates import by_reason, decode
 
 MOST_SIGNED = (crypto.PUBLIC_BYTES, MOST_SIGNATURE)
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 Problem = tuple[Node, str]
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What a node has told for a sum.
+
+    Attributes:
+        public: Its public keys, for encryption and for masks.
+        signed: Its long-term public key and its signature under them; both empty where it has none.
+    """
+
+    public: tuple[bytes, bytes]
+    signed: list[bytes]
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> "Keys | None":
+        """Return the keys of an answer; None where it has no two."""
+        own = _bytes(said, wire.SECURE_KEYS)
+        return cls((own[0], own[1]), _signed(said)) if list(map(len, own)) == [crypto.PUBLIC_BYTES] * 2 else None
 
 
 @dataclass(frozen=True)
@@ -58,31 +78,65 @@ class Dealing:
         nodes: The nodes that have dealt, by index.
         bytes_up: Bytes of the answers to questions.
         bytes_down: Bytes of these questions, and of shares in messages about work.
+        ahead: Keys for the next round that came with the shares that unmask the sum, by the node's index.
     """
 
     def __init__(self, server_round: int, purpose: str, fewest: int, ask: Ask, leave_out: LeaveOut) -> None:
         self._round, self._purpose, self._fewest = server_round, purpose, fewest
         self._ask, self._leave_out = ask, leave_out
-        self._signed: dict[int, list[bytes]] = {}
+        self._put_off: list[tuple[Node, str, bool]] | None = None
+        self.ahead: dict[int, Keys] = {}
         self.nodes: dict[int, Node] = {}
         self.bytes_up = self.bytes_down = 0
 
-    def begin(self, nodes: list[Node], weigh: Callable[[list[Node]], list[float]]) -> None:
+    def begin(
+        self, nodes: list[Node], weigh: Callable[[list[Node]], list[float]], ahead: Mapping[int, Keys] | None = None
+    ) -> None:
         """Exchange keys and shares.
+
+        A node that was started anew has lost the keys that it sent ahead. So where one of those that did fails to deal,
+        all are asked for other keys and deal again; no vector is masked by then.
 
         Args:
             nodes: Those of the round.
             weigh: Returns how much each of some nodes weighs in the sum.
+            ahead: Keys that nodes have sent already, by index.
 
         Raises:
             FederationError: If fewer nodes deal than are needed.
         """
-        keys = self._keys(nodes)
+        known = {node.index: ahead[node.index] for node in nodes if ahead and node.index in ahead}
+        if not (known and self._all_dealt(nodes, known, weigh)):
+            self._exchange(nodes, {}, weigh)
+        self._check_left(len(self.nodes), self._dealt.group.threshold, "dealt their shares")
+
+    def _all_dealt(
+        self, nodes: list[Node], known: Mapping[int, Keys], weigh: Callable[[list[Node]], list[float]]
+    ) -> bool:
+        """Exchange with keys that were sent ahead; return whether all nodes that sent some have dealt."""
+        put_off: list[tuple[Node, str, bool]] = []
+        self._put_off = put_off
+        try:
+            self._exchange(nodes, known, weigh)
+        finally:
+            self._put_off = None
+            all_dealt = not any(node.index in known for node, _, _ in put_off)
+            if all_dealt:
+                for node, why, lost in put_off:
+                    self._leave_out(node, why, lost=lost)
+        return all_dealt
+
+    def _exchange(
+        self, nodes: list[Node], known: Mapping[int, Keys], weigh: Callable[[list[Node]], list[float]]
+    ) -> None:
+        """Ask for the keys that are not known, and let nodes deal."""
+        keys = {**known, **self._keys([node for node in nodes if node.index not in known])}
+        self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
         present = [node for node in sorted(nodes, key=lambda node: node.index) if node.index in keys]
         self._check_left(len(present), self._fewest, "sent keys")
         self._dealt = Dealt(self._group(present, keys, weigh(present)))
         by_index = {node.index: node for node in nodes}
-        self._deal([by_index[index] for index in self._dealt.group.nodes])
+        self._deal([by_index[index] for index in self._dealt.group.nodes], keys)
         self.nodes = {index: by_index[index] for index in self._dealt.dealers}
 
     @property
@@ -160,6 +214,8 @@ class Dealing:
         question = {wire.SECURE_ALIVE: alive, wire.SECURE_LOST: unmasking.lost}
         for node, said in self._asked(protocol.UNMASK, dict.fromkeys(added.nodes, question)):
             shares = _bytes(said, wire.SECURE_REVEALED)
+            if (following := Keys.of(said)) is not None:
+                self.ahead[node.index] = following
             self.bytes_up += sum(map(len, shares))
             try:
                 unmasking.take(node.index, shares)
@@ -174,36 +230,43 @@ class Dealing:
 
     # --- parts -------------------------------------------------------------------------------------
 
-    def _keys(self, nodes: list[Node]) -> dict[int, tuple[bytes, bytes]]:
-        """Return the public keys of the nodes that answer, for encryption and for masks, by index."""
-        keys: dict[int, tuple[bytes, bytes]] = {}
+    def _drop(self, node: Node, why: str, *, lost: bool = False) -> None:
+        """Leave a node out, unless nodes may yet be asked again."""
+        if self._put_off is None:
+            self._leave_out(node, why, lost=lost)
+        else:
+            self._put_off.append((node, why, lost))
+
+    def _keys(self, nodes: list[Node]) -> dict[int, Keys]:
+        """Return the keys of the nodes that answer, by index."""
+        keys: dict[int, Keys] = {}
+        if not nodes:
+            return keys
         for node, said in self._asked(protocol.KEYS, {node: {} for node in nodes}):
-            own = _bytes(said, wire.SECURE_KEYS)
-            if [len(key) for key in own] == [crypto.PUBLIC_BYTES] * 2:
-                keys[node.index] = own[0], own[1]
-                self._signed[node.index] = _signed(said)
+            own = Keys.of(said)
+            if own is None:
+                self._drop(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
             else:
-                self._leave_out(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
-        self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
+                keys[node.index] = own
         return keys
 
-    def _group(self, present: list[Node], keys: Mapping[int, tuple[bytes, bytes]], weights: list[float]) -> Group:
+    def _group(self, present: list[Node], keys: Mapping[int, Keys], weights: list[float]) -> Group:
         """Return what is sent to all nodes: keys and weights of those that weigh something."""
         order = [(n.index, weight / max(weights)) for n, weight in zip(present, weights, strict=True) if weight > 0]
         return Group(
-            self._round, tuple(index for index, _ in order), tuple(keys[index][0] for index, _ in order),
-            tuple(keys[index][1] for index, _ in order), tuple(factor for _, factor in order), self._fewest,
+            self._round, tuple(index for index, _ in order), tuple(keys[index].public[0] for index, _ in order),
+            tuple(keys[index].public[1] for index, _ in order), tuple(factor for _, factor in order), self._fewest,
             self._purpose,
         )  # fmt: skip
 
-    def _deal(self, nodes: list[Node]) -> None:
+    def _deal(self, nodes: list[Node], keys: Mapping[int, Keys]) -> None:
         """Let nodes deal their shares."""
         group = self._dealt.group
         question = {
             wire.SECURE_NODES: list(group.nodes), wire.SECURE_KEYS: list(group.cipher_keys),
             wire.SECURE_MASK_KEYS: list(group.mask_keys), wire.SECURE_FACTORS: list(group.factors),
         }  # fmt: skip
-        signed = [part for index in group.nodes for part in self._signed[index]]
+        signed = [part for index in group.nodes for part in keys[index].signed]
         if any(signed):
             question[wire.SECURE_SIGNED] = signed
         self.bytes_up += sum(map(len, signed))
@@ -214,10 +277,9 @@ class Dealing:
             try:
                 self._dealt.take(node.index, texts, digests, seed if isinstance(seed, bytes) else b"")
             except Refused as refused:
-                self._leave_out(node, f"secure sums: {refused}")
+                self._drop(node, f"secure sums: {refused}")
             else:
                 self.bytes_up += sum(map(len, (*texts, *digests))) + crypto.DIGEST_BYTES
-        self._check_left(len(self._dealt.dealers), group.threshold, "dealt their shares")
 
     def _asked(
         self, stage: str, questions: Mapping[Node, Mapping[str, Any]]
@@ -233,11 +295,11 @@ class Dealing:
                 if not isinstance(said, ConfigRecord):
                     raise Refused(f"the reply lacks the record {wire.CONFIG!r}")
             except Refused as refused:
-                self._leave_out(node, f"secure sums: {refused}")
+                self._drop(node, f"secure sums: {refused}")
                 continue
             yield node, said
         for node in waiting.values():
-            self._leave_out(node, checks.NO_ANSWER, lost=True)
+            self._drop(node, checks.NO_ANSWER, lost=True)
 
     def _check_left(self, number: int, needed: int, did: str) -> None:
         if number < needed:

@@ -46,7 +46,7 @@ from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
 from strategies.contributions import check_contribution
 from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
-from strategies.features.secure_dealing import Added, Dealing
+from strategies.features.secure_dealing import Added, Dealing, Keys
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.nodes import Node
@@ -96,6 +96,7 @@ class SecureSums(ServerFeature):
         super().__init__(name, run, params)
         self._round: _Round | None = None
         self._answers: dict[str, Any] = {}
+        self._ahead: tuple[int, dict[int, Keys]] = 0, {}  # a round, and keys that nodes sent for it ahead
 
     @property
     def _is_on(self) -> bool:
@@ -142,7 +143,7 @@ class SecureSums(ServerFeature):
             return nodes
         number = exchange.result.server_round
         dealing = Dealing(number, protocol.TRAINING, self._fewest, exchange.ask, exchange.leave_out)
-        dealing.begin(nodes, exchange.weigh)
+        dealing.begin(nodes, exchange.weigh, self._ahead[1] if self._ahead[0] == number else None)
         terms = (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
         self._round = _Round(dealing, {name: exchange.sums[name] for name in exchange.declared}, terms)
         return list(dealing.nodes.values())
@@ -174,6 +175,7 @@ class SecureSums(ServerFeature):
             raise FederationError(
                 f"round {exchange.result.server_round}: {TOGETHER}: {refused}; a sum does not tell whose fault it is"
             ) from None
+        self._ahead = exchange.result.server_round + 1, dealing.ahead
         exchange.result.shown[self.key] = self._shown(dealing, added, layout.error(self._range))
         self._round = None
         return Sifted([update], added.problems, 0, len(replies))
@@ -216,6 +218,7 @@ class SecureSums(ServerFeature):
             lost = reason == checks.NO_ANSWER
             session.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
         total = dealing.unmasked(added, protocol.digest_of(decode(session.weights)))
+        self._ahead = number + 1, dealing.ahead  # those that came with the first sum are wiped
         weight = dealing.weight(added.nodes)
         self._answers = self._shown(dealing, added, layout.error(range_of_answers(self._range)))
         sums = layout.values(total, len(added.nodes))

@@ -14,6 +14,7 @@ from fedshift_core.intervals import wilson
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
+from fedshift_core.wire.records import array_record
 from fedshift_core.wire.scores import Part
 from fedshift_core.wire.site_figures import (
     BY_CLASS,
@@ -35,7 +36,7 @@ from strategies.features.site_section import Sites
 from strategies.federation.context import RoundResult
 from strategies.federation.evaluation import Answer, Evaluation
 from strategies.federation.nodes import Node
-from strategies.federation.updates import array_record, decode
+from strategies.federation.updates import decode
 
 ROUNDING = 1e-9
 

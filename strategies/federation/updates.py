@@ -12,7 +12,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import Refused, Wild, check_numbers
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, LOSS, LOSS_TERM, NUM_EXAMPLES, START
-from fedshift_core.wire.records import RecordError
+from fedshift_core.wire.records import RecordError, array_record
 from strategies.federation import checks
 from strategies.federation.averaging import RunningAverage, shares
 from strategies.federation.nodes import Node
@@ -198,13 +198,6 @@ def _check_like(update: Update, sent: SentWeights, max_value: float) -> float:
             )
         check_numbers(name, array, max_value)
     return sent.check(arrays)
-
-
-def array_record(content: RecordDict, name: str) -> ArrayRecord | None:
-    """Return a record of arrays; None where there is none of that name."""
-    # Not by `array_records`: what that returns is a cycle, which holds all records until Python looks for cycles.
-    record = content.get(name)
-    return record if isinstance(record, ArrayRecord) else None
 
 
 def by_reason(problems: list[tuple[Node, str]]) -> str:

@@ -165,6 +165,58 @@ def test_a_reply_holds_noise_and_no_number_of_a_single_node(run_inline: InlineRu
     assert len(heard) == 4
 
 
+# --- keys that are sent ahead ------------------------------------------------------------------------
+
+
+class Staged(ListeningGrid):
+    """Notes the round and stage of each message of secure sums, and starts node 1 anew where round 2 begins.
+
+    Attributes:
+        stages: Of the messages, each once.
+        restarts: Whether it does that.
+    """
+
+    stages: list[str]
+    restarts: bool
+
+    def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
+        requests = list(messages)
+        for message in requests:
+            at, config = stage_of(message), message.content.config_records["config"]
+            line = f"{config.get(names.SERVER_ROUND)} {at}"
+            if at != "other" and line not in self.stages:
+                self.stages.append(line)
+                if self.restarts and line == "2 shares":
+                    second = next(m for m in requests if index_of(m) == 1)
+                    state = self.context_of(second.metadata.dst_node_id).state
+                    for name in [*state]:
+                        del state[name]
+        return super().send_and_receive(requests, timeout=timeout)
+
+
+def staged(run_inline: InlineRun, *, restarts: bool, **flat: Any) -> tuple[Run, list[str]]:
+    grid = type("Grid", (Staged,), {"stages": [], "restarts": restarts})
+    return run_inline(grid=grid, **flat), grid.stages
+
+
+def test_only_the_first_round_asks_for_keys(run_inline: InlineRun) -> None:
+    run, stages = staged(run_inline, restarts=False, rounds=3, set=ON)
+    later = [f"{number} {stage}" for number in (2, 3) for stage in ("shares", "train", "unmask")]
+    assert stages == ["1 keys", "1 shares", "1 train", "1 unmask", *later]
+    plain = run_inline(rounds=3, set=SHORT)
+    errors = [line["secure_sums"]["error"] for line in run.rounds]
+    assert distance(kept(run, "weights"), kept(plain, "weights")) <= 100 * sum(errors) + ROUNDING
+
+
+def test_a_node_that_was_started_anew_takes_part_with_other_keys(run_inline: InlineRun) -> None:
+    run, stages = staged(run_inline, restarts=True, rounds=2, set=ON)
+    assert stages[4:] == ["2 shares", "2 keys", "2 train", "2 unmask"]
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2
+    assert [line["left_out"] for line in run.rounds] == [[], []]
+    whole, _ = staged(run_inline, restarts=False, rounds=2, set=ON)
+    assert distance(kept(run, "weights"), kept(whole, "weights")) == 0  # masks change no bit
+
+
 # --- BatchNorm's statistics --------------------------------------------------------------------------
 
 

@@ -364,3 +364,81 @@ def test_the_bytes_of_a_round_are_those_that_are_calculated() -> None:
 def test_what_is_no_key_is_refused() -> None:
     assert "no point of the curve" in refusal_of(FedShiftError, crypto.agreed, crypto.new_secret(), b"\x02" + b"x" * 48)
     assert "private key" in refusal_of(FedShiftError, crypto.public_of, bytes(48))
+
+
+# --- keys that are drawn ahead -----------------------------------------------------------------------
+
+
+def after_a_round(number: int = 4) -> tuple[Play, dict[int, tuple[bytes, bytes]]]:
+    """Return a round that is over, and the keys that its nodes have drawn for the next one."""
+    play = Play(number)
+    play.set_up()
+    play.train()
+    play.unmask()
+    return play, {node: play.member(node).ahead(2) for node in play.nodes}
+
+
+def group_of(play: Play, keys: dict[int, tuple[bytes, bytes]], server_round: int = 2) -> Group:
+    return Group(
+        server_round, tuple(play.nodes), tuple(keys[n][0] for n in play.nodes), tuple(keys[n][1] for n in play.nodes),
+        (1.0,) * play.number, play.fewest,
+    )  # fmt: skip
+
+
+def deal(play: Play, group: Group) -> None:
+    play.group, play.dealt, play.masked = group, Dealt(group), {}
+    for node in play.nodes:
+        play.dealt.take(node, *play.member(node).deal(group))
+
+
+def test_keys_that_are_drawn_ahead_serve_one_sum() -> None:
+    play, keys = after_a_round()
+    first = {*play.group.cipher_keys, *play.group.mask_keys}
+    assert first.isdisjoint(key for pair in keys.values() for key in pair)
+    deal(play, group_of(play, keys))
+    play.train()
+    total, _ = play.unmask()
+    assert np.array_equal(total, play.plain())
+    for node in play.nodes:
+        assert set(play.states[node]) == {"run", "round", "purpose", "stage"}  # the secrets are wiped
+        with pytest.raises(FedShiftError, match="each message comes once"):
+            play.member(node).deal(group_of(play, keys))
+
+
+def test_keys_that_are_drawn_ahead_are_of_their_round_and_purpose() -> None:
+    play, keys = after_a_round()
+    node = play.nodes[0]
+    with pytest.raises(FedShiftError, match="each message comes once"):
+        play.member(node).deal(group_of(play, keys, 3))
+    with pytest.raises(FedShiftError, match="each message comes once"):
+        Member(play.states[node], node, ANSWERS).deal(replace(group_of(play, keys), purpose=ANSWERS))
+    play.member(node).deal(group_of(play, keys))
+
+
+def test_keys_that_are_asked_for_wipe_those_that_were_drawn_ahead() -> None:
+    play, keys = after_a_round()
+    node = play.nodes[0]
+    asked = Member(play.states[node], node, ANSWERS).keys("run", 1)  # the second sum of round 1
+    assert not {*asked} & {*keys[node]}
+    with pytest.raises(FedShiftError, match="each message comes once"):
+        play.member(node).deal(group_of(play, keys))
+
+
+def test_a_sum_begins_again_with_other_keys_before_a_vector_is_masked_and_never_after() -> None:
+    """A node that was started anew has lost its keys; the others have dealt by then."""
+    play, keys = after_a_round()
+    deal(play, group_of(play, keys))
+    again = {node: play.member(node).keys("run", 2) for node in play.nodes}
+    assert {*again.values()}.isdisjoint(keys.values())
+    deal(play, group_of(play, again))
+    with pytest.raises(FedShiftError, match="leaves a node once"):  # and that once
+        play.member(play.nodes[0]).keys("run", 2)
+    play.train()
+    total, _ = play.unmask()
+    assert np.array_equal(total, play.plain())
+
+    play, keys = after_a_round()
+    deal(play, group_of(play, keys))
+    play.train()
+    with pytest.raises(FedShiftError, match="leaves a node once"):
+        play.member(play.nodes[0]).keys("run", 2)
