@@ -126,16 +126,19 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     return _resolved(flat, checked)
 
 
-def check_keys(flat: Mapping[str, Any]) -> None:
+def check_keys(flat: Mapping[str, Any]) -> RunConfig:
     """Refuse unknown keys and values out of range before torch is imported, which takes seconds.
 
     Args:
         flat: As :func:`resolve`, which finds what is left, such as a method that does not fit another option.
 
+    Returns:
+        The sections, without what :func:`resolve` fills in for method, modules and ``adapt``.
+
     Raises:
         ConfigError: With the key, the value found and what is allowed.
     """
-    _resolved(flat, check_values)
+    return _resolved(flat, check_values)
 
 
 def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], T]) -> T:

@@ -73,8 +73,11 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     return complete.model_copy(update={"method": _complete_method(complete)})
 
 
-def check_values(layers: dict[str, Any]) -> None:
+def check_values(layers: dict[str, Any]) -> RunConfig:
     """Refuse unknown keys and values out of range, the method's own included; FedShift's own need no torch for it.
+
+    Returns:
+        The sections, each as :func:`validate` checks it; those of method, modules and ``adapt`` as they are given.
 
     Raises:
         ConfigError: With the key, the value found and what is allowed.
@@ -84,6 +87,7 @@ def check_values(layers: dict[str, Any]) -> None:
         _complete_named(config, key)
     _adapt_params(config)
     _method_params(config)
+    return config
 
 
 def _sections(layers: dict[str, Any]) -> RunConfig:

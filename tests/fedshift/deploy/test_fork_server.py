@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -336,3 +337,22 @@ def test_an_app_is_not_mixed_up_with_another(apps: Path, monkeypatch: pytest.Mon
         fork_server.import_app(fab_hash)
     monkeypatch.delitem(sys.modules, "small_app_2")
     assert os.environ["FLWR_HOME"] == str(apps.parent)
+
+
+def test_a_forked_process_finds_imported_what_each_message_needs() -> None:
+    """The warm process imports the app; what a message then imports itself, it imports each time."""
+    program = """
+import subprocess
+import sys
+from fedshift_app import client_app
+from clients.features import catalog
+from fedshift_app.config import registry
+before = set(sys.modules)
+catalog.of()
+registry.get("fedavg").strategy_class(), registry.get("fedavg").client_class()
+import numpy
+numpy.unique([2, 1])
+print(sorted(set(sys.modules) - before))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
