@@ -39,13 +39,13 @@ def run(
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
-    if "resume" not in flat:  # a run that goes on is checked with its folder
-        resolving.check_keys(flat)  # before anything starts, and before torch
     workers = worker_count.requested(launch)
     if inline and (workers or worker_count.cores()) > 1:
         from fedshift.engine import forking
 
-        forking.begin()  # it imports torch while this process does
+        forking.begin()  # it imports torch while this process checks keys
+    if "resume" not in flat:  # a run that goes on is checked with its folder
+        resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
     os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first

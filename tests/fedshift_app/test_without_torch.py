@@ -7,7 +7,9 @@ import pytest
 
 from clients.adapt.catalog import ADAPTATIONS
 from clients.modules.catalog import MODULES
+from fedshift.launch import running
 from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.registry import imported, params_of
 
@@ -82,3 +84,12 @@ def test_the_named_parameters_are_those_of_modules_and_adaptations() -> None:
 def test_a_class_tells_where_its_parameters_are_not_named() -> None:
     method = registry.get("fpl").model_copy(update={"node_params": ""})
     assert method.params_models() == registry.get("fpl").params_models()
+
+
+def test_a_wrong_key_is_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(*_: object) -> None:
+        pytest.fail("a SuperLink was started")
+
+    monkeypatch.setattr(running, "_begin", begin)
+    with pytest.raises(ConfigError, match=r"unknown key train\.lrr"):
+        running.run({"experiment": "handwritten", "set": "train.lrr=1"}, {})
