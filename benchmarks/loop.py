@@ -40,7 +40,8 @@ from clients.fedcode import SAIN, SAIN_EPS, FedCodeClient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import AllModules
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
 from clients.training import autotune, memory, precision
 from clients.training.batches import Batch
 from clients.training.model_cache import Workbench

@@ -11,22 +11,13 @@ adaptation, which needs images of the target domain, is left out.
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients import heads
 from clients.base import DomainClient
 from clients.losses import copa as terms_of_copa
-from clients.losses.copa import Ensemble
+from clients.params.copa import CopaParams
 from clients.training.batches import Batch
-from fedshift_core.params import Params
-
-
-class CopaParams(Params):
-    """The node's side of COPA."""
-
-    lambda_others: float = Field(1.0, ge=0, description="Weight of the losses of the other domains' heads; 0: off.")
-    ensemble: Ensemble = Field("probabilities", description="What is averaged over the heads at test time.")
 
 
 class CopaClient(DomainClient[CopaParams]):

@@ -13,10 +13,9 @@ activations where they were; a linear layer of an odd width loses the one channe
 """
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -25,35 +24,16 @@ from clients.base import DomainClient
 from clients.losses import fdse as terms_of_fdse
 from clients.losses.fdse import Outcome, Running
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names, initialised
+from clients.params.fdse import FDSEParams
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
 
 ERASED_BY = 3  # height and width of an eraser's depth-wise convolution of a map
 PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_tracked")
-
-
-class FDSEParams(Params):
-    """The node's side of FDSE; values are those of the authors' configuration for PACS."""
-
-    lambda_kl: float = Field(
-        0.5,
-        ge=0,
-        description="Weight of the consistency term from round 2 on: 0.5 for PACS, 0.05 for Office-Caltech; 0: off.",
-    )
-    beta: float = Field(
-        0.001,
-        ge=0,
-        description="How much more later layers weigh in the term: 0.001 for PACS, 0.05 for "
-        "Office-Caltech; 0: all layers alike.",
-    )
-    kl: Literal["gaussian", "released"] = Field(
-        "gaussian", description="Divergence: of Gaussians for each channel, or as the released code computes it."
-    )
 
 
 # --- the layers ------------------------------------------------------------------------------------

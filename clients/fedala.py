@@ -17,39 +17,22 @@ import itertools
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import fedala as terms_of_fedala
 from clients.models.networks import SplitModel, set_training
+from clients.params.fedala import FedALAParams
 from clients.training.arrays import view
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params, Rounds
 from fedshift_core.wire.names import CLASSIFIER
 
 OWN, WEIGHTS = "own/", "weights/"  # prefixes in a node's memory: of its model after training, of W
 TIMES = "times"  # in a node's memory: how often it has trained
 CALM = 0.1  # standard deviation of the last losses below which W counts as converged, as in the code
 LAST = 10  # how many losses those are
-
-
-class FedALAParams(Params):
-    """The node's side of FedALA."""
-
-    eta: float = Field(
-        1.0, ge=0, description="Learning rate of the aggregation weights W; 0: W stays 1, which is FedAvg."
-    )
-    share: float = Field(0.8, gt=0, le=1, description="Share of the node's images on which W is learned (s).")
-    layers: int = Field(
-        2,
-        ge=1,
-        le=10_000,
-        description="Parameter tensors, counted from the top, that W aggregates (p); more than there are: all.",
-    )
-    most_epochs: Rounds = Field(100, description="Largest number of epochs of a node's first aggregation.")
 
 
 class FedALAClient(DomainClient[FedALAParams]):

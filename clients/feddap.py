@@ -17,33 +17,18 @@ last local epoch); (2) they are sent without noise (``dp``; the code adds some, 
 (3) a node that holds several domains counts as of its home domain (the code has one domain a node).
 """
 
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.losses.common import contrast_of_each
 from clients.losses.feddap import turned_of_each
+from clients.params.feddap import FedDAPParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams, by_class
+from clients.training.prototypes import PrototypeClient, by_class
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import OFF_IS_A_WORD, NoiseParams
-
-
-class FedDAPParams(PrototypeParams, NoiseParams):
-    """The node's side of FedDAP; values are those of its code."""
-
-    lambda1: float = Field(1.0, ge=0, description="Weight of the alignment with the own domain (DPA); 0: off.")
-    lambda2: float = Field(1.0, ge=0, description="Weight of the contrast with other domains (CPCL); 0: off.")
-    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    dp: Annotated[Literal["off", "add"], OFF_IS_A_WORD] = Field(
-        "off", description="Noise on the sum of a class's features before its mean leaves the node: off, or add."
-    )
-    dp_scale: float = Field(0.05, ge=0, description="Standard deviation of that noise (dps).")
-    dp_q: float = Field(0.1, ge=0, le=1, description="Factor of that noise (dpp).")
-    proto_source: ProtoSource = "after_training"
 
 
 class FedDAPClient(PrototypeClient[FedDAPParams]):

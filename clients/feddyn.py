@@ -19,35 +19,18 @@ Deviations: (1) every node trains ``train.epochs`` epochs, the paper's nodes sol
 (``model.bn = local``) and buffers have no state and no regulariser.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses.fedprox import proximal
+from clients.params.feddyn import FedDynParams
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
 
 MOVED = "moved/"  # prefix in a node's memory of s_n, before the name of a weight
-
-
-class FedDynParams(Params):
-    """The node's side of FedDyn."""
-
-    alpha: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the dynamic regularisation: 0.1, 0.01 or 0.001 in the paper; 0, with "
-        "train.clip=null, is FedAvg.",
-    )
-    scores: Literal["cloud", "mean"] = Field(
-        "cloud",
-        description="Scored model: the one that the next round begins with (cloud), or the plain mean"
-        " of the round's models (mean).",
-    )
 
 
 class FedDynClient(DomainClient[FedDynParams]):

@@ -20,16 +20,11 @@ from torch import Tensor
 
 from clients import heads
 from clients.models.networks import SplitModel
+from clients.params.fedgh import FedGHParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
+from clients.training.prototypes import PrototypeClient
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-
-
-class FedGHParams(PrototypeParams):
-    """The node's side of FedGH."""
-
-    proto_source: ProtoSource = "after_training"
 
 
 class FedGHClient(PrototypeClient[FedGHParams]):

@@ -18,60 +18,21 @@ classifier is made anew, from the weights received, whenever a test set is score
 and rates that the paper does not give are parameters.
 """
 
-from typing import Literal
-
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from clients.adapt.fedicon import PROJECTION, two_views
 from clients.base import DomainClient, Phase, Scores
 from clients.losses import fedicon as terms
 from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.params.fedicon import FedICONParams
 from clients.training.batches import Batch
 from clients.training.model_cache import optimizer_of
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params, Rounds
 
 PROJECTION_WIDTH = 128  # as in SupCon (Khosla et al., NeurIPS 2020)
-
-
-class FedICONParams(Params):
-    """The node's side of FedICON."""
-
-    lie: bool = Field(
-        True,
-        description="Whether local training learns invariance by contrast (Eq. 2); false: cross-entropy end to end on"
-        " one view (Table 8).",
-    )
-    gis: bool = Field(True, description="Whether weights travel; false: none ever leaves a node (Table 8).")
-    supervised: bool = Field(
-        True, description="Whether the contrast uses labels (Eq. 2); false: FedICON-us, Eq. 5 (Table 9)."
-    )
-    tau: float = Field(0.07, gt=0, description="Temperature of Eqs 2 and 5; the paper gives none, 0.07 is SupCon's.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features themselves (none), or behind a two-layer head that travels (mlp)."
-    )
-    classifier_training: Literal["federated_personal", "federated", "local"] = Field(
-        "federated_personal",
-        description="Training of the classifier: federated rounds and then personal epochs, federated rounds only, or"
-        " personal epochs only from the initial classifier (local, section 3.1).",
-    )
-    classifier_epochs: Rounds = Field(1, description="Local epochs of a classifier round.")
-    personal_epochs: Rounds = Field(5, description="Epochs of the personal classifier, with train.lr.")
-
-    @model_validator(mode="after")
-    def _projection_is_trained(self) -> "FedICONParams":
-        if self.projection != "none" and not self.lie:
-            raise ValueError(f"projection={self.projection} needs lie=true: nothing else trains it")
-        return self
-
-    @property
-    def personalises(self) -> bool:
-        """Whether each node makes the classifier its own."""
-        return self.lie and self.classifier_training != "federated"
 
 
 class FedICONClient(DomainClient[FedICONParams]):

@@ -13,27 +13,18 @@ that it received (the code: the mean over the batches of a pass in training mode
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import fediir as terms_of_fediir
+from clients.params.fediir import FedIIRParams
 from clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import CE
 
 GRADIENT = "head-gradient"  # what a node contributes, and G as the server sends it, (P,)
-
-
-class FedIIRParams(Params):
-    """The node's side of FedIIR; the value is its code's for PACS."""
-
-    lambda_iir: float = Field(
-        1e-3, ge=0, description="Weight of the distance to the mean head gradient (lambda); 0: FedAvg."
-    )
 
 
 class FedIIRClient(DomainClient[FedIIRParams]):

@@ -20,42 +20,19 @@ from functools import lru_cache
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient, Phase
 from clients.losses import fedmd as terms_of_fedmd
 from clients.models.networks import SplitModel
+from clients.params.fedmd import FedMDParams
 from clients.training.batches import Batch
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import MOST_ROUNDS
-from fedshift_core.params import BatchSize, Params, Rounds
 from fedshift_core.plural import plural
-
-
-class FedMDParams(Params):
-    """The node's side of FedMD."""
-
-    public_epochs: int = Field(
-        20, ge=0, le=MOST_ROUNDS, description="Epochs on the labels of the public set before all else; 0: none."
-    )
-    first_epochs: Rounds | None = Field(
-        25, description="Epochs on the node's own images right after those on the public set; null: `train.epochs`."
-    )
-    digest_epochs: int = Field(
-        1,
-        ge=0,
-        le=MOST_ROUNDS,
-        description="Epochs of digestion in a round; 0: nothing travels, each node trains alone.",
-    )
-    digest_batch: BatchSize = Field(256, description="Public images in a step of digestion.")
-    digest_lr: float | None = Field(None, gt=0, description="Learning rate of digestion; null: `train.lr`.")
-    #: Plain SGD needs a larger one than the authors' Adam.
-    lambda_digest: float = Field(1.0, gt=0, description="Factor of the mean absolute difference of the class scores.")
 
 
 class FedMDClient(DomainClient[FedMDParams]):

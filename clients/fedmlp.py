@@ -8,22 +8,13 @@ change in time. What follows is a reading of the first two; the data here do not
 Symbols: z features, P global prototypes, S semantic ones (``clients.losses.fedmlp``), tau temperature.
 """
 
-from pydantic import Field
 from torch import Tensor
 
 from clients.losses import fedmlp as terms_of_fedmlp
 from clients.losses.fedproto import prototype_distance
+from clients.params.fedmlp import FedMLPParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams, by_class
-
-
-class FedMLPParams(PrototypeParams):
-    """The node's side of FedMLP; all values are choices. Both weights 0: FedAvg."""
-
-    lambda_proto: float = Field(1.0, ge=0, description="Weight of the distance to the prototypes; 0: off.")
-    lambda_semantic: float = Field(1.0, ge=0, description="Weight of the distance to the semantic prototypes; 0: off.")
-    tau: float = Field(0.5, gt=0, description="Temperature of the similarity that makes semantic prototypes.")
-    proto_source: ProtoSource = "after_training"
+from clients.training.prototypes import PrototypeClient, by_class
 
 
 class FedMLPClient(PrototypeClient[FedMLPParams]):

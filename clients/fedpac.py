@@ -12,30 +12,18 @@ they come, in the mode the model is in); (2) momentum and weight decay are the e
 """
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients import heads
 from clients.base import Phase
 from clients.losses import fedpac as terms_of_fedpac
 from clients.models.networks import SplitModel
+from clients.params.fedpac import FedPACParams
 from clients.training.batches import Batch
 from clients.training.prototypes import by_class, contribution
 from clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params, Rounds
 from fedshift_core.wire.names import CLASSIFIER
-
-
-class FedPACParams(Params):
-    """The node's side of FedPAC."""
-
-    lambda_align: float = Field(1.0, ge=0, description="Weight of the alignment of features (lambda); 0: off.")
-    combine_heads: bool = Field(
-        True, description="Whether the server combines the heads; false: each head stays on its node."
-    )
-    head_epochs: Rounds = Field(1, description="Epochs of the head alone, before `train.epochs` of the body.")
-    head_lr: float = Field(0.1, gt=0, description="Learning rate of the epochs of the head alone.")
 
 
 class FedPACClient(heads.HeadFirst[FedPACParams]):

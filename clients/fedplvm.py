@@ -15,35 +15,16 @@ in the prototypes; (4) of a class with more images than ``most_images`` a sample
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients import losses
 from clients.base import DomainClient
 from clients.losses import fedplvm as terms_of_fedplvm
+from clients.params.fedplvm import FedPLVMParams
 from clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import finch_groups
-from fedshift_core.params import Params
 from fedshift_core.seeding import generator
-
-
-class FedPLVMParams(Params):
-    """The node's side of FedPLVM; values are those of its code."""
-
-    lambda_proto: float = Field(100.0, ge=0, description="Weight of the prototype losses (lambda); 0: FedAvg.")
-    alpha: float = Field(
-        0.25, gt=0, le=1, description="Exponent of the cosine in the contrast (alpha-sparsity); 1: the cosine itself."
-    )
-    tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-    use_contrast: bool = Field(True, description="Whether the term L_con is used.")
-    use_correction: bool = Field(True, description="Whether the term L_cor is used.")
-    cluster_locally: bool = Field(
-        True, description="Whether nodes cluster the features of a class; false: one prototype of a class, its mean."
-    )
-    most_images: int = Field(
-        5000, ge=3, le=10_000, description="Largest number of images of a class that are compared with each other."
-    )
 
 
 class FedPLVMClient(DomainClient[FedPLVMParams]):

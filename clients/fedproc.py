@@ -10,27 +10,14 @@ Deviations: (1) without global prototypes (round 1) the loss is cross-entropy al
 leave nothing; (2) the contrast is on the encoder's features, without a projection; (3) tau is a choice.
 """
 
-from pydantic import Field
 from torch import Tensor
 
 from clients import losses
 from clients.base import DomainClient
+from clients.params.fedproc import FedProcParams
 from clients.training.batches import Batch
 from clients.training.prototypes import contribution
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
-
-
-class FedProcParams(Params):
-    """The node's side of FedProc."""
-
-    use_gpc: bool = Field(True, description="Whether the contrast with global prototypes is used; false: FedAvg.")
-    tau: float = Field(
-        0.5,
-        gt=0,
-        description="Temperature of the contrast; 0.5 is the usual value, the paper's is not known, "
-        "the FPL code family takes 1.",
-    )
 
 
 class FedProcClient(DomainClient[FedProcParams]):

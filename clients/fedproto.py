@@ -11,39 +11,15 @@ Deviations: (1) samples whose class has no prototype are left out of the mean, w
 trains); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from clients.losses import fedproto as terms_of_fedproto
-from clients.own_models import OwnModelClient, OwnModelParams
+from clients.own_models import OwnModelClient
+from clients.params.fedproto import FedProtoParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource
-
-
-class FedProtoParams(OwnModelParams):
-    """The node's side of FedProto."""
-
-    lambda_proto: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the distance to the prototypes (lambda): 1 in the paper, 0.1 in the "
-        "code for CIFAR-10; 0: off.",
-    )
-    share_weights: bool = Field(
-        False,
-        description="Whether weights are averaged as well; false: the whole model stays on the node, as in the paper.",
-    )
-    reduction: Literal["mse_mean", "sum"] = Field(
-        "mse_mean", description="Distance over the D dimensions: the mean (code), or the sum (paper)."
-    )
-    predict_by: Literal["head", "prototype"] = Field(
-        "head", description="Prediction by the classifier (head), or by the nearest global prototype."
-    )
-    proto_source: ProtoSource = "after_training"
-
 
 FedProtoP = TypeVar("FedProtoP", bound=FedProtoParams, default=Any)
 

@@ -12,23 +12,12 @@ own; (2) the server averages by number of images (the paper draws nodes by that 
 
 from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import fedprox as terms_of_fedprox
+from clients.params.fedprox import FedProxParams
 from clients.training.batches import Batch
-from fedshift_core.params import Params
-
-
-class FedProxParams(Params):
-    """The node's side of FedProx."""
-
-    mu: float = Field(
-        0.01,
-        ge=0,
-        description="Weight of the proximal term: 0.001, 0.01, 0.1 or 1 in the paper, 0.01 in FedICON; 0: FedAvg.",
-    )
 
 
 class FedProxClient(DomainClient[FedProxParams]):

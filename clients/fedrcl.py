@@ -11,43 +11,16 @@ Deviations: (1) the levels are those that the network has: five of a ResNet as i
 """
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import fedrcl as terms_of_fedrcl
 from clients.models.levels import level_features, levels_of
 from clients.models.networks import Blueprint, SplitModel
+from clients.params.fedrcl import FedRCLParams
 from clients.training.batches import Batch
-from fedshift_core.params import Params
-
-
-class FedRCLParams(Params):
-    """The node's side of FedRCL; values are those of its code. Both weights 0: FedAvg."""
-
-    lambda_scl: float = Field(1.0, ge=0, description="Weight of the contrast; 0: off.")
-    lambda_penalty: float = Field(1.0, ge=0, description="Weight of the divergence penalty; 0: off.")
-    tau: float = Field(0.05, gt=0, description="Temperature of the contrast.")
-    threshold: float = Field(
-        0.7, ge=-1, le=1, description="Cosine from which on two samples of a class are too near for the penalty."
-    )
-    negatives: int = Field(
-        2, ge=1, le=10_000, description="Number of samples of other classes in the contrast: the most similar ones."
-    )
-    levels: Literal["all", "last"] = Field(
-        "all", description="Levels of the network that the terms use: all, or the last."
-    )
-    feature_relu: bool = Field(
-        False, description="Whether the terms see the output of the activation; false: its input."
-    )
-
-    @property
-    def active(self) -> bool:
-        """Whether there is a term of its own."""
-        return self.lambda_scl > 0 or self.lambda_penalty > 0
 
 
 class FedRCLClient(DomainClient[FedRCLParams]):

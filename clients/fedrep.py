@@ -13,32 +13,13 @@ the head of their last training, as in the reference code's rounds; its further 
 is left out.
 """
 
-from pydantic import Field
-
 from clients.base import Phase
 from clients.heads import HeadFirst
 from clients.models.networks import SplitModel
+from clients.params.fedrep import FedRepParams
 from clients.training.settings import ModelConfig
-from fedshift_core.params import Params, Rounds
 
 HEAD = "classifier."  # begins the names of the head
-
-
-class FedRepParams(Params):
-    """The node's side of FedRep."""
-
-    personal_head: bool = Field(
-        True, description="Whether the head stays on the node; false: it is averaged with the body."
-    )
-    by_turns: bool = Field(
-        True,
-        description="Whether the head trains first and then the body; false: both at once for train.epochs (with a "
-        "personal head: FedPer).",
-    )
-    head_epochs: Rounds | None = Field(
-        None, description="Epochs of the head; null: train.epochs less those of the body, at least one."
-    )
-    body_epochs: Rounds = Field(1, description="Epochs of the body.")
 
 
 class FedRepClient(HeadFirst[FedRepParams]):

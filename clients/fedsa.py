@@ -16,39 +16,16 @@ local epochs while it trains); (2) classification is by the head, the code's by 
 (``predict_by``); (3) weights may be averaged as well (``share_weights``), as later papers compare with it.
 """
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients.losses import fedsa as terms_of_fedsa
-from clients.own_models import OwnModelClient, OwnModelParams
+from clients.own_models import OwnModelClient
+from clients.params.fedsa import FedSAParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource
 from fedshift_core.arrays import Arrays
 
 GAP = "gap"  # in a node's memory: mean distance of its last prototypes to the nearest other, (1,), float32
-
-
-class FedSAParams(OwnModelParams):
-    """The node's side of FedSA."""
-
-    lambda_calibration: float = Field(
-        1.0, ge=0, description="Weight of the classifier's calibration on the anchors (lambda_cc); 0: off."
-    )
-    lambda_anchor: float = Field(
-        10.0, ge=0, description="Weight of the distance to the anchor of the class (lambda_r); 0: off."
-    )
-    lambda_margin: float = Field(1.0, ge=0, description="Weight of the contrast with a margin (lambda_m); 0: off.")
-    share_weights: bool = Field(
-        False,
-        description="Whether weights are averaged as well; false: the whole model stays on the node, as in the paper.",
-    )
-    predict_by: Literal["head", "prototype"] = Field(
-        "head", description="Prediction by the classifier (head), or by the nearest global prototype (code)."
-    )
-    proto_source: ProtoSource = "after_training"
 
 
 class FedSAClient(OwnModelClient[FedSAParams]):

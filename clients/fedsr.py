@@ -12,39 +12,23 @@ that the score of an image depends on no other and can be repeated.
 """
 
 import math
-from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.base import DomainClient
 from clients.losses import fedsr as terms_of_fedsr
-from clients.losses.fedsr import Length
 from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.params.fedsr import FedSRParams
 from clients.training import precision
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 from fedshift_core.seeding import torch_seed
 
 PRIVATE = "reference."  # m, s and c never travel
 LEAST = 1e-6  # a deviation is this at least: softplus of a number far below zero is 0
-
-
-class FedSRParams(Params):
-    """The node's side of FedSR."""
-
-    alpha_l2r: float = Field(0.01, ge=0, description="Weight of the length of representations; 0: off.")
-    alpha_cmi: float = Field(0.001, ge=0, description="Weight of the conditional information; 0: off.")
-    l2r: Length = Field("norm", description="Length: the norm as in the code, or squared as printed.")
-    z_dim: int | None = Field(None, ge=1, le=65536, description="Width of z; null: that of the network's features.")
-    test: Literal["samples", "mean"] = Field(
-        "samples", description="What is classified at test: samples of z with averaged probabilities, or the mean mu."
-    )
-    test_samples: int = Field(20, ge=1, le=1000, description="Samples of z at test.")
 
 
 class Reference(nn.Module):

@@ -13,20 +13,8 @@ classification is by the head, the code's by the nearest prototype (``predict_by
 (``share_weights``), as later papers compare with it.
 """
 
-from pydantic import Field
-
-from clients.fedproto import FedProtoClient, FedProtoParams
-
-
-class FedTGPParams(FedProtoParams):
-    """The node's side of FedTGP: FedProto's, with another weight."""
-
-    lambda_proto: float = Field(
-        10.0,
-        ge=0,
-        description="Weight of the distance to the prototypes (lambda): 10 in the code's command, 1 "
-        "its default; 0: off.",
-    )
+from clients.fedproto import FedProtoClient
+from clients.params.fedtgp import FedTGPParams
 
 
 class FedTGPClient(FedProtoClient[FedTGPParams]):

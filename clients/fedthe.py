@@ -23,42 +23,21 @@ test image, is left out.
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base import Phase, Scores
 from clients.heads import HeadFirst
 from clients.losses import fedthe as equations
 from clients.models.networks import Blueprint, SplitModel, initialised
+from clients.params.fedthe import FedTHEParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params, Rounds
 
 PERSONAL = "personal_head"  # the model's part
 FEATURE = "feature"  # z^p, and z^g on its way back
-
-
-class FedTHEParams(Params):
-    """The node's side of FedTHE."""
-
-    personal_head: bool = Field(
-        True, description="Whether there is a personal head; false: none, and no interpolation."
-    )
-    balanced: bool = Field(
-        True, description="Whether body and global head use the balanced loss; false: plain cross-entropy."
-    )
-    personal_epochs: Rounds = Field(1, description="Epochs of the personal head, before those of body and global head.")
-    alpha: float = Field(0.1, gt=0, le=1, description="Weight of a test image in the moving average of features.")
-    beta: float = Field(
-        0.1, ge=0, le=1, description="Share of the image's own feature in what is compared with z^g and z^p."
-    )
-    steps: int = Field(
-        20, ge=0, le=1000, description="Steps of Adam for the interpolation e; 0: both heads count the same."
-    )
-    lr_times: float = Field(10.0, gt=0, description="Learning rate of Adam, in multiples of the round's rate.")
 
 
 class FedTHEClient(HeadFirst[FedTHEParams]):

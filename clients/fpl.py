@@ -12,24 +12,15 @@ divides by all.
 
 from typing import ClassVar
 
-from pydantic import Field
 from torch import Tensor
 
 from clients import losses
 from clients.losses import fpl as terms_of_fpl
 from clients.losses.common import contrast_of_each
 from clients.losses.fedproto import distance_of_each
+from clients.params.fpl import FPLParams
 from clients.training.batches import Batch
-from clients.training.prototypes import ProtoSource, PrototypeClient, PrototypeParams
-
-
-class FPLParams(PrototypeParams):
-    """The node's side of FPL."""
-
-    use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
-    use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
-    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    proto_source: ProtoSource = "after_training"
+from clients.training.prototypes import PrototypeClient
 
 
 class FPLClient(PrototypeClient[FPLParams]):

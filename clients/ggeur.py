@@ -20,10 +20,9 @@ of nodes are the run's (the code: softmax before cross-entropy, Adam, all nodes 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
@@ -31,34 +30,14 @@ from clients.losses import ggeur as geometry
 from clients.models.networks import SplitModel
 from clients.models.projection import projection_of, unprojected
 from clients.modules.base import AllModules
+from clients.params.ggeur import GGEURParams
 from clients.training import precision
 from clients.training.batches import Batch, cut
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
-
-
-class GGEURParams(Params):
-    """The node's side of GGEUR."""
-
-    samples: int = Field(
-        2000, ge=0, le=10**6, description="Rows of each class that a node trains on, own and drawn; 0: off."
-    )
-    pca: int = Field(
-        0, ge=0, le=10**4, description="Principal components of a class's covariance that travel, at most; 0: all."
-    )
-    least_images: int = Field(
-        5, ge=2, le=10**6, description="Least number of images of a class of which a node tells the covariance."
-    )
-    scaled: Literal["largest", "smallest"] = Field(
-        "largest", description="Which eigenvalues are scaled; smallest: as the authors' code does."
-    )
-    number_scaled: int = Field(10, ge=0, le=10**4, description="How many eigenvalues are scaled.")
-    scale: float = Field(5.0, ge=1, description="Factor of the first of them; it falls evenly to 1; 1: none is scaled.")
-    redraw: bool = Field(False, description="Whether rows are drawn anew each round; false: once, as in the code.")
 
 
 @dataclass(frozen=True, repr=False)

@@ -16,35 +16,24 @@ nodes are scored with their own BN; the code sends it all the same, and its serv
 """
 
 import copy
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.base import DomainClient
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
+from clients.params.gperxan import GPerXANParams
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 
 OWN = "batch-norm/"  # prefix in a node's memory of its BatchNorm, where an average of them is scored
 #: What all nodes share of a layer: scale and shift of its instance norm, and how much that counts.
 SHARED = (".instance_weight", ".instance_bias", ".instance_score")
-
-
-class GPerXANParams(Params):
-    """The node's side of gPerXAN; values are the code's."""
-
-    lambda_guide: float = Field(0.5, ge=0, description="Weight of the received head's loss; 0: off.")
-    batch_norm: Literal["own", "averaged"] = Field(
-        "own", description="BatchNorm that nodes are scored with: their own, which never leaves them, or the average "
-        "of all, for which it is sent (code); each node trains with its own.",
-    )  # fmt: skip
 
 
 class AssembledNorm(nn.BatchNorm2d):

@@ -12,37 +12,24 @@ several).
 """
 
 import copy
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from clients.base import DomainClient
 from clients.losses import moon as terms_of_moon
 from clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
+from clients.params.moon import MoonParams
 from clients.training import precision
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 
 PREVIOUS = "previous/"  # prefix in a node's memory of the shared parts of its previous local model
 PROJECTED = 256  # width of the projection, as in the paper
-
-
-class MoonParams(Params):
-    """The node's side of MOON."""
-
-    mu: float = Field(
-        1.0, ge=0, description="Weight of the contrast: 1, and 5 on CIFAR-10 and in the FPL code family; 0: FedAvg."
-    )
-    tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
-    projection: Literal["none", "mlp"] = Field(
-        "none", description="Contrast of the features (none), or of what a two-layer MLP makes of them (mlp)."
-    )
 
 
 class ProjectedClassifier(DeepHead):

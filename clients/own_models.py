@@ -1,24 +1,16 @@
 """Nodes that keep their whole model and are led by the server's prototypes, so that their networks may differ."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from clients.losses.fedproto import nearness
 from clients.models.networks import SplitModel
-from clients.training.prototypes import PrototypeClient, PrototypeParams, by_class
+from clients.params.own_models import OwnModelParams
+from clients.training.prototypes import PrototypeClient, by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.errors import ConfigError
-
-
-class OwnModelParams(PrototypeParams):
-    """Base of the node's parameters of such a method."""
-
-    if TYPE_CHECKING:  # each method declares them, in a place of its own among its parameters
-        share_weights: bool
-        predict_by: Literal["head", "prototype"]
-
 
 OwnModelP = TypeVar("OwnModelP", bound=OwnModelParams, default=Any)
 

@@ -17,35 +17,25 @@ and buffers have no control variate.
 """
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import scaffold as equations
+from clients.params.scaffold import ScaffoldParams
 from clients.training.arrays import view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.params import Params
 from fedshift_core.wire.names import CE
 
 CONTROL = "control"  # c_i in a node's memory, (P,): all parameters that travel, in their order
 SERVERS = "c"  # c among what the server sends, (P,); nothing stands for zeros
 CHANGE = "delta-c"  # what a node contributes, (P,)
-
-
-class ScaffoldParams(Params):
-    """The node's side of SCAFFOLD."""
-
-    control: bool = Field(True, description="Whether control variates are used; false: FedAvg.")
-    option: Literal["I", "II"] = Field(
-        "II", description="Option of the paper by which a node renews its control variate."
-    )
 
 
 class ScaffoldClient(DomainClient[ScaffoldParams]):

@@ -5,6 +5,7 @@
       title: Equal domains, short features
       strategy: my_package.server:MineStrategy   # if absent: FedAvg's, or that of the method under ``of``
       client: my_package.node:MineClient         # likewise
+      node_params: my_package.params:MineParams  # the client's parameters, where no torch is needed to read them
       off: method.mu=0                           # turns the method's own terms off, which leaves FedAvg
       terms: [length]                            # names of its own loss terms
     mu: 0.01                                     # defaults of its parameters
@@ -43,6 +44,8 @@ class Method(BaseModel):
         group: Its group in lists.
         strategy: The Strategy, a ``DomainStrategy``.
         client: The NumPyClient, a ``DomainClient``.
+        node_params: The class of its parameters, in a module without torch: with it a wrong key is refused, and keys
+            are listed, without the seconds that torch takes to import. If absent, the client's class tells.
         down: What the server sends besides the shared weights. What nodes send is ``DomainStrategy.contributes``.
         numbers: A few numbers that nodes send besides, because a section of the method requests them.
         private: What never leaves a node.
@@ -77,6 +80,7 @@ class Method(BaseModel):
     group: Group = "other"
     strategy: str | type[Any] = ""
     client: str | type[Any] = ""
+    node_params: str | type[Params] = ""
     down: str = "nothing"
     numbers: str = ""
     private: str = "nothing"
@@ -117,6 +121,7 @@ class Method(BaseModel):
             update={
                 "strategy": self.strategy or base.strategy,
                 "client": self.client or base.client,
+                "node_params": self.node_params if self.client else base.node_params,
                 "approximation": self.approximation or base.approximation,
                 "defaults": FrozenDict(base.defaults | self.defaults),
                 "search": FrozenDict(base.search | self.search),
@@ -146,7 +151,7 @@ class Method(BaseModel):
 
     def params_models(self) -> tuple[type[Params], type[Params]]:
         """Return the models of the parameters: of the server's side, of the node's."""
-        return self.strategy_class().params_model, self.client_class().params_model
+        return self.strategy_class().params_model, params_of(self.client or FEDAVG_CLIENT, self.node_params)
 
     def split_params(self, given: Mapping[str, Any]) -> tuple[Params, Params]:
         """Return the method's checked parameters, divided between server and node.
@@ -189,6 +194,20 @@ def method_file(path: Path) -> Method:
         first = error.errors()[0] if isinstance(error, ValidationError) else {"loc": ("",), "msg": str(error)}
         where = ".".join(str(part) for part in first["loc"])
         raise ConfigError(f"{path}: about.{where}: {first['msg']}") from None
+
+
+def params_of(owner: str | type[Any], named: str | type[Params] = "") -> type[Params]:
+    """Return the parameters' class of a client, modules or an adaptation.
+
+    Args:
+        owner: Their class, which need not be imported where the parameters are named.
+        named: The class of the parameters; empty if it is not named.
+    """
+    if named:
+        return cast(type[Params], imported(named))
+    if owner == FEDAVG_CLIENT:
+        return Params
+    return cast(type[Params], imported(owner).params_model)
 
 
 def imported(path: Any) -> Any:

@@ -10,76 +10,25 @@ weights received, whenever a test set is scored (A8).
 """
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
 from clients.images.augment import Pipeline
 from clients.losses import fedicon as terms
 from clients.models.networks import set_training
+from clients.params.fedicon import ContrastParams
 from clients.training import optimizers
 from clients.training.batches import Batch
-from clients.training.settings import Crop, ImageConfig, Jitter, Padding, Probability
+from clients.training.settings import ImageConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import BatchSize, Params, Rounds
 
-OF_VIEWS = ("crop_padding", "flip", "resized_crop", "jitter", "jitter_p", "grayscale")  # of the section images
 PROJECTION = "projection"  # a model's part that makes z of features, if there is one
-
-
-class ContrastParams(Params):
-    """Parameters of the adaptation; the paper gives none of them."""
-
-    tau: float = Field(0.07, gt=0, description="Temperature of Eq. 5; the paper gives none, 0.07 is SupCon's.")
-    mode: Literal["transductive", "online"] = Field(
-        "transductive",
-        description="When images are predicted: after all epochs (transductive), or each batch after "
-        "its step (online).",
-    )
-    epochs: Rounds = Field(1, description="Epochs over the test set.")
-    batch_size: BatchSize = Field(32, description="Test images in a batch.")
-    lr: float = Field(0.001, gt=0, description="Learning rate of SGD.")
-    momentum: float = Field(0.0, ge=0, lt=1, description="Momentum of SGD; 0: none.")
-    weight_decay: float = Field(0.0, ge=0, description="Weight decay of SGD; 0: none.")
-    crop_padding: Padding | None = Field(
-        None,
-        description="Pixels of padding before the random crop of the two views; 0: no crop; null: as `images` says.",
-    )
-    flip: bool | None = Field(None, description="Whether the two views are flipped at random; null: as `images` says.")
-    resized_crop: Crop | None = Field(
-        None,
-        description="Area of the random resized crop of the two views, as shares of the image; [1, 1]: the whole "
-        "image; null: as `images` says.",
-    )
-    jitter: Jitter | None = Field(
-        None,
-        description="Strength of brightness, contrast, saturation and hue in the two views; 0: off; "
-        "null: as `images` says.",
-    )
-    jitter_p: Probability | None = Field(
-        None, description="Probability that a view is jittered; null: as `images` says."
-    )
-    grayscale: Probability | None = Field(
-        None, description="Probability that a view loses its colour; 0: off; null: as `images` says."
-    )
-
-    def views(self, images: ImageConfig) -> ImageConfig:
-        """Return how the two views are made, from how training images are augmented."""
-        own = {name: value for name in OF_VIEWS if (value := getattr(self, name)) is not None}
-        return images.model_copy(update=own)
-
-    @model_validator(mode="after")
-    def _online_sees_a_batch_once(self) -> "ContrastParams":
-        if self.mode == "online" and self.epochs != 1:
-            raise ValueError(f"mode=online needs epochs=1, found {self.epochs}: each batch comes once")
-        return self
 
 
 class ContrastAdaptation(Adaptation[ContrastParams]):

@@ -11,18 +11,11 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.adapt.base import Adaptation, Places
+from clients.params.finetune import FinetuneParams
 from clients.training.trainer import LocalTrainer
-from fedshift_core.params import Params, Rounds
-
-
-class FinetuneParams(Params):
-    """Parameters of fine-tuning."""
-
-    epochs: Rounds | None = Field(None, description="Local epochs before a test; null: `train.epochs`.")
 
 
 class Finetune(Adaptation[FinetuneParams]):

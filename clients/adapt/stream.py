@@ -5,42 +5,27 @@ in the order of the test set unless ``order`` says otherwise, and ``batch_size``
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from clients.adapt.base import Adaptation, Places
 from clients.adapt.batchnorm import adaptable
-from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.adapt.finetune import Finetune
 from clients.models.networks import SplitModel
+from clients.params.finetune import FinetuneParams
+from clients.params.stream import StreamParams
 from clients.training.settings import ModelConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import BatchSize, Params, Rounds
 
 Predictor = Callable[[Tensor], Tensor]
 LEAST = 2  # images of a batch, if there are so many: BatchNorm has no variance over one
-
-
-class StreamParams(Params):
-    """What all of them have."""
-
-    batch_size: BatchSize = Field(64, description="Test images in a batch.")
-    order: Literal["test", "shuffled"] = Field(
-        "test",
-        description="Order of the test images: test as the test set has them, shuffled drawn for node and round.",
-    )
-    ft_epochs: Rounds | None = Field(
-        None,
-        description="Local epochs that train the received model before it adapts, unless local training has just left"
-        " it; null: none.",
-    )
 
 
 StreamP = TypeVar("StreamP", bound=StreamParams, default=Any)

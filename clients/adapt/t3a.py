@@ -15,32 +15,16 @@ each batch); (2) where a method classifies in a way of its own (``predict``), th
 from collections.abc import Callable
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from clients.adapt.batchnorm import entropy
-from clients.adapt.stream import Predictor, Stream, StreamParams
+from clients.adapt.stream import Predictor, Stream
 from clients.models.networks import SplitModel, before_last
+from clients.params.t3a import T3AParams
 from clients.training.settings import ModelConfig
 from clients.training.trainer import LocalTrainer
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import BatchSize
-
-BATCH = 32  # as in the code
-
-
-class T3AParams(StreamParams):
-    """Parameters of T3A."""
-
-    batch_size: BatchSize = Field(BATCH, description="Test images in a batch.")
-    supports: int | None = Field(
-        50,
-        ge=1,
-        le=1_000_000,
-        description="Largest number of supports of a class (M): the paper's choices are 1, 5, 20, 50,"
-        " 100 and all; null: all.",
-    )
 
 
 class T3A:

@@ -15,26 +15,13 @@ Deviations: (1) dropout is off, where the code leaves the network in training mo
 from collections.abc import Callable
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 from clients.adapt.batchnorm import adaptable, entropy
-from clients.adapt.stream import Predictor, Stream, StreamParams
+from clients.adapt.stream import Predictor, Stream
+from clients.params.tent import LR, TentParams
 from clients.training import optimizers, statistics
 from clients.training.trainer import LocalTrainer
-from fedshift_core.params import BatchSize, Rounds
-
-#: The paper's setting for all but ImageNet: Adam, batches of 128, one step a batch.
-LR = 1e-3
-BATCH = 128
-
-
-class TentParams(StreamParams):
-    """Parameters of Tent."""
-
-    batch_size: BatchSize = Field(BATCH, description="Test images in a batch.")
-    lr: float = Field(LR, gt=0, description="Learning rate of Adam.")
-    steps: Rounds = Field(1, description="Steps on each batch, which the pass of the last one predicts.")
 
 
 class Tent:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +9,9 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from clients.losses.imbalance import Classification, ClassLoss
+from clients.params.copa import Ensemble
 
 Head = Mapping[str, Tensor]
-Ensemble = Literal["probabilities", "logits"]
 PLAIN = ClassLoss()
 
 

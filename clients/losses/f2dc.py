@@ -3,15 +3,12 @@
 B batch, C classes, d width of the latent features, H x W the map. All of them compute in float32.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
 from clients.losses.common import unit
 from clients.losses.imbalance import Classification, ClassLoss
-
-Noise = Literal["logistic_pair", "gumbel_pair"]
+from clients.params.f2dc import Noise
 
 #: Half the smallest step of a float32 uniform number: keeps u = 0 from giving -inf.
 U_MIN = 2.0**-25

@@ -1,13 +1,13 @@
 """Loss terms of FedPall (Zhang et al., ICCV 2025), as plain functions."""
 
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-Contrast = Literal["cosine", "released"]
+from clients.params.fedpall import Contrast
+
 EPS = 1e-5  # of BatchNorm
 
 

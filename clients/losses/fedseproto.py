@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-#: Over the D dimensions: the sum as Eqs 10 and 13 are printed, or the mean, whose size does not depend on D (A8).
-Reduction = Literal["mean", "sum"]
+from clients.params.fedseproto import Reduction
 
 MAX_KL = 50.0  # divergences above it count as it (A2)
 VARIANCE_EPS = 1e-6  # keeps the logarithm of a dimension that does not vary in a batch

@@ -1,11 +1,9 @@
 """Loss terms of FedSR. B batch, D width of the representation, C classes."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-Length = Literal["norm", "squared"]
+from clients.params.fedsr import Length
 
 
 def length(z: Tensor, form: Length) -> Tensor:

@@ -4,39 +4,21 @@ A layer looks on at a module of the encoder by a hook, so it goes with every met
 and weights of the network, and its forward pass, stay as they are.
 """
 
-from typing import Annotated, ClassVar, Generic, Literal, cast
+from typing import ClassVar, Generic, cast
 
 import numpy as np
 import torch
-from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from clients.models.networks import Blueprint, SplitModel
 from clients.models.stages import feature_stages, stage_ends
 from clients.modules.base import Modules
+from clients.params.at_stages import StageParams, Where
 from clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import P, Params
+from fedshift_core.params import P
 
-#: ``lower``: all before the last, three at most; ``all``; or numbers of stages.
-Where = Literal["lower", "all"] | tuple[Annotated[int, Field(ge=1)], ...]
 MOST_LOWER = 3
-
-
-class StageParams(Params):
-    """Parameters of all modules of this kind."""
-
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map changes; 0: off.")
-    stages: Where = Field("all", description="Stages whose maps change, counted from 1; all, or all before the last.")
-
-    @field_validator("stages")
-    @classmethod
-    def _different_stages(cls, stages: Where) -> Where:
-        if isinstance(stages, str):
-            return stages
-        if not stages or len(set(stages)) != len(stages):
-            raise ValueError(f"expected 'lower', 'all' or different numbers of stages from 1, found {list(stages)}")
-        return tuple(sorted(stages))
 
 
 class MapLayer(nn.Module):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift_core.extensions import Registry
+from fedshift_core.params import Params
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class ModulesEntry:
         terms: Names of their loss terms: the server takes no other from a node.
         needs_domains: Whether they need nodes that hold images of several domains, and know of which each is; or the
             setting, ``KEY=VALUE``, with which they do.
+        params: The class of their parameters, in a module without torch; if empty, their own class tells.
     """
 
     name: str
@@ -24,25 +26,29 @@ class ModulesEntry:
     modules: str | type[Any]
     terms: tuple[str, ...] = ()
     needs_domains: bool | str = False
+    params: str | type[Params] = ""
 
 
 MODULES: Registry[ModulesEntry] = Registry(
     "modules", "fedshift.modules", lambda: ModulesEntry,
     {
         "f2dc": ModulesEntry(
-            "f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules", ("dfd", "dfc")
+            "f2dc", "F2DC: feature decoupling and calibration", "clients.modules.f2dc:F2DCModules", ("dfd", "dfc"),
+            params="clients.params.f2dc:F2DCParams",
         ),
         "within-domains": ModulesEntry(
             "within-domains", "CORAL, MMD, IRM and V-REx over the domains within a node",
             "clients.modules.within:WithinDomainsModules", ("coral", "mmd", "irm", "rex"), needs_domains=True,
+            params="clients.params.within:WithinDomainsParams",
         ),
         "mixstyle": ModulesEntry(
             "mixstyle", "MixStyle: styles of maps mixed between images of a batch",
             "clients.modules.mixstyle:MixStyleModules", needs_domains="mix=crossdomain",
+            params="clients.params.mixstyle:MixStyleParams",
         ),
         "fedfa": ModulesEntry(
             "fedfa", "FedFA: statistics of maps drawn as widely as nodes differ in them",
-            "clients.modules.fedfa:FedFAModules",
+            "clients.modules.fedfa:FedFAModules", params="clients.params.fedfa:FedFAParams",
         ),
     },
 )  # fmt: skip

@@ -17,93 +17,22 @@ are dead, and they die.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, cast
+from typing import cast
 
 import torch
-from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from clients.losses import f2dc as terms
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.models.stages import Stages, feature_stages, pooled
 from clients.modules.base import Modules
+from clients.params.f2dc import F2DCParams, TestFeature
 from clients.training.batches import Batch
 from fedshift_core.errors import ConfigError
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.seeding import torch_seed
 
 PART = "decoupling."  # so start the state-dict names of all modules
-TestFeature = Literal["fused", "f_plus", "f_minus", "f_star"]
-
-
-class F2DCParams(Params):
-    """The modules' parameters; values are the paper's. Both ``use_`` switches off: no modules at all."""
-
-    use_dfd_loss: bool = Field(True, description="Whether the loss L_DFD is used (Table 6).")
-    use_dfc_loss: bool = Field(
-        True, description="Whether A_C and the loss L_DFC are used (Table 6); false: f* = f-, so f~ = f."
-    )
-    lambda1: float = Field(0.8, ge=0, description="Weight of L_DFD; 0: off.")
-    lambda2: float = Field(1.0, ge=0, description="Weight of L_DFC; 0: the loss is off, A_C stays.")
-    tau: float = Field(0.06, gt=0, description="Temperature of the separability.")
-    sigma: float = Field(0.1, gt=0, description="Smoothness of the mask (Table 5).")
-    conv_layers: Literal[2, 3] = Field(
-        2, description="Convolutional layers of A_D and A_C; 3 in the code since June 2026."
-    )
-    hidden: int = Field(64, ge=1, le=4096, description="Inner width of A_D and A_C; 50 in the code since June 2026.")
-    insert_after: Literal["last"] | tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        "last", description="Stages after which the modules stand, counted from 1, or the last (Eq. 9)."
-    )
-    noise: terms.Noise = Field(
-        "logistic_pair", description="Noise of the mask: the paper's (logistic_pair), or the code's (gumbel_pair) (A3)."
-    )
-    eval_noise: bool = Field(False, description="Whether there is noise at test too (A2).")
-    y_hat_from: Literal["classifier", "aux"] = Field(
-        "classifier",
-        description="Source of the most confident wrong class: the classifier h(l~), or the auxiliary one m(l-) (A6).",
-    )
-    test_feature: TestFeature = Field(
-        "fused", description="Map that is classified at test: f~ (fused), f+, f-, or f* (Table 7)."
-    )
-    local_modules: Literal["local", "aggregate"] = Field(
-        "aggregate", description="Whether A_D, A_C and m stay on the node (local), or are averaged (aggregate) (A1)."
-    )
-    eval_modules: Literal["none", "client_mean", "aggregated"] = Field(
-        "aggregated",
-        description="Modules that score a model (A1): none (f~ = f), each node's own with scores averaged "
-        "(client_mean), or the averaged ones.",
-    )
-
-    @property
-    def active(self) -> bool:
-        """Whether there are any modules."""
-        return self.use_dfd_loss or self.use_dfc_loss
-
-    @field_validator("insert_after")
-    @classmethod
-    def _different_stages(cls, stages: Literal["last"] | tuple[int, ...]) -> Literal["last"] | tuple[int, ...]:
-        if stages == "last":
-            return "last"
-        if not stages or len(set(stages)) != len(stages):
-            raise ValueError(f"expected 'last' or different numbers of stages from 1, found {list(stages)}")
-        return tuple(sorted(stages))
-
-    @model_validator(mode="after")
-    def _modules_are_where_they_are_needed(self) -> "F2DCParams":
-        if self.local_modules == "local" and self.eval_modules == "aggregated":
-            raise ValueError(
-                "eval_modules=aggregated needs local_modules=aggregate; with local ones there are none, client_mean"
-            )
-        if self.local_modules == "aggregate" and self.eval_modules == "client_mean":
-            raise ValueError(
-                "eval_modules=client_mean needs local_modules=local; averaged ones are the same on every node"
-            )
-        if self.test_feature != "fused" and (self.eval_modules == "none" or not self.active):
-            raise ValueError(f"test_feature={self.test_feature} needs modules at test; without them there is only f")
-        if self.eval_noise and self.eval_modules == "none":
-            raise ValueError("eval_noise=true needs modules at test, but eval_modules=none")
-        return self
 
 
 # --- the modules -----------------------------------------------------------------------------------

@@ -21,23 +21,11 @@ image stays as it is, as its variance is not a number.
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from clients.modules.at_stages import MapLayer, StageModules, StageParams, Where
+from clients.modules.at_stages import MapLayer, StageModules
 from clients.modules.mixstyle import EPS, style
-
-
-class FedFAParams(StageParams):
-    """The parameters; values are the paper's."""
-
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is augmented; 0: off.")
-    momentum: float = Field(0.99, ge=0, lt=1, description="Momentum alpha of a node's running statistics.")
-    sharing: bool = Field(
-        True, description="Whether gamma follows what nodes differ in (paper); false: gamma is 1 and nothing more "
-        "travels, which is what the released code computes.",
-    )  # fmt: skip
-    stages: Where = Field("all", description="Stages whose maps are augmented, counted from 1: all, lower, or a list.")
+from clients.params.fedfa import FedFAParams
 
 
 def statistics(f: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,32 +11,16 @@ halves of a batch that its sampler filled with two domains; a batch of one domai
 has the deviation sqrt(eps), where the code's unbiased variance is not a number.
 """
 
-from typing import Literal
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
 from torch import Tensor
 
 from clients.losses.styles import blended, with_style
-from clients.modules.at_stages import MapLayer, StageModules, StageParams, Where
+from clients.modules.at_stages import MapLayer, StageModules
+from clients.params.mixstyle import MixStyleParams
 
 EPS = 1e-6  # the code's
-
-
-class MixStyleParams(StageParams):
-    """The parameters; values are the paper's."""
-
-    probability: float = Field(0.5, ge=0, le=1, description="Probability with which a map is mixed; 0: off.")
-    alpha: float = Field(0.1, gt=0, le=100, description="Of Beta(alpha, alpha), from which lambda is drawn.")
-    mix: Literal["random", "crossdomain"] = Field(
-        "random", description="Partner of an image in its batch: any (random), or one of another domain (crossdomain)."
-    )
-    stages: Where = Field(
-        "lower", description="Stages whose maps are mixed, counted from 1: all before the last, three at most (lower), "
-        "all, or a list.",
-    )  # fmt: skip
 
 
 def style(f: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,34 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from clients.losses import within
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules.base import Modules
+from clients.params.within import WithinDomainsParams
 from clients.training.batches import Batch
-from fedshift_core.params import Params
 from fedshift_core.plural import plural
 
 LEAST = 2  # images of a domain in a batch, for a covariance and two halves
-
-
-class WithinDomainsParams(Params):
-    """Weights of the terms; 0: the term is off."""
-
-    coral: float = Field(0.0, ge=0, description="Weight of CORAL (DomainBed: 1).")
-    mmd: float = Field(0.0, ge=0, description="Weight of MMD with Gaussian kernels (DomainBed: 1).")
-    irm: float = Field(0.0, ge=0, description="Weight of IRMv1's penalty (DomainBed: 100, after 500 steps at 1, with "
-                       "Adam; with SGD begin at 1).")  # fmt: skip
-    rex: float = Field(0.0, ge=0, description="Weight of V-REx (DomainBed: 10, after 500 steps at 1, with Adam; "
-                       "with SGD begin at 1).")  # fmt: skip
-
-    @model_validator(mode="after")
-    def _one_is_on(self) -> "WithinDomainsParams":
-        if not any(self.model_dump().values()):
-            raise ValueError("one weight must be above 0: coral, mmd, irm or rex; found none")
-        return self
 
 
 @dataclass

@@ -1,22 +1,14 @@
 """Class prototypes on the node: gathered while it trains, and as the server sends them."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from typing_extensions import TypeVar
 
 from clients.base import DomainClient
+from clients.params.prototypes import PrototypeParams
 from fedshift_core.arrays import Arrays
-from fedshift_core.params import Params
-
-#: Where a node's prototypes come from: the trained model's features of all images, in evaluation mode and not
-#: augmented; or the features seen in the last local epoch, in training mode and augmented.
-ProtoSource = Annotated[
-    Literal["after_training", "last_epoch"],
-    Field(description="Features behind the prototypes: of a pass after training, or of the last epoch."),
-]
 
 
 class EpochMeans:
@@ -58,13 +50,6 @@ def by_class(prototypes: Tensor | None, labels: Tensor | None, num_classes: int)
 def contribution(prototypes: Tensor, counts: Tensor) -> Arrays:
     """Return class prototypes (C, D) and images per class (C,) as a node sends them."""
     return {"prototypes": prototypes.cpu().numpy(), "counts": counts.cpu().numpy()}
-
-
-class PrototypeParams(Params):
-    """Base of the node's parameters of a method with class prototypes."""
-
-    if TYPE_CHECKING:
-        proto_source: ProtoSource  # each method declares it, in a place of its own among its parameters
 
 
 PrototypeP = TypeVar("PrototypeP", bound=PrototypeParams, default=Any)

@@ -11,7 +11,7 @@ from pydantic_core import PydanticUndefined
 from clients.adapt.catalog import ADAPTATIONS
 from clients.modules.catalog import MODULES
 from fedshift_app.config.sections import RunConfig
-from fedshift_core.registry import imported
+from fedshift_core.registry import params_of
 
 MOST_WRITTEN_OUT = 10_000_000  # larger bounds are shown as powers of ten
 #: Bounds of a number in JSON Schema, in the order of telling.
@@ -39,13 +39,13 @@ def model_of(dotted: str) -> tuple[type[BaseModel], str] | None:
 
 def adaptation_model(name: str) -> type[BaseModel]:
     """Return the model of an adaptation's parameters."""
-    model: type[BaseModel] = imported(ADAPTATIONS[name].adaptation).params_model
+    model: type[BaseModel] = params_of(ADAPTATIONS[name].adaptation, ADAPTATIONS[name].params)
     return model
 
 
 def modules_model(name: str) -> type[BaseModel]:
     """Return the model of the parameters of modules."""
-    model: type[BaseModel] = imported(MODULES[name].modules).params_model
+    model: type[BaseModel] = params_of(MODULES[name].modules, MODULES[name].params)
     return model
 
 

@@ -82,7 +82,7 @@ def experiments() -> list[str]:
         content = _read(name)
         packaged = str(section_of(content, "model").get("weights", "")).startswith(packages.PREFIX)
         flat = {"experiment": name} | ({"set": ANY_NETWORK} if packaged else {})
-        nodes = configuration.resolve(flat).allocation.num_nodes()
+        nodes = configuration.check_keys(flat).allocation.num_nodes()
         table = f" [{content['paper']}]" if content.get("paper") else ""
         lines.append(f"{name:<{width}} {'any' if nodes is None else nodes:>4} nodes  {content.get('title', '')}{table}")
     return lines

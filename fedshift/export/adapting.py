@@ -7,6 +7,9 @@ from types import MappingProxyType
 from torch import Tensor, nn
 
 from clients.adapt import eata, t3a, tent
+from clients.params import eata as eata_params
+from clients.params import t3a as t3a_params
+from clients.params import tent as tent_params
 from fedshift.export import opening
 from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
@@ -15,7 +18,7 @@ from fedshift_core.limits import as_found
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
 #: The available adaptations, with their batch sizes in a run.
-BATCHES = MappingProxyType({TENT: tent.BATCH, EATA: eata.BATCH, T3A: t3a.BATCH})
+BATCHES = MappingProxyType({TENT: tent_params.BATCH, EATA: eata_params.BATCH, T3A: t3a_params.BATCH})
 OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
@@ -40,9 +43,9 @@ def least(adapt: str) -> int:
 def summary(adapt: str, number: int, *, clean: bool) -> str:
     """Return a line on the adaptation and its settings."""
     how = {
-        TENT: f"Adam, lr {tent.LR:g}",
-        EATA: f"SGD, lr {eata.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
-        T3A: f"{t3a.T3AParams().supports} supports a class",
+        TENT: f"Adam, lr {tent_params.LR:g}",
+        EATA: f"SGD, lr {eata_params.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
+        T3A: f"{t3a_params.T3AParams().supports} supports a class",
     }[adapt]
     return f"{adapt}: {how}, batches of {number}; results depend on the order of the images"
 
@@ -87,8 +90,8 @@ def _adapted(built: Scorer, adapt: str, number: int, clean: Iterable[Tensor] | N
     if adapt == EATA:
         device = built.get_buffer("mean").device
         moved = None if clean is None else (x.to(device) for x in clean)
-        return eata.EATA(built.model, built, eata.EATAParams(batch_size=number), moved)
+        return eata.EATA(built.model, built, eata_params.EATAParams(batch_size=number), moved)
     classifier = built.model.classifier
     if not isinstance(classifier, nn.Linear):
         raise ConfigError(f"--adapt {T3A} adjusts a linear classifier; this model's is {type(classifier).__name__}")
-    return t3a.adjusting(classifier, built.passed, built, t3a.T3AParams().supports)
+    return t3a.adjusting(classifier, built.passed, built, t3a_params.T3AParams().supports)

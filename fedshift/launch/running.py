@@ -33,6 +33,7 @@ def run(
         FedShiftError: If anything is wrong, before anything starts; if the run fails.
     """
     from fedshift.launch import worker_count
+    from fedshift_app.config import resolving
     from fedshift_app.config.files import APP
     from fedshift_app.run.versions import commit
 
@@ -42,7 +43,9 @@ def run(
     if inline and (workers or worker_count.cores()) > 1:
         from fedshift.engine import forking
 
-        forking.begin()  # it imports torch while this process does
+        forking.begin()  # it imports torch while this process checks keys
+    if "resume" not in flat:  # a run that goes on is checked with its folder
+        resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
     os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first

@@ -15,7 +15,7 @@ from fedshift.results import setting_cache
 from fedshift_app.config import dotted_keys, registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.registry import imported
+from fedshift_core.registry import params_of
 from fedshift_core.spelling import meant
 
 #: ``METHOD.*``: all parameters of a method and all settings of other sections that it sets.
@@ -80,7 +80,7 @@ def _known(key: str) -> list[str]:
     name = rest.partition(".")[0]
     if first == "modules" and name in MODULES:
         fields = setting_cache.cached(
-            "modules", name, lambda: list(imported(MODULES[name].modules).params_model.model_fields)
+            "modules", name, lambda: list(params_of(MODULES[name].modules, MODULES[name].params).model_fields)
         )
         return [f"modules.{name}.{own}" for own in fields]
     return list(dotted_keys.known())

@@ -13,7 +13,7 @@ from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.features import OURS as OUR_FEATURES
 from fedshift_core.features import shared_name
 from fedshift_core.params import Params
-from fedshift_core.registry import Group, Method, imported, method_file
+from fedshift_core.registry import Group, Method, method_file, params_of
 from fedshift_core.spelling import meant
 from strategies.contributions import described
 
@@ -103,7 +103,8 @@ def modules_params(name: str, given: Mapping[str, Any]) -> Params:
         ConfigError: If its name or a parameter is unknown.
         pydantic.ValidationError: If a value is not allowed.
     """
-    return _checked(imported(MODULES.named(name, "modules").modules).params_model, given, f"modules.{name}")
+    entry = MODULES.named(name, "modules")
+    return _checked(params_of(entry.modules, entry.params), given, f"modules.{name}")
 
 
 def feature_params(name: str, given: Mapping[str, Any]) -> Params:
@@ -129,7 +130,8 @@ def adapt_params(section: Mapping[str, Any]) -> Params:
         pydantic.ValidationError: If a value is not allowed.
     """
     name = str(section.get("name", NONE))
-    model = Params if name == NONE else imported(ADAPTATIONS.named(name, "adapt.name").adaptation).params_model
+    entry = None if name == NONE else ADAPTATIONS.named(name, "adapt.name")
+    model = Params if entry is None else params_of(entry.adaptation, entry.params)
     return _checked(
         model, {key: value for key, value in section.items() if key != "name"}, "adapt", f"adapt.name={name}"
     )

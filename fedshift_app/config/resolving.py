@@ -7,9 +7,9 @@ then ``methods: NAME:``, then the experiment's ``method:``.
 """
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -40,7 +40,7 @@ from fedshift_app.config.layers import (
 )
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
-from fedshift_app.config.validating import RECIPE_SECTIONS, sections_of_run, split_sections, validate
+from fedshift_app.config.validating import RECIPE_SECTIONS, check_values, sections_of_run, split_sections, validate
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -48,6 +48,8 @@ from fedshift_core.paths import user_path
 from fedshift_core.registry import Method
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
+
+T = TypeVar("T")
 
 #: The flat keys of ``[tool.flwr.app.config]``, each with the value that means "as the experiment says".
 FLAT_KEYS: dict[str, str | int | float | bool] = {
@@ -115,6 +117,32 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     Raises:
         ConfigError: For anything unknown, of the wrong type, out of range or contradictory.
     """
+
+    def checked(layers: dict[str, Any]) -> RunConfig:
+        config = networks.with_digest(validate(layers, finished=finished))
+        check_trackers(config.tracking)  # not in validate: nodes track nothing and need no tracker
+        return config
+
+    return _resolved(flat, checked)
+
+
+def check_keys(flat: Mapping[str, Any]) -> RunConfig:
+    """Refuse unknown keys and values out of range before torch is imported, which takes seconds.
+
+    Args:
+        flat: As :func:`resolve`, which finds what is left, such as a method that does not fit another option.
+
+    Returns:
+        The sections, without what :func:`resolve` fills in for method, modules and ``adapt``.
+
+    Raises:
+        ConfigError: With the key, the value found and what is allowed.
+    """
+    return _resolved(flat, check_values)
+
+
+def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], T]) -> T:
+    """Return what ``check`` makes of all sections of a run; its errors are placed in the experiment's file."""
     keys = FLAT_KEYS | dict(flat)
     for key in keys:
         if key not in FLAT_KEYS:
@@ -131,7 +159,7 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
     typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
     method = str(overrides.get("method.name", "") or keys["method"])
     try:
-        return _of_file(path, keys, overrides, finished)
+        return check(_of_file(path, keys, overrides))
     except ConfigError as error:
         raise _placed(error, path, method, typed) from None
 
@@ -147,8 +175,8 @@ def _placed(error: ConfigError, path: Path, method: str, typed: Collection[str])
     return error_location.placed(error, path, method, typed, stands_for)
 
 
-def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any], finished: bool) -> RunConfig:
-    """Return the checked configuration of an experiment's file and the keys of the command."""
+def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
+    """Return all sections of an experiment's file and the keys of the command."""
     experiment = read_yaml(path)
     plugins.take_files(experiment, path)
     plugins.take_set(experiment, overrides)
@@ -188,9 +216,7 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any], fin
     if layers["dataset"].get("classes") and isinstance(layers.get("allocation"), Mapping):  # a user's own images
         layers["allocation"] = folder_classes.spelled(layers["allocation"], tuple(layers["dataset"].get("domains", ())))
     networks.find_file(layers, path)
-    config = networks.with_digest(validate(layers, finished=finished))
-    check_trackers(config.tracking)  # not in validate: nodes track nothing and need no tracker
-    return config
+    return layers
 
 
 def resolve_dataset(name: str, data_dir: str, arguments: list[str]) -> DatasetConfig:

@@ -26,6 +26,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
+from fedshift_core.params import Params
 from fedshift_core.registry import imported
 from fedshift_core.yaml_files import MOST_DEPTH
 
@@ -59,15 +60,8 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     Raises:
         ConfigError: With the key, the value found and what is allowed.
     """
-    _check_shape(layers)
-    plugins.allow(layers.get("plugins") or ())
-    layers = upgraded(layers)
-    for key in NAMED:
-        layers[key] = listed(layers.get(key, ()), key)
+    config = _sections(layers)
     try:
-        config = RunConfig.model_validate(layers)
-        check_dataset(config.dataset)
-        config.allocation.check(config.dataset.domains)
         check_together(config, finished=finished)
         class_balance.check_keys(config)
     except ValidationError as error:
@@ -77,6 +71,39 @@ def validate(layers: dict[str, Any], *, finished: bool = False) -> RunConfig:
     train = dp_sgd.in_float32(config.train) if config.privacy.of_images else config.train
     complete = config.model_copy(update={**named, "adapt": _complete_adapt(config), "train": train})
     return complete.model_copy(update={"method": _complete_method(complete)})
+
+
+def check_values(layers: dict[str, Any]) -> RunConfig:
+    """Refuse unknown keys and values out of range, the method's own included; FedShift's own need no torch for it.
+
+    Returns:
+        The sections, each as :func:`validate` checks it; those of method, modules and ``adapt`` as they are given.
+
+    Raises:
+        ConfigError: With the key, the value found and what is allowed.
+    """
+    config = _sections(layers)
+    for key in NAMED:
+        _complete_named(config, key)
+    _adapt_params(config)
+    _method_params(config)
+    return config
+
+
+def _sections(layers: dict[str, Any]) -> RunConfig:
+    """Return the sections of a run, each checked for itself."""
+    _check_shape(layers)
+    plugins.allow(layers.get("plugins") or ())
+    layers = upgraded(layers)
+    for key in NAMED:
+        layers[key] = listed(layers.get(key, ()), key)
+    try:
+        config = RunConfig.model_validate(layers)
+        check_dataset(config.dataset)
+        config.allocation.check(config.dataset.domains)
+    except ValidationError as error:
+        raise explained(error) from None
+    return config
 
 
 def _check_shape(layers: Any) -> None:
@@ -129,10 +156,7 @@ def _check_own_rule(config: RunConfig, name: str) -> None:
 def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the method's section, checked and with all parameters."""
     method = registry.get(config.method["name"])
-    try:
-        server, node = config.params()
-    except ValidationError as error:
-        raise explained(error, "method") from None
+    server, node = _method_params(config)
     client_class = method.client_class()
     if config.model.per_node and not client_class.heterogeneous:
         able = [m.name for m in registry.listed() if m.client_class().heterogeneous]
@@ -165,6 +189,14 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
     return FrozenDict({"name": method.name} | server.model_dump() | node.model_dump())
 
 
+def _method_params(config: RunConfig) -> tuple[Params, Params]:
+    """Return the method's parameters, checked: of the server, of the node."""
+    try:
+        return config.params()
+    except ValidationError as error:
+        raise explained(error, "method") from None
+
+
 def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, Any], ...]:
     """Return the entries of a section of ``NAMED``, checked and with all parameters."""
     check = {"modules": registry.modules_params, "features": registry.feature_params}[section]
@@ -182,12 +214,7 @@ def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, An
 
 def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
     """Return the section ``adapt``, checked and with all parameters."""
-    name = str(config.adapt.get("name", registry.NONE))
-    try:
-        with error_location.at("adapt", "name"):
-            params = registry.adapt_params(config.adapt)
-    except ValidationError as error:
-        raise explained(error, "adapt") from None
+    name, params = str(config.adapt.get("name", registry.NONE)), _adapt_params(config)
     if name != registry.NONE:
         adaptation = imported(ADAPTATIONS[name].adaptation)(params)
         adaptation.check(config.images)
@@ -197,6 +224,15 @@ def _complete_adapt(config: RunConfig) -> FrozenDict[str, Any]:
                 "model.projection, nothing of it trains"
             )
     return FrozenDict({"name": name} | params.model_dump())
+
+
+def _adapt_params(config: RunConfig) -> Params:
+    """Return the checked parameters of the section ``adapt``."""
+    try:
+        with error_location.at("adapt", "name"):
+            return registry.adapt_params(config.adapt)
+    except ValidationError as error:
+        raise explained(error, "adapt") from None
 
 
 def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,12 @@ from support import C, as64, batch, client_setup, drawn, fit, image_set, new_cli
 from torch import nn
 
 from clients.base import DomainClient
-from clients.fdse import Erased, FDSEClient, FDSEParams, erased, layers_of
+from clients.fdse import Erased, FDSEClient, erased, layers_of
 from clients.losses.fdse import layer_weights
 from clients.models.networks import SplitModel, build
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
+from clients.params.fdse import FDSEParams
 from clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from strategies.fdse import is_eraser

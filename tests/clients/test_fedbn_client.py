@@ -8,7 +8,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from clients.base import DomainClient
 from clients.models.catalog import NETWORKS
 from clients.models.networks import batchnorm_names, build
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.base import ImageSet
 from fedshift_app.config import resolving

@@ -28,9 +28,11 @@ from support import (
 )
 from torch import Tensor, nn
 
-from clients.adapt.finetune import Finetune, FinetuneParams
-from clients.fedcode import SAIN, FedCodeClient, FedCodeParams, with_sain
+from clients.adapt.finetune import Finetune
+from clients.fedcode import SAIN, FedCodeClient, with_sain
 from clients.models.networks import Blueprint, bare, build
+from clients.params.fedcode import FedCodeParams
+from clients.params.finetune import FinetuneParams
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from fedshift_core.arrays import Arrays

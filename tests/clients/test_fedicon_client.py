@@ -28,10 +28,11 @@ from support import (
 from support import batch as batch_of
 from support import fedavg as fedavg_of
 
-from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
+from clients.adapt.fedicon import ContrastAdaptation
 from clients.base import DomainClient, Scores
-from clients.fedicon import PROJECTION_WIDTH, FedICONClient, FedICONParams
+from clients.fedicon import PROJECTION_WIDTH, FedICONClient
 from clients.losses.fedicon import instance_contrast, supervised_contrast
+from clients.params.fedicon import ContrastParams, FedICONParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet

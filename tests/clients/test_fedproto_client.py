@@ -30,8 +30,9 @@ from support import (
 )
 from support import global_prototypes as prototypes_of
 
-from clients.fedproto import FedProtoClient, FedProtoParams
+from clients.fedproto import FedProtoClient
 from clients.models.networks import batchnorm_names, build
+from clients.params.fedproto import FedProtoParams
 from clients.training.prototypes import EpochMeans
 from clients.training.settings import ImageConfig, ModelConfig
 from fedshift_core.errors import ConfigError

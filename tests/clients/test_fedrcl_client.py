@@ -9,10 +9,12 @@ import torch
 from support import ROUND, batch, begun, flat_gradients, new_client, refusal_of
 from torch.nn import functional as F
 
-from clients.fedrcl import FedRCLClient, FedRCLParams
+from clients.fedrcl import FedRCLClient
 from clients.losses import fedrcl as terms
 from clients.models.networks import Blueprint
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
+from clients.params.fedrcl import FedRCLParams
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 

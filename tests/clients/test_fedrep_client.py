@@ -8,7 +8,8 @@ import torch
 from support import changed, fedavg, fit, in_phase, new_client, parts_of, shared, weights
 
 from clients.base import DomainClient
-from clients.fedrep import FedRepClient, FedRepParams
+from clients.fedrep import FedRepClient
+from clients.params.fedrep import FedRepParams
 from clients.training.batches import Batch
 
 

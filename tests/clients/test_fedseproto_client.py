@@ -34,8 +34,9 @@ from support import (
 )
 from torch import Tensor
 
-from clients.fedseproto import Decoder, FedSeProtoClient, FedSeProtoParams, SideEncoder
+from clients.fedseproto import Decoder, FedSeProtoClient, SideEncoder
 from clients.models.networks import build
+from clients.params.fedseproto import FedSeProtoParams
 from clients.training.batches import Batch
 from clients.training.node import MODEL_PART
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig

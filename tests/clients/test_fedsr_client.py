@@ -21,8 +21,9 @@ from support import (
     weights,
 )
 
-from clients.fedsr import FedSRClient, FedSRParams
+from clients.fedsr import FedSRClient
 from clients.models.networks import build
+from clients.params.fedsr import FedSRParams
 from clients.training.settings import ImageConfig
 from fedshift_core.errors import ConfigError
 

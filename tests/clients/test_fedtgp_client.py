@@ -5,7 +5,8 @@ import pytest
 from pydantic import ValidationError
 from support import batch, begun, check_accepted, features_of, fit, global_prototypes, new_client
 
-from clients.fedtgp import FedTGPClient, FedTGPParams
+from clients.fedtgp import FedTGPClient
+from clients.params.fedtgp import FedTGPParams
 from strategies.fedtgp import FedTGPStrategy
 
 

@@ -23,13 +23,17 @@ from support import (
 )  # fmt: skip
 
 from clients.adapt.base import Adaptation
-from clients.adapt.eata import EATAAdaptation, EATAParams
-from clients.adapt.finetune import Finetune, FinetuneParams
-from clients.adapt.t3a import T3AAdaptation, T3AParams
-from clients.adapt.tent import TentAdaptation, TentParams
+from clients.adapt.eata import EATAAdaptation
+from clients.adapt.finetune import Finetune
+from clients.adapt.t3a import T3AAdaptation
+from clients.adapt.tent import TentAdaptation
 from clients.features import bn_statistics
 from clients.fedthe import FedTHEClient
 from clients.losses import fedthe as equations
+from clients.params.eata import EATAParams
+from clients.params.finetune import FinetuneParams
+from clients.params.t3a import T3AParams
+from clients.params.tent import TentParams
 from clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND

@@ -30,8 +30,9 @@ from support import (
     weights,
 )
 
-from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient, I2PFLParams
+from clients.i2pfl import AUGMENTED_COUNTS, AUGMENTED_SUMS, I2PFLClient
 from clients.images.augment import Pipeline
+from clients.params.i2pfl import I2PFLParams
 from clients.training.batches import Batch
 from fedshift_core.seeding import generator, torch_seed
 from strategies.i2pfl import I2PFLStrategy

@@ -22,7 +22,8 @@ from torch.nn import functional as F
 
 from clients.base import DomainClient
 from clients.losses import scaffold as equations
-from clients.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient, ScaffoldParams
+from clients.params.scaffold import ScaffoldParams
+from clients.scaffold import CHANGE, CONTROL, SERVERS, ScaffoldClient
 from clients.training.batches import Batch
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode

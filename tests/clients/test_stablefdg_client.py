@@ -25,7 +25,8 @@ from support import (
 from clients import stablefdg
 from clients.losses import stablefdg as styles
 from clients.models import networks
-from clients.stablefdg import StableFDGClient, StableFDGModel, StableFDGParams, Training
+from clients.params.stablefdg import StableFDGParams
+from clients.stablefdg import StableFDGClient, StableFDGModel, Training
 from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import build

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 from support import InlineRun
 
-from clients.adapt.fedicon import ContrastParams
+from clients.params.fedicon import ContrastParams
 from datasets import catalog
 from datasets.partition.splits import node_parts
 from datasets.sets import office, pacs

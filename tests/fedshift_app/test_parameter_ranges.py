@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from clients.adapt.eata import EATAParams
-from clients.adapt.fedicon import ContrastParams
-from clients.adapt.finetune import FinetuneParams
-from clients.adapt.t3a import T3AParams
+from clients.params.eata import EATAParams
+from clients.params.fedicon import ContrastParams
+from clients.params.finetune import FinetuneParams
+from clients.params.t3a import T3AParams
 from fedshift_app.config import registry
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 

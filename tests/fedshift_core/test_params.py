@@ -3,8 +3,10 @@
 from typing import Any, TypeVar
 
 from clients.base import DomainClient
-from clients.fedproto import FedProtoClient, FedProtoParams
-from clients.fedtgp import FedTGPClient, FedTGPParams
+from clients.fedproto import FedProtoClient
+from clients.fedtgp import FedTGPClient
+from clients.params.fedproto import FedProtoParams
+from clients.params.fedtgp import FedTGPParams
 from clients.training.prototypes import PrototypeClient
 from fedshift_core.params import Parametrised, Params
 from strategies.base import DomainStrategy

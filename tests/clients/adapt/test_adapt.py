@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from support import IMAGES, InlineRun, image_set, new_client, same, shared, whole
 
 from clients.adapt.base import Adaptation, Places
-from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
-from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.adapt.fedicon import ContrastAdaptation
+from clients.adapt.finetune import Finetune
 from clients.base import DomainClient
 from clients.features.client_scores import local_scores
 from clients.fedprox import FedProxClient
+from clients.params.fedicon import ContrastParams
+from clients.params.finetune import FinetuneParams
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve

@@ -8,8 +8,9 @@ import torch
 from support import Float, as64
 from torch import Tensor, nn
 
-from clients.adapt.eata import EATA, EATAParams, fisher_values
+from clients.adapt.eata import EATA, fisher_values
 from clients.models import networks
+from clients.params.eata import EATAParams
 from clients.training import statistics
 
 CLASSES, B = 4, 6

@@ -25,11 +25,12 @@ from support import (
 )
 from torch import Tensor
 
-from clients.adapt.fedicon import ContrastAdaptation, ContrastParams
+from clients.adapt.fedicon import ContrastAdaptation
 from clients.base import DomainClient
 from clients.fedicon import FedICONClient
 from clients.images.augment import Pipeline
 from clients.losses.fedicon import instance_contrast
+from clients.params.fedicon import ContrastParams
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from datasets.corruptions import corrupt, random_corruption

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from support import ROUND, C, new_client, same
 from torch import Tensor, nn
 
-from clients.adapt.finetune import Finetune, FinetuneParams
+from clients.adapt.finetune import Finetune
 from clients.base import DomainClient, Phase
 from clients.models.networks import Blueprint, SplitModel, build
 from clients.modules.base import Modules
+from clients.params.finetune import FinetuneParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet

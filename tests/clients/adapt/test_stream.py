@@ -10,13 +10,18 @@ from numpy.typing import NDArray
 from support import InlineRun, image_set, new_client, normalised, refusal_of, same, shared, whole
 from torch import Tensor
 
-from clients.adapt.eata import EATA, EATAAdaptation, EATAParams
-from clients.adapt.finetune import Finetune, FinetuneParams
-from clients.adapt.stream import Predictor, Stream, StreamParams
-from clients.adapt.t3a import T3AAdaptation, T3AParams, adjusting
-from clients.adapt.tent import Tent, TentAdaptation, TentParams
+from clients.adapt.eata import EATA, EATAAdaptation
+from clients.adapt.finetune import Finetune
+from clients.adapt.stream import Predictor, Stream
+from clients.adapt.t3a import T3AAdaptation, adjusting
+from clients.adapt.tent import Tent, TentAdaptation
 from clients.base import DomainClient
 from clients.copa import CopaClient
+from clients.params.eata import EATAParams
+from clients.params.finetune import FinetuneParams
+from clients.params.stream import StreamParams
+from clients.params.t3a import T3AParams
+from clients.params.tent import TentParams
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup

@@ -7,7 +7,8 @@ import pytest
 import torch
 from support import as64, drawn, gradient, numerical_gradient
 
-from clients.losses.fedsr import Length, conditional_information, length
+from clients.losses.fedsr import conditional_information, length
+from clients.params.fedsr import Length
 
 B, D = 5, 4
 

@@ -14,7 +14,8 @@ from clients.base import DomainClient
 from clients.fedmd import FedMDClient
 from clients.losses.common import cross_entropy
 from clients.losses.imbalance import ClassLoss, balanced, class_loss, effective
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
 from clients.training.batches import in_turns
 from clients.training.phases import Phase
 from clients.training.prototypes import PrototypeClient

@@ -15,7 +15,8 @@ from clients.models.networks import SplitModel
 from clients.models.projection import PART, Projection, projection_of, unprojected
 from clients.models.shortcut import Shortcut, depth_of
 from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel, F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModel, F2DCModules
+from clients.params.f2dc import F2DCParams
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
 

@@ -12,7 +12,8 @@ from support import fedavg as fedavg_of
 from support import image_set as images_of
 
 from clients.base import DomainClient
-from clients.modules.f2dc import F2DCModules, F2DCParams
+from clients.modules.f2dc import F2DCModules
+from clients.params.f2dc import F2DCParams
 from clients.training.batches import Batch
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from clients.base import DomainClient
 from clients.models.networks import Blueprint, SplitModel, build
 from clients.models.stages import feature_stages
-from clients.modules.f2dc import F2DCModel, F2DCModules, F2DCParams, convolutions
+from clients.modules.f2dc import F2DCModel, F2DCModules, convolutions
+from clients.params.f2dc import F2DCParams
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig
 from datasets.base import ImageSet

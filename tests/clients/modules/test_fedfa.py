@@ -15,7 +15,8 @@ from support import InlineRun, as64, drawn, gradient, numerical_gradient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules import fedfa
-from clients.modules.fedfa import FeatureAugmentation, FedFAModules, FedFAParams, SharedStatistic
+from clients.modules.fedfa import FeatureAugmentation, FedFAModules, SharedStatistic
+from clients.params.fedfa import FedFAParams
 from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError

@@ -12,7 +12,8 @@ from support import InlineRun, as64, drawn, gradient, numerical_gradient
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel
 from clients.modules import mixstyle
-from clients.modules.mixstyle import MixStyle, MixStyleModules, MixStyleParams
+from clients.modules.mixstyle import MixStyle, MixStyleModules
+from clients.params.mixstyle import MixStyleParams
 from clients.training.batches import Batch
 from clients.training.settings import ModelConfig
 from fedshift_app.config.resolving import resolve

@@ -6,7 +6,8 @@ from support import InlineRun
 
 from clients.losses import within
 from clients.models.networks import SplitModel
-from clients.modules.within import WithinDomainsModules, WithinDomainsParams
+from clients.modules.within import WithinDomainsModules
+from clients.params.within import WithinDomainsParams
 from clients.training.batches import Batch
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError

@@ -11,6 +11,7 @@ from PIL import Image
 from support import Command, refusal_of
 
 from clients.adapt import eata, t3a, tent
+from clients.params.eata import EATAParams
 from datasets.base import PLAIN
 from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.predicting import Metrics
@@ -224,7 +225,7 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     for clean in ([], [pictures / "3"]):
         predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
         built = opening.scorer_of(*saved.read(model))
-        adapted = eata.EATA(built.model, built, eata.EATAParams(batch_size=5), [x[4:9]] if clean else None)
+        adapted = eata.EATA(built.model, built, EATAParams(batch_size=5), [x[4:9]] if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
         assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
         assert ("no Fisher values" in predictions.notes[0]) == (not clean)

@@ -1,0 +1,14 @@
+"""Parameters of :mod:`clients.fpl`. No torch."""
+
+from pydantic import Field
+
+from clients.params.prototypes import ProtoSource, PrototypeParams
+
+
+class FPLParams(PrototypeParams):
+    """The node's side of FPL."""
+
+    use_cpcl: bool = Field(True, description="Whether the contrast with cluster prototypes is used.")
+    use_upcr: bool = Field(True, description="Whether the consistency with unbiased prototypes is used.")
+    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+    proto_source: ProtoSource = "after_training"

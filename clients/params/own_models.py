@@ -1,0 +1,13 @@
+"""Parameters of :mod:`clients.own_models`. No torch."""
+
+from typing import TYPE_CHECKING, Literal
+
+from clients.params.prototypes import PrototypeParams
+
+
+class OwnModelParams(PrototypeParams):
+    """Base of the node's parameters of such a method."""
+
+    if TYPE_CHECKING:  # each method declares them, in a place of its own among its parameters
+        share_weights: bool
+        predict_by: Literal["head", "prototype"]
