@@ -236,8 +236,10 @@ def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
     """Return a comparison with these columns in this order; the difference goes with the column that it is of.
 
     Raises:
-        ConfigError: If a name is no column, or comes twice.
+        ConfigError: If there is no name, or one is no column or comes twice.
     """
+    if not names:
+        raise ConfigError(f"--columns: no column is named; there are {', '.join(numbers.columns)}")
     for i, name in enumerate(names):
         if name not in numbers.columns:
             raise ConfigError(
