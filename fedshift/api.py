@@ -167,9 +167,9 @@ def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **m
         experiment: As of :func:`run`.
         paper: A printed table to compare the runs with.
         progress: Whether to show how it goes on.
-        more: Keys of :func:`run`, but for ``name`` and ``resume``. A list, tuple or range gives a key several values
-            (a value that is itself a list stands in a list). Further keys: ``jobs`` runs side by side, ``order``,
-            ``retries``, ``reuse``.
+        more: Keys of :func:`run`, but for ``name`` and ``resume``. A list, tuple, range or array gives a key several
+            values (a value that is itself a list stands in a list). Further keys: ``jobs`` runs side by side,
+            ``order``, ``retries``, ``reuse``.
 
     Raises:
         FedShiftError: If the grid is wrong, before anything starts; if a run failed, after all others.
