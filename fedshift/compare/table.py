@@ -189,8 +189,9 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
     take, _ = run_metrics.score(score)
     differences = grouping.differing(runs)
     if differences and not allow_different:
+        held_out = ", --unseen one of runs that leave out a domain each" if leave_one_out.foldable(differences) else ""
         raise ConfigError(
-            "these runs differ in more than method and seed (--allow-different makes rows of them): "
+            f"these runs differ in more than method and seed (--allow-different makes rows of them{held_out}): "
             + grouping.differences_line(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
