@@ -73,9 +73,7 @@ def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | Non
         cpus = cpus or min(config.train.threads, cores)
     cpus = cpus or config.train.threads or 1
     if gpus is not None and gpus > devices:
-        raise ConfigError(
-            f"gpus-per-client: this machine has no GPU that PyTorch can use, found {gpus:g}; leave it out"
-        )
+        raise ConfigError(f"gpus-per-client: PyTorch can use no GPU of this machine, found {gpus:g}; leave it out")
     if gpus is None:
         side_by_side = max(1, min(nodes, cores // cpus))
         gpus = devices / side_by_side
