@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedshift.compare import Comparison
-from fedshift.python import calling, keys
+from fedshift.python import arguments, calling, keys
 from fedshift.python import methods as _methods
 from fedshift.python.methods import MethodInfo
 from fedshift.python.paths import Named, listed
 from fedshift.python.runs import Run
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_core.errors import ConfigError, FederationError
-from fedshift_core.paths import user_path
+from fedshift_core.limits import MOST_BATCH
+from fedshift_core.paths import path_text, user_path
 
 if TYPE_CHECKING:
     from clients.base import DomainClient as Client
@@ -102,7 +103,7 @@ def load(folder: Named) -> Run:
     Raises:
         ConfigError: If it is none.
     """
-    return Run(user_path(folder))
+    return Run(folder)
 
 
 def load_model(folder: Named) -> "Model":
@@ -116,7 +117,7 @@ def load_model(folder: Named) -> "Model":
     """
     from fedshift.python import model
 
-    return model.opened(user_path(folder))
+    return model.opened(user_path(folder, "load_model"))
 
 
 def compare(
@@ -166,9 +167,9 @@ def sweep(experiment: Named = "", *, paper: str = "", progress: bool = True, **m
         experiment: As of :func:`run`.
         paper: A printed table to compare the runs with.
         progress: Whether to show how it goes on.
-        more: Keys of :func:`run`, but for ``name`` and ``resume``. A list, tuple or range gives a key several values
-            (a value that is itself a list stands in a list). Further keys: ``jobs`` runs side by side, ``order``,
-            ``retries``, ``reuse``.
+        more: Keys of :func:`run`, but for ``name`` and ``resume``. A list, tuple, range or array gives a key several
+            values (a value that is itself a list stands in a list). Further keys: ``jobs`` runs side by side,
+            ``order``, ``retries``, ``reuse``.
 
     Raises:
         FedShiftError: If the grid is wrong, before anything starts; if a run failed, after all others.
@@ -251,7 +252,7 @@ def evaluate(models: Named | Iterable[Named], *, site: str = "", progress: bool 
     from fedshift.evaluate import command
     from fedshift.evaluate.table import Evaluation
 
-    words = [*map(str, listed(models, "evaluate")), *keys.words("", more)]
+    words = [*map(str, listed(models, "evaluate", "model")), *keys.words("", more)]
     with calling.call(keys.command("evaluate", words), progress=progress):
         folder, scored = command.evaluated(words, site, aside=False)
     return Evaluation(folder, tuple(scored))
@@ -298,7 +299,7 @@ def register(
     """
     from fedshift.python import registering
 
-    fields = {"title": title or name, "terms": tuple(terms), "defaults": defaults, **about}
+    fields = {"title": title or name, "terms": terms, "defaults": defaults, **about}
     registering.register(name, client, strategy, fields)
     return _methods.about(name)
 
@@ -338,17 +339,21 @@ def predict(
         split: ``test`` or ``train``: only these images of the run's own folders.
 
     Raises:
-        FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
+        FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
+            read.
     """
     from fedshift.export import predicting
     from fedshift.python.model import Model
 
-    given = listed(files, "predict")
+    given = listed(files, "predict", "image")
+    batch = None if batch is None else arguments.whole("batch", batch, 1, MOST_BATCH)
     if isinstance(model, Run):
         model = model.model()
     if not isinstance(model, Model):
-        likes = listed(clean, "predict") if clean else ()
-        return predicting.predict(user_path(model), given, batch=batch, adapt=adapt, clean=likes, split=split)
+        expected = "the folder of a saved model, a run, or what its model() returns"
+        folder = user_path(path_text(model, "predict", expected), "predict")
+        likes = listed(clean, "predict", "image") if clean else ()
+        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split)
     for key, value in {"adapt": adapt, "clean": clean, "split": split}.items():
         if value:
             raise ConfigError(f"predict: {key} needs a saved model, which run.save() makes")

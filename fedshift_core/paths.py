@@ -32,6 +32,23 @@ def check_path(text: str, key: str = "") -> None:
         raise ConfigError(f"{problem}: expected at most {MOST_PATH} bytes, {MOST_PART} of them in one name")
 
 
+def path_text(given: object, key: str = "", expected: str = "a path") -> str:
+    """Return what a caller gave as a path, as text.
+
+    Args:
+        given: The argument.
+        key: The key that it belongs to, for messages.
+        expected: What it should be, for messages.
+
+    Raises:
+        ConfigError: If it is neither text nor a path.
+    """
+    text = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(text, str):  # bytes, too, can be a path elsewhere
+        raise ConfigError(f"{f'{key}: ' if key else ''}expected {expected}, found {as_found(given)}")
+    return text
+
+
 def user_path(given: str | os.PathLike[str], key: str = "", start: Path | None = None) -> Path:
     """Return the absolute path that a person means: ``~`` is a home, a relative path starts in the working folder.
 
@@ -43,10 +60,10 @@ def user_path(given: str | os.PathLike[str], key: str = "", start: Path | None =
         start: Another start of a relative path.
 
     Raises:
-        ConfigError: If it cannot be a path here: NUL in it, too long, an unknown home, a loop of links, or a folder on
-            the way that this user may not enter.
+        ConfigError: If it is of another type, or cannot be a path here: NUL in it, too long, an unknown home, a loop
+            of links, or a folder on the way that this user may not enter.
     """
-    text, prefix = os.fspath(given), f"{key}: " if key else ""
+    text, prefix = path_text(given, key), f"{key}: " if key else ""
     check_path(text, key)
     try:
         path = Path(start or "", Path(text).expanduser()).resolve()
@@ -60,13 +77,13 @@ def user_path(given: str | os.PathLike[str], key: str = "", start: Path | None =
     return path
 
 
-def typed_path(given: str | os.PathLike[str]) -> Path:
-    """Return a checked path as it was typed, with ``~`` expanded, for use in results.
+def typed_path(given: str | os.PathLike[str], key: str = "") -> Path:
+    """Return a checked path as it was typed, with ``~`` expanded, for use in results; arguments as of ``user_path``.
 
     Raises:
         ConfigError: As ``user_path``.
     """
-    user_path(given)
+    user_path(given, key)
     return Path(given).expanduser()
 
 

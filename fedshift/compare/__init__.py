@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Comparison", "by_site", "compare", "keep"]
 
 #: Columns of a terminal.
-WIDTH = 100
+WIDTH, MOST_WIDTH = 100, 10_000
+DECIMALS, MOST_DECIMALS = 2, 6
 
 
 @dataclass(frozen=True)
@@ -29,46 +30,60 @@ class Comparison:
 
     numbers: "Numbers"
 
-    def text(self, width: int = WIDTH, decimals: int = 2) -> str:
-        """Return aligned lines of at most ``width`` characters, as long as one column fits."""
+    def __repr__(self) -> str:
+        """Return the table, as an interactive session shows it."""
+        return self.text()
+
+    def text(self, width: int = WIDTH, decimals: int = DECIMALS) -> str:
+        """Return aligned lines of at most ``width`` characters, as long as one column fits.
+
+        Raises:
+            ConfigError: If a number is out of bounds.
+        """
+        from fedshift.compare import formats
+        from fedshift.python import arguments
+
+        return formats.text(self.numbers, arguments.whole("width", width, 1, MOST_WIDTH), _decimals(decimals))
+
+    def markdown(self, decimals: int = DECIMALS) -> str:
+        """Return a Markdown table with its notes.
+
+        Raises:
+            ConfigError: If the decimals are out of bounds.
+        """
         from fedshift.compare import formats
 
-        return formats.text(self.numbers, width, decimals)
-
-    def markdown(self, decimals: int = 2) -> str:
-        """Return a Markdown table with its notes."""
-        from fedshift.compare import formats
-
-        return formats.markdown(self.numbers, decimals)
+        return formats.markdown(self.numbers, _decimals(decimals))
 
     def with_columns(self, names: Sequence[str]) -> "Comparison":
         """Return the comparison with these columns in this order.
 
         Raises:
-            ConfigError: If a name is no column of the table, or comes twice.
+            ConfigError: If there is no name, or one is no column of the table or comes twice.
         """
         from fedshift.compare import table
+        from fedshift.python import arguments
 
-        return Comparison(table.with_columns(self.numbers, names))
+        return Comparison(table.with_columns(self.numbers, arguments.names("columns", names)))
 
     def to_latex(
-        self, columns: Sequence[str] | None = None, decimals: int = 2, caption: str = "", label: str = ""
+        self, columns: Sequence[str] | None = None, decimals: int = DECIMALS, caption: str = "", label: str = ""
     ) -> str:
         r"""Return a table of LaTeX as papers print it; it needs ``booktabs`` and, if it is wide, ``graphicx``.
 
         Args:
             columns: The columns and their order; None for all.
-            decimals: Of means and spreads.
+            decimals: Of means and spreads, at most 6.
             caption: In LaTeX; empty for what is compared.
             label: Of the table; empty for one made of the data set's name.
 
         Raises:
-            ConfigError: If a name is no column of the table, or comes twice.
+            ConfigError: As :meth:`with_columns`; if the decimals are out of bounds.
         """
         from fedshift.compare import latex
 
         chosen = self if columns is None else self.with_columns(columns)
-        return latex.latex(chosen.numbers, decimals, caption, label)
+        return latex.latex(chosen.numbers, _decimals(decimals), caption, label)
 
     def csv(self) -> str:
         """Return one line per row of the table, numbers in full."""
@@ -82,11 +97,18 @@ class Comparison:
 
         return long_form.runs_csv(self.numbers)
 
-    def to_csv(self, path: Path | str) -> None:
-        """Write one line per run and domain: run folder, method, seed, domain, value, images, round."""
-        from fedshift_core.atomic_io import write_atomically
+    def to_csv(self, path: "str | os.PathLike[str]") -> Path:
+        """Write one line per run and domain: run folder, method, seed, domain, value, images, round; return the file.
 
-        write_atomically(Path(path), self.runs_csv())
+        Raises:
+            FedShiftError: If the file cannot be written.
+        """
+        from fedshift_core.atomic_io import write_atomically
+        from fedshift_core.paths import user_path
+
+        file = user_path(path)
+        write_atomically(file, self.runs_csv())
+        return file
 
     @property
     def figure_names(self) -> tuple[str, ...]:
@@ -105,15 +127,16 @@ class Comparison:
 
         return figure_files.figure(self.numbers, name)
 
-    def figures(self, folder: Path | str) -> list[Path]:
+    def figures(self, folder: "str | os.PathLike[str]") -> list[Path]:
         """Write each figure as PDF, SVG and PNG, with their captions and the curves as CSV; return the files.
 
         Raises:
             ConfigError: If there is no figure, or a file cannot be written.
         """
         from fedshift.compare import figure_files
+        from fedshift_core.paths import typed_path
 
-        return figure_files.write(self.numbers, Path(folder))
+        return figure_files.write(self.numbers, typed_path(folder))
 
     def html(self, where: Path | None = None) -> str:
         """Return a page that needs nothing else.
@@ -197,6 +220,12 @@ def compare(
         runs, paper=paper, score=score, allow_different=allow_different, costs=costs, scored=scored, held_out=held_out
     )
     return Comparison(numbers)
+
+
+def _decimals(given: int) -> int:
+    from fedshift.python import arguments
+
+    return arguments.whole("decimals", given, 0, MOST_DECIMALS)
 
 
 def by_site(

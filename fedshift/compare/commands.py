@@ -9,6 +9,7 @@ import click
 import typer
 
 from fedshift import options
+from fedshift.compare import DECIMALS, MOST_DECIMALS
 from fedshift_app.run import exit_codes
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from fedshift.compare import Comparison
 
 app = typer.Typer()
-DECIMALS, MOST_DECIMALS = 2, 6
 
 
 @app.command("compare")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fedshift.compare import DECIMALS
 from fedshift.compare.rows import WORST, Row, same_worst
 from fedshift.compare.table import Numbers
 from fedshift.results import contents
@@ -26,9 +27,6 @@ class Line:
     cells: tuple[str, ...]
     best: frozenset[int] = frozenset()
     aside: bool = False
-
-
-DECIMALS = 2
 
 
 def text(numbers: Numbers, width: int, decimals: int = DECIMALS) -> str:

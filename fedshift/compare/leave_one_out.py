@@ -35,7 +35,9 @@ def folded(runs: Sequence[Run]) -> tuple[list[Run], list[str], list[Run]]:
     for run in runs:
         if not run.config[HELD_OUT]:
             raise ConfigError(f"--unseen: {run.name} holds no domain out (allocation.held_out=[DOMAIN])")
-    domains = list(dict.fromkeys(domain for run in runs for domain in run.results.domains if _holds_out(run, domain)))
+    held_out = {domain for run in runs for domain in run.results.domains if _holds_out(run, domain)}
+    named = dict.fromkeys(domain for run in runs for domain in run.results.domains)  # in the order of the data set
+    domains = [domain for domain in named if domain in held_out]
     runs = sorted(runs, key=lambda run: [domains.index(domain) for domain in domains if _holds_out(run, domain)])
     by_domain = _by_domain(runs, domains)
     members: dict[str, list[Run]] = {}

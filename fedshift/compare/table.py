@@ -189,8 +189,9 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
     take, _ = run_metrics.score(score)
     differences = grouping.differing(runs)
     if differences and not allow_different:
+        held_out = ", --unseen one of runs that leave out a domain each" if leave_one_out.foldable(differences) else ""
         raise ConfigError(
-            "these runs differ in more than method and seed (--allow-different makes rows of them): "
+            f"these runs differ in more than method and seed (--allow-different makes rows of them{held_out}): "
             + grouping.differences_line(runs, differences)
         )
     unnamed = grouping.usual_parameters(runs)
@@ -236,8 +237,10 @@ def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
     """Return a comparison with these columns in this order; the difference goes with the column that it is of.
 
     Raises:
-        ConfigError: If a name is no column, or comes twice.
+        ConfigError: If there is no name, or one is no column or comes twice.
     """
+    if not names:
+        raise ConfigError(f"--columns: no column is named; there are {', '.join(numbers.columns)}")
     for i, name in enumerate(names):
         if name not in numbers.columns:
             raise ConfigError(

@@ -33,6 +33,10 @@ class Evaluation:
     folder: Path
     scored: "tuple[Scored, ...]"
 
+    def __repr__(self) -> str:
+        """Return the table, as an interactive session shows it."""
+        return self.text()
+
     def text(self) -> str:
         """Return the table that `fedshift evaluate` prints."""
         return table(self.scored).strip("\n")

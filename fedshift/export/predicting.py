@@ -13,6 +13,7 @@ from torch import Tensor
 from fedshift.export import adapting, images, opening, own_split, saved
 from fedshift.export.images import Batch, Picture
 from fedshift.export.saved import SavedModel
+from fedshift_core.accuracies import percent
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
@@ -82,6 +83,13 @@ class Predicted:
     probabilities: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     broken: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Return in a line how many images there are and, where they have labels, how many are right."""
+        metrics = self.metrics()
+        right = f", accuracy {percent(100 * metrics.accuracy)} % of {metrics.images} labelled" if metrics else ""
+        unread = f", {len(self.broken)} unreadable" if self.broken else ""
+        return f"Predicted({plural(len(self.pictures), 'image')}{right}{unread})"
 
     @property
     def chosen(self) -> NDArray[np.int64]:

@@ -59,13 +59,24 @@ def num_nodes(config: RunConfig, requested: int | None) -> int:
 
 
 def resources(config: RunConfig, nodes: int, cpus: int | None, gpus: float | None, actors: int | None) -> Resources:
-    """Return the resources of one client: one core, and an equal share of the GPU if there is one."""
+    """Return the resources of one client: one core, and an equal share of the GPU if there is one.
+
+    Raises:
+        ConfigError: If not even one client fits this machine: Ray says so after a minute, in three tracebacks.
+    """
     import torch
 
+    cores, devices = os.cpu_count() or 1, torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if actors is None:  # else Ray is told how many cores there are
+        if cpus is not None and cpus > cores:
+            raise ConfigError(f"cpus-per-client: expected at most {cores}, the cores of this machine, found {cpus}")
+        cpus = cpus or min(config.train.threads, cores)
     cpus = cpus or config.train.threads or 1
+    if gpus is not None and gpus > devices:
+        raise ConfigError(f"gpus-per-client: PyTorch can use no GPU of this machine, found {gpus:g}; leave it out")
     if gpus is None:
-        side_by_side = max(1, min(nodes, (os.cpu_count() or 1) // cpus))
-        gpus = torch.cuda.device_count() / side_by_side if torch.cuda.is_available() else 0.0
+        side_by_side = max(1, min(nodes, cores // cpus))
+        gpus = devices / side_by_side
     return Resources(cpus, min(gpus, 1.0), actors)
 
 

@@ -13,6 +13,7 @@ from fedshift.results.settings import ROW_SECTIONS
 from fedshift_app.config import registry
 from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
 
@@ -282,10 +283,13 @@ def get(table_id: str) -> Table:
         ConfigError: If the id is unknown; the message lists the ids.
     """
     tables = {_squeezed(table.id): table for table in all_tables()}
-    if _squeezed(table_id) not in tables:
+    wanted = _squeezed(table_id) if isinstance(table_id, str) else ""  # a caller may give anything
+    if wanted not in tables:
         ids = [table.id for table in tables.values()]
-        raise ConfigError(f"--paper: unknown table {table_id!r}; there are {', '.join(ids)}{meant(table_id, ids)}")
-    return tables[_squeezed(table_id)]
+        raise ConfigError(
+            f"--paper: unknown table {as_found(table_id)}; there are {', '.join(ids)}{meant(table_id, ids)}"
+        )
+    return tables[wanted]
 
 
 def lines() -> list[str]:

@@ -12,10 +12,12 @@ from fedshift_app.config.layers import NAMED
 from fedshift_app.config.resolving import FLAT_KEYS
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.paths import path_text
 from fedshift_core.yaml_files import written
 
 #: Keys whose text is taken as it is; that of all others is YAML.
 _PLAIN = (*FLAT_KEYS, *LAUNCH_KEYS)
+_SECTIONS = ("method", "dataset")  # the plain keys of the same names are for their names
 _RANGE = "search."  # prefix of a key of `fedshift tune`, whose value is a list, or the word off
 
 
@@ -28,14 +30,14 @@ def words(
         experiment: A name or a file; empty for the default one.
         keys: Values by key. ``evaluate_every`` stands for ``evaluate-every``, a mapping for the keys of a section
             (``train={"lr": 0.01}``). A key with the value None is left out.
-        several: A list, tuple or range gives a key several values, as in a sweep; one value that is a list is then
-            a list in a list.
+        several: A list, tuple, range or array gives a key several values, as in a sweep; one value that is a list is
+            then a list in a list.
         plain: Further keys whose text is taken as it is.
 
     Raises:
-        ConfigError: If a value cannot be written as text.
+        ConfigError: If a value cannot be written as text, or the experiment is of another type.
     """
-    first = os.fspath(experiment)
+    first = path_text(experiment, "experiment", "a name or a file")
     return [*([first] if first else []), *(f"{key}={text}" for key, text in _written(keys, several, {*_PLAIN, *plain}))]
 
 
@@ -49,15 +51,22 @@ def _written(keys: Mapping[str, Any], several: bool, plain: Collection[str]) -> 
         key = hyphened if (hyphened := given.replace("_", "-")) in plain else given
         if value is None and key in plain:
             continue
-        if isinstance(value, Mapping) and key not in NAMED and "." not in key:
+        has_keys = "." not in key and key not in NAMED and (key not in plain or key in _SECTIONS)
+        if has_keys and isinstance(value, Mapping):
             pairs = [(f"{key}.{inner}", inner_value) for inner, inner_value in value.items()]
         else:
             pairs = [(key, value)]
-        for dotted, one in pairs:
+        for dotted, given_value in pairs:
+            one = _without_numpy(given_value)
             if several and isinstance(one, list | tuple | range) and not dotted.startswith(_RANGE):
                 yield dotted, ",".join(text_of(dotted, item, dotted in plain) for item in one)
             else:
                 yield dotted, text_of(dotted, one, dotted in plain or dotted.startswith(_RANGE))
+
+
+def _without_numpy(value: Any) -> Any:
+    """Return an array or a number of NumPy or torch as lists and numbers of Python, else the value."""
+    return value.tolist() if hasattr(value, "tolist") and hasattr(value, "dtype") else value
 
 
 def text_of(key: str, value: Any, plain: bool) -> str:
@@ -77,10 +86,7 @@ def text_of(key: str, value: Any, plain: bool) -> str:
 
 
 def _yaml(key: str, value: Any) -> str:
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    elif hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "shape", None) == ():
-        value = value.item()  # a number of NumPy or torch
+    value = os.fspath(value) if isinstance(value, os.PathLike) else _without_numpy(value)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_yaml(key, str(name))}: {_yaml(key, item)}" for name, item in value.items()) + "}"
     if isinstance(value, list | tuple | range):

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from fedshift.catalog import methods as catalog
 from fedshift.catalog.methods import Parameter
 from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import as_found
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ def about(name: str) -> MethodInfo:
     Raises:
         ConfigError: If there is none of that name.
     """
+    if not isinstance(name, str):  # a list has no hash
+        raise ConfigError(f"method: expected a name, found {as_found(name)}")
     found = registry.get(name)
     of = registry.METHODS[name].of
     return MethodInfo(name, found.title, found.venue, found.group, of, found.private, found.approximation)

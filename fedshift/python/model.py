@@ -17,7 +17,7 @@ from fedshift.export.scorer import Scorer
 from fedshift.report import reading
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import shown
+from fedshift_core.limits import as_found, shown
 
 #: An image: a file, a Pillow image, or an array (H, W, 3) or (H, W), uint8.
 Picture = str | os.PathLike[str] | Image.Image | NDArray[np.uint8]
@@ -48,7 +48,15 @@ class Model(nn.Module):
         return self.about.size
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return scores (B, C) of images (B, 3, size, size), float32, 0 to 1, as :meth:`preprocess` gives them."""
+        """Return scores (B, C) of images (B, 3, size, size), float32, 0 to 1, as :meth:`preprocess` gives them.
+
+        Raises:
+            ConfigError: If they have another shape, of which a network may give scores that mean nothing.
+        """
+        expected = (3, self.size, self.size)
+        if not isinstance(images, Tensor) or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            found = tuple(images.shape) if isinstance(images, Tensor) else as_found(images)
+            raise ConfigError(f"images: expected a tensor (B, {', '.join(map(str, expected))}), found {found}")
         scores: Tensor = self.scorer(images)
         return scores
 
@@ -62,18 +70,23 @@ class Model(nn.Module):
             A tensor (B, 3, size, size); of one image B is 1.
 
         Raises:
-            FedShiftError: If one cannot be read.
+            FedShiftError: If there is none, or one cannot be read.
         """
         given = image if isinstance(image, list | tuple) else [image]
+        if not given:
+            raise ConfigError("preprocess: no image is given")
         return predicting.as_tensor(np.stack([self._square(each) for each in given]))
 
     def scores(self, images: Tensor) -> Tensor:
-        """Return scores (B, C) on the CPU, without gradients and in evaluation; arguments as of :meth:`forward`."""
+        """Return scores (B, C) on the CPU, without gradients and in evaluation.
+
+        Arguments and errors are those of :meth:`forward`, and the images may be on any device.
+        """
         device, training = self.scorer.get_buffer("mean").device, self.training
         self.eval()
         try:
             with torch.inference_mode():
-                scores: Tensor = self(images.to(device)).cpu()
+                scores: Tensor = self(images.to(device) if isinstance(images, Tensor) else images).cpu()
         finally:
             self.train(training)
         return scores
@@ -87,7 +100,8 @@ class Model(nn.Module):
         if isinstance(image, str | os.PathLike):
             return images.read(Path(image), self.size, self.about.images())
         if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] != 3):
+            colours = image.ndim == 2 or (image.ndim == 3 and image.shape[2] == 3)
+            if image.dtype != np.uint8 or not colours or image.size == 0:
                 raise ConfigError(
                     f"preprocess: expected an array (H, W, 3) or (H, W) of uint8, found {image.shape} of {image.dtype}"
                 )

@@ -13,9 +13,11 @@ from pydantic import ValidationError
 
 from clients.base import DomainClient
 from datasets.io.cache import cache_dir
+from fedshift.python.arguments import names
 from fedshift.sweep import grid
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import plugins, registry, special_methods
 from fedshift_app.config.files import APP
+from fedshift_app.config.validating import split_sections
 from fedshift_core import carried, extensions
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
@@ -40,14 +42,17 @@ def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) ->
     Raises:
         ConfigError: If something is wrong, or cannot be carried to other processes.
     """
-    if not name.replace("-", "_").isidentifier() or len(name) > MOST_NAME:
+    if not isinstance(name, str) or not name.replace("-", "_").isidentifier() or len(name) > MOST_NAME:
         raise ConfigError(f"register: {as_found(name)} is no name of a method: expected letters, digits, '-' and '_'")
     for key, kind, base in (("client", client, DomainClient), ("strategy", strategy, DomainStrategy)):
         if kind is not None and not (isinstance(kind, type) and issubclass(kind, base)):
             of = "Client" if base is DomainClient else "Strategy"
             raise ConfigError(f"register: {key} is {as_found(kind)}; expected a class of fedshift.{of}")
     given = {"title": name, **about, "client": client or "", "strategy": strategy or ""}
-    given["defaults"] = FrozenDict(given.get("defaults") or {})
+    defaults = {} if given.get("defaults") is None else given["defaults"]
+    if not isinstance(defaults, Mapping):
+        raise ConfigError(f"register: defaults: expected a mapping of keys to values, found {as_found(defaults)}")
+    given |= {"terms": names("register: terms", given.get("terms", ())), "defaults": FrozenDict(defaults)}
     try:
         method = Method(name=name, **given)
     except ValidationError as error:
@@ -57,11 +62,26 @@ def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) ->
         raise ConfigError(f"register: {'.'.join(map(str, first['loc']))}: {why}") from None
     if name in registry.METHODS and Path(registry.METHODS.origin(name)).suffix != carried.SUFFIX:
         raise ConfigError(f"register: {name!r} is the name of a method of {registry.METHODS.origin(name)}")
+    _check_defaults(method)
     file = carried.write(name, [method], _own_modules(client, strategy), cache_dir().parent / FOLDER)
     plugins.permit(file)
     extensions.take([method], file)
     _registered[name] = file
     return registry.get(name)
+
+
+def _check_defaults(method: Method) -> None:
+    """Refuse defaults that no run could have.
+
+    Raises:
+        ConfigError: With the key.
+    """
+    complete = method.made_of(registry.get(method.of)) if method.of else method
+    own, sections = split_sections(complete.defaults)
+    try:
+        special_methods.check(complete, own, sections)
+    except ConfigError as error:
+        raise ConfigError(f"register: defaults{str(error).removeprefix(f'methods.{method.name}')}") from None
 
 
 def with_files(words: Sequence[str]) -> list[str]:

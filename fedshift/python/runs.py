@@ -1,6 +1,7 @@
 """A run folder as an object."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -80,13 +81,13 @@ class Run:
         folder: The run folder.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Open a run folder.
 
         Raises:
             ConfigError: If it is none.
         """
-        self.folder = user_path(folder)
+        self.folder = user_path(folder, "load")
         if not (self.folder / CONFIG_FILE).is_file():
             raise ConfigError(f"load: {self.folder} is not the folder of a run: it has no {CONFIG_FILE}")
 

@@ -85,6 +85,20 @@ def test_without_the_flag_they_are_groups_and_a_note_names_it(keep: Keep) -> Non
     assert not any("--unseen" in note for note in numbers.notes)  # a learning rate is no domain
 
 
+def test_columns_stand_in_the_order_of_the_data_set_whatever_was_run_first(keep: Keep) -> None:
+    numbers = compare(in_turn(keep, "fedavg", {0: 0})[::-1], held_out=True).numbers
+    assert numbers.columns[:3] == THREE
+    assert numbers.rows[0].by_seed[0]["texture"] == LEFT_OUT["texture"]
+
+
+def test_the_refusal_names_the_flag_too(keep: Keep) -> None:
+    runs = in_turn(keep, "fedavg", {0: 0})
+    with pytest.raises(ConfigError, match=r"makes rows of them, --unseen one of runs that leave out a domain each\): "):
+        compare(runs)
+    with pytest.raises(ConfigError, match=r"makes rows of them\): "):
+        compare([*runs, keep("fedavg", "[scan]", settings="train.lr=0.5")])
+
+
 def test_other_settings_stay_rows_and_groups_of_their_own(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0}) + in_turn(keep, "fedprox", {0: 1}, settings="method.mu=0.5")
     runs += in_turn(keep, "fedprox", {0: 2}, settings="method.mu=0.7")

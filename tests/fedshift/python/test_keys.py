@@ -82,6 +82,15 @@ def test_a_list_of_a_sweep_is_several_values_and_a_list_in_it_is_one() -> None:
     assert (request.options.jobs, request.options.order) == (2, "seed-first")
 
 
+def test_an_array_is_a_list() -> None:
+    assert keys.words("", {"seed": np.arange(3)}, several=True) == ["seed=0,1,2"]
+    assert keys.words("", {"images.mean": np.array([0.5, 0.25])}) == ["images.mean=[0.5, 0.25]"]
+
+
+def test_a_mapping_is_a_section_where_there_is_one() -> None:
+    assert keys.words("", {"method": {"name": "fpl"}, "rounds": {"a": 1}}) == ['method.name="fpl"', 'rounds={"a": 1}']
+
+
 @pytest.mark.parametrize("value", [object(), float("nan"), {1, 2}])
 def test_other_values_are_refused_with_their_key(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"^train\.lr: expected"):
