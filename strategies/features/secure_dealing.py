@@ -290,8 +290,7 @@ class Dealing:
         for reply in self._ask({node: {**head, **question} for node, question in questions.items()}):
             node = waiting.pop(reply.metadata.src_node_id)
             try:
-                content = checks.opened(reply, (wire.CONFIG, wire.METRICS))
-                said = content.get(wire.CONFIG)
+                said = checks.opened(reply, (wire.CONFIG,)).get(wire.CONFIG)
                 if not isinstance(said, ConfigRecord):
                     raise Refused(f"the reply lacks the record {wire.CONFIG!r}")
             except Refused as refused:

@@ -22,7 +22,7 @@ from fedshift_core.options.statistics import BINS
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.wire.image_styles import ImageStyles
-from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, METRICS, SITE_IMAGES
+from fedshift_core.wire.names import CONFIG, IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FederationImages, SiteImages
 from strategies.features import statistics_section
 from strategies.features.base import Exchange, LeaveOut, ServerFeature, Session, Training
@@ -126,9 +126,7 @@ class SiteStatistics(ServerFeature):
         return {node.index for node in by_id.values()}
 
     def _read(self, node: Node, reply: Message) -> SiteImages:
-        content = checks.opened(reply, (CONFIG, METRICS))
-        checks.check_names(checks.metrics_of(content), ())
-        said = content.get(CONFIG)
+        said = checks.opened(reply, (CONFIG,)).get(CONFIG)
         if not isinstance(said, ConfigRecord):
             raise Refused(f"the reply lacks the record {CONFIG!r}")
         return SiteImages.from_config(said, node.num_examples, BINS)
