@@ -48,7 +48,7 @@ def placed(
         dotted = ".".join(map(str, key))
         parameter = stands_for.get(dotted)
         given_keys = [key.replace("-", "_") for key in (dotted, parameter) if key]  # as typed keys are
-        if any(given == name or given.startswith(f"{name}.") for given in given_keys for name in typed):
+        if any(_within(given, name) or _within(name, given) for given in given_keys for name in typed):
             continue
         exact: list[Key] = [key] if parameter is None else [tuple(parameter.split(".")), key]
         candidates = [*exact, key[:-1]] if len(key) > 2 else exact  # as a last resort the enclosing list or mapping
@@ -58,6 +58,11 @@ def placed(
         if place is not None:
             lines[i] += f" (line {place[0]}, column {place[1]} of {shown(path.name, MOST_FILE)})"
     return ConfigError("\n".join(lines), keys=error.keys)
+
+
+def _within(key: str, section: str) -> bool:
+    """Tell whether a dotted key is another, or lies in it: one typed within a key of the file replaces its value."""
+    return key == section or key.startswith(f"{section}.")
 
 
 def _candidates(key: Key, method: str) -> Iterator[Key]:

@@ -101,6 +101,12 @@ def test_the_configuration_of_a_run_is_a_file_too(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text().splitlines()[line - 1] == "    lr: -1"
 
 
+@pytest.mark.parametrize("typed", ["rounds.a=1", "train.lr.x=1"])
+def test_a_key_typed_within_one_of_the_file_is_no_line_of_the_file(typed: str) -> None:
+    with pytest.raises(ConfigError, match=r"^\S+: Input should be a valid \w+, found \{'\w': 1\}$"):
+        resolve({"experiment": "handwritten", "set": typed})
+
+
 def test_yaml_that_cannot_be_read_has_line_and_column(path: Path) -> None:
     message = refusal(path, "lr: 0.1}", "lr: 0.1")
     assert "mine.yaml: cannot be read as YAML: line 5, column 7: " in message
