@@ -256,7 +256,7 @@ def test_a_tuned_copy_is_that_of_the_next_round_with_a_mean_feature_of_its_own()
         made._weights = spy  # type: ignore[method-assign]
 
 
-@pytest.mark.parametrize("adaptation", [None, T3AAdaptation(T3AParams(ft_epochs=1))])
+@pytest.mark.parametrize("adaptation", [None, Finetune(FinetuneParams()), T3AAdaptation(T3AParams(ft_epochs=1))])
 def test_a_way_of_batchnorm_scores_the_same_wherever_it_stands_in_the_list(
     adaptation: Adaptation | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

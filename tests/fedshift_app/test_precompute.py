@@ -34,7 +34,7 @@ PLAIN = f"{TWO} allocation.share=0.05 images.crop_padding=0 train.precision=floa
 VECTORS = f"{PLAIN} model.freeze=encoder model.projection=16"
 MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
 #: Of each kind of method one or two; all others are like one of them.
-QUICK = ("i2pfl", "fedseproto", "fedmd", "t3a")
+QUICK = ("i2pfl", "fedcode", "fedseproto", "fedmd", "t3a")
 #: A frozen encoder is nothing for them, or their adaptation or augmentation needs the images.
 REFUSED = ("eata", "fdse", "fedbn", "fedicon", "tent")
 
