@@ -10,6 +10,7 @@ from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.files import names
 from fedshift_app.config.keys import FREE, as_requested, flat
+from fedshift_core.errors import ConfigError
 
 #: Settings that make separate rows of a table: modules, adaptation, averaging, and where personal models are scored.
 ROW_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "evaluate.personal_on", "evaluate.untrained")
@@ -44,6 +45,8 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
     if not _known(experiment, dataset, method):
         return {}
     usual = usual_settings(experiment, dataset, method)
+    if not usual:
+        return {}
     plain = _settings({"experiment": experiment, "dataset": dataset})
     return {
         key: (usual.get(key), plain.get(key))
@@ -56,11 +59,15 @@ def own_settings(experiment: str, dataset: str, method: str) -> Mapping[str, tup
 def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, Any]:
     """Return the default settings of a method in an experiment by dotted key.
 
-    The result is empty for experiments outside conf/experiments and for a user's own images.
+    The result is empty for experiments outside conf/experiments and for a user's own images, and where the method is
+    refused without further settings, as gPerXAN is with an encoder that is frozen: its runs were given some.
     """
     if not _known(experiment, dataset, method):
         return {}
-    return _settings({"experiment": experiment, "dataset": dataset, "method": method})
+    try:
+        return _settings({"experiment": experiment, "dataset": dataset, "method": method})
+    except ConfigError:
+        return {}
 
 
 @cache
