@@ -142,11 +142,7 @@ class ByNodes:
 
     def _one(self, numbers: Numbers) -> Numbers:
         """Return what normalises all images of a batch, (1, 3) each, from the numbers of a node or of a domain."""
-        of_all = self._client.federation_images
-        if self._harmonised and of_all is not None:
-            mean, std = harmonising(numbers, of_all, self._config)
-        else:
-            mean, std = numbers[0], lifted(numbers[1])
+        mean, std = normalising(numbers, self._client.federation_images, self._config)
         return mean[None], std[None]
 
     def _view(self, x: Tensor | None, fixed: Numbers | None = None) -> Any:
@@ -187,15 +183,17 @@ def of_rows(of_all: FederationImages, rows: NDArray[np.int64], way: str) -> Numb
     return mean, of_all.image_std[rows].mean(axis=0)
 
 
-def harmonising(numbers: Numbers, of_all: FederationImages, config: ImageConfig) -> Numbers:
-    """Return what gives images the mean and deviation of the federation and then normalises them, in one step.
+def normalising(numbers: Numbers, of_all: FederationImages | None, config: ImageConfig) -> Numbers:
+    """Return by what images of a node or a domain are normalised, in one step where they are harmonised before.
 
     Args:
         numbers: Mean and deviation of the node or the domain, (3,) each.
-        of_all: Those of all nodes.
-        config: Mean and std by which all nodes' images are normalised then.
+        of_all: Those of all nodes; None for a client that no message has reached.
+        config: How; mean and std by which images that have the federation's mean and deviation are normalised.
     """
     mean, std = numbers[0], lifted(numbers[1])
+    if config.normalization != HARMONISED or of_all is None:
+        return mean, std
     to_mean, to_std = of_rows(of_all, np.arange(len(of_all)), HARMONISED)
     per = std / lifted(to_std)  # the node's scale in units of the federation's
     return mean - (to_mean - np.array(config.mean)) * per, np.array(config.std) * per

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from clients.features.normalization import HARMONISED, harmonising, of_rows
+from clients.features.normalization import normalising, of_rows
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_core.errors import ConfigError
-from fedshift_core.site_differences import lifted
 from strategies.features.statistics import federation_images
 from strategies.federation.roster import Node
 
@@ -26,8 +25,7 @@ def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> 
     row = None if of_all is None else of_all.row_of(node.index)
     if of_all is None or row is None:
         raise ConfigError(f"save: images.normalization={way}: {node} reports no statistics of its images")
-    mean, std = of_rows(of_all, np.array([row]), way)
-    mean, std = harmonising((mean, std), of_all, config.images) if way == HARMONISED else (mean, lifted(std))
+    mean, std = normalising(of_rows(of_all, np.array([row]), way), of_all, config.images)
     fixed = {
         "mean": tuple(mean.tolist()),
         "std": tuple(std.tolist()),

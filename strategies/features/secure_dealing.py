@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import Refused
@@ -32,7 +32,7 @@ Problem = tuple[Node, str]
 
 @dataclass(frozen=True)
 class Keys:
-    """What a node has told for a sum.
+    """What a node has sent for a sum.
 
     Attributes:
         public: Its public keys, for encryption and for masks.
@@ -290,9 +290,7 @@ class Dealing:
         for reply in self._ask({node: {**head, **question} for node, question in questions.items()}):
             node = waiting.pop(reply.metadata.src_node_id)
             try:
-                said = checks.opened(reply, (wire.CONFIG,)).get(wire.CONFIG)
-                if not isinstance(said, ConfigRecord):
-                    raise Refused(f"the reply lacks the record {wire.CONFIG!r}")
+                said = checks.config_of(checks.opened(reply, (wire.CONFIG,)))
             except Refused as refused:
                 self._drop(node, f"secure sums: {refused}")
                 continue

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
@@ -126,9 +126,7 @@ class SiteStatistics(ServerFeature):
         return {node.index for node in by_id.values()}
 
     def _read(self, node: Node, reply: Message) -> SiteImages:
-        said = checks.opened(reply, (CONFIG,)).get(CONFIG)
-        if not isinstance(said, ConfigRecord):
-            raise Refused(f"the reply lacks the record {CONFIG!r}")
+        said = checks.config_of(checks.opened(reply, (CONFIG,)))
         return SiteImages.from_config(said, node.num_examples, BINS)
 
     def _keep(self) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 from fedshift_core.limits import (
     LARGEST_COUNT,
@@ -28,6 +28,7 @@ from fedshift_core.limits import (
 )
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import (
+    CONFIG,
     DECLINED,
     KEPT,
     LOSS,
@@ -40,6 +41,7 @@ from fedshift_core.wire.names import (
     WITHHELD,
     WORK,
 )  # fmt: skip
+from fedshift_core.wire.records import config_record
 
 NO_ANSWER = "no answer in time"
 OWNER = "its owner's policy refuses: "  # before the reason of a node that does not do what its owner does not allow
@@ -110,6 +112,18 @@ def opened(reply: Message, records: Collection[str]) -> RecordDict:
 def event_of(reason: str) -> str:
     """Return the event of the log for a node that is left out for a reason."""
     return "declined" if OWNER in reason else "left_out"
+
+
+def config_of(content: RecordDict) -> ConfigRecord:
+    """Return the record of what a node says.
+
+    Raises:
+        Refused: If there is none.
+    """
+    said = config_record(content, CONFIG)
+    if said is None:
+        raise Refused(f"the reply lacks the record {CONFIG!r}")
+    return said
 
 
 def metrics_of(content: RecordDict) -> MetricRecord:
