@@ -19,7 +19,7 @@ of nodes are the run's (the code: softmax before cross-entropy, Adam, all nodes 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -33,6 +33,7 @@ from clients.modules.base import AllModules
 from clients.params.ggeur import GGEURParams
 from clients.training import precision
 from clients.training.batches import Batch, cut
+from clients.training.phases import Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -73,6 +74,11 @@ class GGEURClient(DomainClient[GGEURParams]):
         if params.samples and modules:
             raise ConfigError("method ggeur trains on features, of which modules have no images: leave out modules")
         return super().kept_names(model, config, params, modules)
+
+    def phases(self, server_round: int) -> list[Phase]:
+        """Return the local epochs: over rows from the second round on, when all statistics are there."""
+        drawn = self.params.samples * self.model.num_classes if server_round > 1 else 0
+        return [replace(phase, samples=drawn or None) for phase in super().phases(server_round)]
 
     def start_round(self, server_round: int) -> None:
         """Take the statistics of the node's features, if the server lacks them, and draw rows, if it can."""

@@ -30,6 +30,7 @@ class Phase:
         fresh: The optimiser starts without the momentum of the phase before.
         images: In place of the node's own training images, such as those of the public set; the loss gets their labels.
         batch_size: In place of ``train.batch_size``.
+        samples: How many samples an epoch has, where the method makes them itself; for estimates. None: its images.
     """
 
     epochs: int
@@ -41,6 +42,7 @@ class Phase:
     fresh: bool = False
     images: ImageSet | None = None
     batch_size: int | None = None
+    samples: int | None = None
 
     def cut(self, epochs: int | None, most: int | None) -> "Phase":
         """Return the phase with other epochs, and with so many images of its own at most; None leaves them."""

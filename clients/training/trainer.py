@@ -35,6 +35,11 @@ class LocalTrainer(NodeTools[P]):
         self.class_loss = ClassLoss()
         self._trained_here = False  # the model is what local training left, not what the server sent
 
+    @property
+    def phase(self) -> Phase:
+        """The part of local training that runs, or that ran last."""
+        return self._phase
+
     # --- hooks of a method -------------------------------------------------------------------------
 
     def phases(self, server_round: int) -> Sequence[Phase]:

@@ -224,7 +224,7 @@ def summary(result: Estimate) -> str:
             f"{_seconds(result.train_seconds)} "
             f"training, {_seconds(result.score_seconds)} for all scoring of {plural(full.test, 'test image')}"
             + f" and {full.validation} of validation parts" * bool(full.validation)
-            + f", {_seconds(result.first_seconds)} more for the nodes' first rounds" * bool(result.first_seconds),
+            + f", {_seconds(result.first_seconds)} more for the nodes' first rounds" * (result.first_seconds > 0),
         ),
         (
             "measured",

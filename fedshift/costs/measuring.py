@@ -8,6 +8,7 @@ import statistics
 import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from clients.base import DomainClient
+from clients.training.phases import Phase
 from fedshift.engine.inline import InlineGrid
 from fedshift_app import client_app
 from fedshift_app.config.keys import COST_SECTIONS, as_requested, flat
@@ -215,7 +217,8 @@ def parameters(model: nn.Module, sent: Collection[str]) -> Parameters:
 def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step, ...]]:
     """Count the FLOPs of a step of each phase, on the first batch of the coming local round.
 
-    The batch is trained on twice in each phase: the first step may follow preparations, the second is counted.
+    The batch is trained on twice in each phase: the first step may follow preparations, the second is counted. A method
+    that makes samples of its own has more steps, which are all alike.
 
     Args:
         client: The client, prepared for the message; it cannot be used afterwards.
@@ -228,15 +231,16 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1)
     order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
     client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
-    after: list[int] = []
+    after: list[tuple[Phase, int]] = []
     with FlopCounterMode(display=False) as counter:
-        hook = register_optimizer_step_post_hook(lambda *_: after.append(counter.get_total_flops()))
+        hook = register_optimizer_step_post_hook(lambda *_: after.append((client.phase, counter.get_total_flops())))
         try:
             client.train_ahead(epochs=2, most=len(client.train_set))
         finally:
             hook.remove()
     phases = client.phases(server_round)
-    counted = [later - sooner for sooner, later in zip(after[::2], after[1::2], strict=True)]
+    totals = [[total for _, total in of] for _, of in groupby(after, key=lambda step: id(step[0]))]
+    counted = [later - sooner for sooner, later, *_ in totals]
     steps = (Step(phase.epochs, flops) for phase, flops in zip(phases, counted, strict=True) if phase.epochs)
     return len(client.train_set), tuple(steps)
 

@@ -42,7 +42,7 @@ class Measured:
         before: Seconds for each of a node's own images before a test set, where it trains on them then (FedICON).
         taken: Seconds per training image for re-estimated BatchNorm statistics; 0 if there are none.
         epochs: Of a local round over the node's own images, all its phases together.
-        others: Steps of a local round on other images, such as the public set.
+        others: Steps of a local round on other images, such as the public set, or on samples that the method makes.
         first: Both for a node's first round, if that differs (FedMD); None if it does not.
         up: Bytes that a node sends after its first round.
         memory: The most bytes that this process held; of a GPU's memory where there is one.
@@ -138,14 +138,15 @@ def _score(
 
 
 def _counted(phases: Sequence[Phase], batch: int) -> tuple[int, int]:
-    """Return the epochs over a node's own images, and the steps on other images."""
-    epochs = sum(phase.epochs for phase in phases if phase.images is None)
-    others = (
-        phase.epochs * -(-len(phase.images) // (phase.batch_size or batch))
-        for phase in phases
-        if phase.images is not None
+    """Return the epochs over a node's own images, and the steps on other images and samples."""
+    samples = [phase.samples if phase.images is None else len(phase.images) for phase in phases]
+    epochs = sum(phase.epochs for phase, number in zip(phases, samples, strict=True) if number is None)
+    others = sum(
+        phase.epochs * -(-number // (phase.batch_size or batch))
+        for phase, number in zip(phases, samples, strict=True)
+        if number is not None
     )
-    return epochs, sum(others)
+    return epochs, others
 
 
 def _few(images: ImageSet, batch: int, draws: torch.Generator) -> ImageSet:

@@ -71,6 +71,14 @@ def test_a_phase_without_an_epoch_in_the_round_costs_nothing() -> None:
     assert [step.epochs for step in result.steps] == [2]
 
 
+def test_a_method_that_makes_its_samples_has_more_steps_and_one_of_them_is_counted() -> None:
+    """GGEUR, from the second round on: 2 x 10 rows in each epoch, of the head alone."""
+    keys = ("model.freeze=encoder", "method.samples=4", "method.least_images=2", "train.epochs=3")
+    (result,) = costs_of("ggeur", *keys)
+    ((epochs, flops),) = [(step.epochs, step.flops) for step in result.steps]
+    assert (epochs, flops) == (3, 2 * 2 * 16 * FORWARDS["head"])  # forwards, and the gradient of the weights
+
+
 def test_modules_cost_something_and_prototypes_that_are_there_are_counted() -> None:
     (fedavg,), (f2dc,), (i2pfl,) = costs_of("fedavg"), costs_of("f2dc"), costs_of("i2pfl")
     assert f2dc.step_flops > fedavg.step_flops

@@ -65,6 +65,13 @@ def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
     assert of("fedavg").measured.first is None and " first rounds" not in summary(of("fedavg"))
 
 
+def test_samples_that_a_method_makes_are_its_steps_from_the_second_round_on() -> None:
+    result = of("ggeur", "model.freeze=encoder", "method.samples=50", "method.least_images=2", "train.epochs=2")
+    assert (result.measured.epochs, result.measured.others) == (0, 2 * -(-50 * 10 // 16))
+    assert result.measured.first == (2, 0) and result.first_seconds < 0
+    assert "first rounds" not in summary(result)
+
+
 @pytest.mark.parametrize("method", ["fedicon", "fedavg-ft", "fedthe", "tent"])
 def test_training_before_a_score_is_counted_once_for_each_test_set(method: str) -> None:
     """FedICON trains its classifier, FedAvg-FT and FedTHE the model; Tent on test images, which counts with these."""
