@@ -11,6 +11,8 @@ After dHash (N. Krawetz, "Kind of Like That", 2013).
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -28,8 +30,10 @@ _PIXELS = 1 << 18  # of images whose grey means are computed at a time
 _FLAT = 32.0  # norm below which an image has one colour: 2 levels at each of 256 places
 _MOST = 5_000_000  # compared pairs of similar hashes; images of one colour may give any number
 _CHUNK = 20_000  # of them at a time
-_PARTS = MOST_BITS + 1  # of a hash: if all had a different bit, there would be more than MOST_BITS
-_DEARER = 3  # times that a comparison within a part of the hash takes longer than one of all with all
+_TOGETHER = 2  # parts of a hash that are compared as one, where images are very many
+_DEARER = 8  # times that a comparison of images with the same parts takes longer than one of all with all
+_SORTED = 12  # comparisons of all with all that take as long as bringing an image in order
+_STEP = 6  # from each so many-th choice of parts it is estimated how many images have the same ones
 _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 
 #: Returns the grey means of the images at ascending places (n,): (n, 256), float32.
@@ -166,35 +170,70 @@ def _in_chunks(found: Iterator[_Places]) -> Iterator[_Places]:
 
 def _near(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
     """Yield the places of pairs whose hashes differ in few bits, each pair once."""
-    keys = _keys(hashes)
-    shared = sum(int((number * (number - 1) // 2).sum()) for number in map(np.bincount, keys))
-    if shared * _DEARER < len(hashes) * (len(hashes) - 1) // 2:
-        return _by_parts(hashes, keys)
-    return _all_with_all(hashes)
+    number = len(hashes)
+    cost, together = number * (number - 1) // 2, 0
+    for more in range(1, _TOGETHER + 1):
+        orders = _SORTED * number * comb(MOST_BITS + more, more)
+        if orders < cost:
+            cost, together = min((cost, together), (orders + _DEARER * _shared(hashes, more), more))
+    return _by_parts(hashes, together) if together else _all_with_all(hashes)
 
 
-def _keys(hashes: NDArray[np.uint64]) -> NDArray[np.uint16]:
-    """Return the parts of hashes as numbers, (parts, N): every eleventh bit, as neighbours are often the same."""
+def _shared(hashes: NDArray[np.uint64], together: int) -> int:
+    """Return about how many pairs have some parts of their hashes in common, a pair as often as there are such parts."""
+    pairs, parts = 0, _parts(hashes, together)
+    for _, key in islice(_keys(parts, together), 0, None, _STEP):
+        key = np.sort(key)
+        numbers = np.diff(np.flatnonzero(np.diff(key, prepend=~key[:1], append=~key[-1:])))
+        pairs += int((numbers * (numbers - 1) // 2).sum())
+    return pairs * _STEP
+
+
+def _parts(hashes: NDArray[np.uint64], together: int) -> NDArray[np.uint16]:
+    """Return the parts of hashes as numbers, (parts, N), so many that close ones have some ``together`` in common.
+
+    If fewer were the same, more than :data:`MOST_BITS` bits would differ. A part takes bits that are far from each
+    other, as neighbours are often the same.
+    """
     bits = np.unpackbits(hashes.view(np.uint8), axis=1, count=BITS)
-    keys = np.zeros((_PARTS, len(hashes)), np.uint16)
+    parts = np.zeros((MOST_BITS + together, len(hashes)), np.uint16)
     for number in range(BITS):
-        keys[number % _PARTS] = keys[number % _PARTS] << 1 | bits[:, number]
-    return keys
+        place = number % len(parts)
+        parts[place] = parts[place] << 1 | bits[:, number]
+    return parts
 
 
-def _by_parts(hashes: NDArray[np.uint64], keys: NDArray[np.uint16]) -> Iterator[_Places]:
-    """Compare images that have a part of their hashes in common, which all pairs with few different bits have."""
+def _keys(parts: NDArray[np.uint16], together: int) -> Iterator[tuple[tuple[int, ...], NDArray[np.uint64]]]:
+    """Yield each choice of parts with their numbers as one, (N,)."""
+    for chosen in combinations(range(len(parts)), together):
+        key = np.zeros(parts.shape[1], np.uint64)
+        for place in chosen:
+            key = key << np.uint64(16) | parts[place]
+        yield chosen, key
+
+
+def _by_parts(hashes: NDArray[np.uint64], together: int) -> Iterator[_Places]:
+    """Compare images that have parts of their hashes in common, which all pairs with few different bits have.
+
+    Args:
+        hashes: Hashes of the images.
+        together: Of how many parts.
+    """
     held: list[_Places] = []
-    waiting = 0
-    for number, of_part in enumerate(keys):
-        order = np.argsort(of_part, kind="stable")
-        key, sorted_hashes = of_part[order], hashes[order]
+    waiting, parts = 0, _parts(hashes, together)
+    for chosen, unordered in _keys(parts, together):
+        # Sorting numbers that hold their places is several times faster than sorting places.
+        in_order = np.sort(unordered << np.uint64(32) | np.arange(len(unordered), dtype=np.uint64))
+        order = (in_order & np.uint64(2**32 - 1)).astype(np.int64)
+        key, sorted_hashes = in_order >> np.uint64(32), hashes[order]
         at, apart = np.arange(len(order)), 1
         while len(at := at[: np.searchsorted(at, len(order) - apart)]):
             at = at[key[at] == key[at + apart]]  # who differs from the next one differs from all that follow
             close = at[_differing(sorted_hashes[at], sorted_hashes[at + apart]) <= MOST_BITS]
             first, second = order[close], order[close + apart]
-            new = ~(keys[:number, first] == keys[:number, second]).any(axis=0)
+            # Those that have other parts before in common have been compared.
+            same = parts[: chosen[-1], first] == parts[: chosen[-1], second]
+            new = same.sum(axis=0) < together
             held.append((first[new], second[new]))
             waiting += int(new.sum())
             if waiting >= _CHUNK:

@@ -92,13 +92,29 @@ def test_parts_of_hashes_find_what_all_with_all_finds(monkeypatch: pytest.Monkey
     ]
     monkeypatch.setattr(duplicates, "_BLOCK", 7)
     monkeypatch.setattr(duplicates, "_CHUNK", 5)
-    ways = duplicates._by_parts(hashes, duplicates._keys(hashes)), duplicates._all_with_all(hashes)
+    ways = *(duplicates._by_parts(hashes, together) for together in (1, 2)), duplicates._all_with_all(hashes)
     for way in ways:
         assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
     assert len(slow) > 15
     monkeypatch.delattr(np, "bitwise_count", raising=False)  # before NumPy 2
-    way = duplicates._by_parts(hashes, duplicates._keys(hashes))
+    way = duplicates._by_parts(hashes, 2)
     assert duplicates._in_order([np.stack(places, axis=1) for places in way]).tolist() == slow
+
+
+@pytest.mark.parametrize(
+    ("images", "bits", "together"),
+    [(100, 112, 0), (3_000, 112, 1), (60_000, 112, 2), (3_000, 8, 0), (1, 112, 0), (0, 112, 0)],
+)
+def test_very_many_images_are_compared_by_more_parts_and_very_similar_ones_all_with_all(
+    images: int, bits: int, together: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = np.zeros((images, 128), np.uint8)
+    drawn[:, :bits] = np.random.default_rng(0).integers(0, 2, (images, bits), np.uint8)
+    ways: list[int] = []
+    monkeypatch.setattr(duplicates, "_by_parts", lambda _, number: ways.append(number))
+    monkeypatch.setattr(duplicates, "_all_with_all", lambda _: ways.append(0))
+    duplicates._near(np.packbits(drawn, axis=1).view(np.uint64))
+    assert ways == [together]
 
 
 def test_grey_means_are_computed_once_and_only_of_similar_images(images: Images) -> None:
