@@ -4,13 +4,12 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeGuard
 
 from datasets.base import OWN_SPLITS, PLAIN, SPLITS, Dataset, Form, ImageSet, Names, Source, Split, checked
 from datasets.io import cache, corrupt_files, files, layout, same_file, trees
 from datasets.io.decode import Progress, no_progress
-from datasets.listing import Arrays, ImageFiles, Listing
+from datasets.listing import Arrays, Files, ImageFiles, Listing
 from datasets.sets import camelyon, cifar, digits, domainnet, folders, handwritten, isic, office, pacs, vlcs
 from fedshift_core.errors import DataError
 from fedshift_core.extensions import Registry
@@ -171,7 +170,7 @@ def check_files(name: str, parts: Iterable[tuple[str, Split]], source: Source) -
     dataset = get(name)
     if dataset.own is None:
         return
-    _refuse_twice([path for domain, split in parts for path in _paths(dataset.find(domain, split, source))])
+    _refuse_twice([_files(dataset.find(domain, split, source)) for domain, split in parts])
 
 
 @functools.lru_cache(maxsize=8)
@@ -181,30 +180,32 @@ def check_own_files(name: str, domains: tuple[str, ...], source: Source) -> None
     Raises:
         DataError: With what there is; and as for :func:`load_own`.
     """
-    dataset, seen = get(name), dict[Path, str]()
+    dataset, seen = get(name), dict[str, str]()
     for domain in domains:
         for split in OWN_SPLITS:
             if split != SPLITS[0] and not has_own(name, domain, split, source):  # images to train on there must be
                 continue
             own = _own(dataset, domain, split, source)
-            for path in () if own is None else _paths(own):
+            for path in () if own is None else _files(own):
                 if seen.setdefault(path, domain) != domain:
                     raise DataError(
                         f"node-config: domain names {seen[path]!r} and {domain!r}, and {shown(path)} would be an image "
                         "of both; a node of several domains has a folder of each in data-dir"
                     )
-    _refuse_twice(list(seen))
+    _refuse_twice([tuple(seen)])
 
 
-def _paths(image_files: ImageFiles) -> Sequence[Path]:
+def _files(image_files: ImageFiles) -> tuple[str, ...]:
     """Return the files of images that are there for themselves, not as a piece of another file."""
-    if isinstance(image_files, Listing):
-        return [item.path for item in image_files.items if item.length < 0]
-    return image_files.files
+    if not isinstance(image_files, Listing):
+        return tuple(map(str, image_files.files))
+    if isinstance(image_files.items, Files):
+        return image_files.items.names
+    return tuple(str(item.path) for item in image_files.items if item.length < 0)
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    if pair := same_file.twice(paths):
+def _refuse_twice(lists: Sequence[tuple[str, ...]]) -> None:
+    if pair := same_file.twice_in(lists):
         raise DataError(f"{shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
 
 

@@ -2,9 +2,10 @@
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,17 +128,62 @@ class Item:
     length: int = -1
 
 
+class Piece(NamedTuple):
+    """An :class:`Item` whose path is a text, which is made much faster than a Path."""
+
+    file: str
+    name: str
+    offset: int = 0
+    length: int = -1
+
+
+class Files(Sequence[Item]):
+    """Images that are a file each, as a text each; an item is made when it is asked for.
+
+    Attributes:
+        names: The files' paths, which are their names in errors too.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self.names = tuple(names)
+
+    @overload
+    def __getitem__(self, place: int) -> Item: ...
+    @overload
+    def __getitem__(self, place: slice) -> "Files": ...
+    def __getitem__(self, place: int | slice) -> "Item | Files":
+        """Return the image at a place, or some of them."""
+        if isinstance(place, slice):
+            return Files(self.names[place])
+        return Item(Path(self.names[place]), self.names[place])
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether these are the same images in the same order."""
+        if isinstance(other, Files):
+            return self.names == other.names
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        """Say how many images there are: they may be very many."""
+        return f"Files({plural(len(self), 'image')})"
+
+
 @dataclass(frozen=True)
 class Listing:
     """All images of one domain (or of one split of it), in a fixed order.
 
     Attributes:
-        items: The encoded images.
+        items: The encoded images; :class:`Files` where each is a file.
         labels: Their labels, shape (N,), int64.
         groups: As ``ImageSet.groups``.
     """
 
-    items: tuple[Item, ...]
+    items: Sequence[Item]
     labels: NDArray[np.int64]
     groups: NDArray[np.str_] | None = None
 
@@ -145,14 +191,39 @@ class Listing:
         return len(self.items)
 
     @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The name of each image in errors."""
+        return self.items.names if isinstance(self.items, Files) else tuple(item.name for item in self.items)
+
+    @functools.cached_property
+    def sources(self) -> tuple[str, ...]:
+        """The paths of the files that it reads, each once."""
+        files = self.names if isinstance(self.items, Files) else [str(item.path) for item in self.items]
+        return tuple(dict.fromkeys(files))
+
+    @functools.cached_property
     def paths(self) -> tuple[Path, ...]:
         """The files that it reads, each once."""
-        return tuple(dict.fromkeys(item.path for item in self.items))
+        return tuple(map(Path, self.sources))
+
+    def piece(self, place: int) -> Piece:
+        """Return where the image at a place is, without a Path where there is none yet."""
+        if isinstance(self.items, Files):
+            name = self.items.names[place]
+            return Piece(name, name)
+        item = self.items[place]
+        return Piece(str(item.path), item.name, item.offset, item.length)
 
     def select(self, index: NDArray[np.int64]) -> "Listing":
         """Return the images at ``index`` (shape (n,)), in that order."""
         groups = None if self.groups is None else self.groups[index]
-        return Listing(tuple(self.items[i] for i in index), self.labels[index], groups)
+        places = index.tolist()
+        items: Sequence[Item]
+        if isinstance(self.items, Files):
+            items = Files([self.items.names[place] for place in places])
+        else:
+            items = tuple(self.items[place] for place in places)
+        return Listing(items, self.labels[index], groups)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from datasets.io import looks
 from fedshift_app.config import registry
 from fedshift_app.config.requested import requested_by_method
 from fedshift_app.config.sections import RunConfig
@@ -168,9 +169,10 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     output_dir, name = _place(run_config)
     simulated = engine != setup.DEPLOYMENT
     _look_for_room(output_dir, past, disk_space.needed(config, initial, strategy, nodes, simulated=simulated))
-    images = node_data.fingerprints(config) if past is None and simulated else {}
-    skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
-    copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
+    with looks.handed_on():
+        images = node_data.fingerprints(config) if past is None and simulated else {}
+        skipped = node_data.skipped(config) if simulated else []  # a real node tells its owner alone
+        copied = copies.of_run(config, len(nodes)) if past is None and simulated else []
     if simulated:
 
         def show(features: dict[str, Any] | None) -> None:

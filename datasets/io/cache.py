@@ -24,18 +24,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import PLAIN, Form, ImageSet
-from datasets.io import building, files, integrity, part_folder
+from datasets.io import building, files, integrity, looks, part_folder
 from datasets.io.decode import FileFacts, Progress, decode_into, no_progress
+from datasets.io.looks import Entries
 from datasets.io.pictures import Header
-from datasets.listing import Arrays, ImageFiles, Listing
+from datasets.listing import Arrays, Files, ImageFiles, Listing
 from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
-FORMAT = 2  # changes if the same files would be decoded to other pixels
+FORMAT = 3  # changes if the same files would be decoded to other pixels, or have another fingerprint
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 #: Files of the cache folder that hold names of image files (datasets.io.kept_sites, datasets.io.corrupt_files).
-LISTS = ("site-*.json", "broken-*.json")
+LISTS = ("site-*.list", "site-*.json", "broken-*.json")
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE
@@ -79,7 +80,7 @@ class _Work:
     progress: Progress = no_progress
 
     @property
-    def sources(self) -> Sequence[Path]:
+    def sources(self) -> tuple[str, ...]:
         """The files that decide its content."""
         return sources_of(self.image_files)
 
@@ -159,7 +160,7 @@ def content_of(images: ImageSet) -> str:
 def _load(work: _Work) -> tuple[ImageSet, Path]:
     """Return the images of a part and the folder of their kept copy."""
     part = work.part
-    seen = integrity.look(work.sources)
+    seen = looks.at(work.sources)
     mark = fingerprint(work.image_files, part.size, part.form, seen)
     folder = cache_dir() / f"{part.stem}-{mark[:16]}"
     meta = part_folder.read_meta(folder)
@@ -169,7 +170,7 @@ def _load(work: _Work) -> tuple[ImageSet, Path]:
             return kept, folder
     with writing(folder), _lock(folder):
         if not _is_good(folder, mark, work):
-            _build(folder, mark, work)
+            _build(folder, mark, work, seen)
             _is_undamaged(folder, work)
         kept = part_folder.opened(folder, part_folder.read_meta(folder))
     if kept is None:
@@ -204,7 +205,7 @@ def _is_good(folder: Path, mark: str, work: _Work) -> bool:
             "cached images stay (if each run says so, see docs/guide/datasets.md, Prepared once)",
             shown(_origin(work.image_files)),
         )
-        stamp = integrity.stamp(integrity.look(work.sources))
+        stamp = integrity.stamp(looks.at(work.sources))
         with contextlib.suppress(OSError):  # on a full disk the next process checks again
             part_folder.replace(folder / META_FILE, json.dumps(meta | {"stamp": stamp}))
     return integrity.is_checked(folder / X_FILE) or _is_undamaged(folder, work)
@@ -234,9 +235,7 @@ def _is_undamaged(folder: Path, work: _Work) -> bool:
     return True
 
 
-def fingerprint(
-    image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Sequence[os.stat_result] | None = None
-) -> str:
+def fingerprint(image_files: ImageFiles, size: int, form: Form = PLAIN, seen: Entries | None = None) -> str:
     """Return a hash of everything that decides the content of a part: files, labels, size and form.
 
     Args:
@@ -248,20 +247,19 @@ def fingerprint(
     Raises:
         DataError: If a file is not there.
     """
-    other = (
-        "" if form == PLAIN else f" {form.resize} {form.window}"
-    )  # compatible with parts cached before other forms existed
+    other = "" if form == PLAIN else f" {form.resize} {form.window}"
     other += "" if form.exif == PLAIN.exif else f" exif {form.exif}"
-    digest = hashlib.sha256(f"{FORMAT} {size}{other}".encode())
+    sources = sources_of(image_files)
+    stats = looks.at(sources) if seen is None else seen
+    digest = hashlib.sha256(f"{FORMAT} {size}{other} {len(sources)}\n".encode())
+    digest.update(_encoded("\0".join(sources)))
+    digest.update(np.ascontiguousarray(stats[:, [looks.SIZE, looks.WRITTEN]]).data)
     if isinstance(image_files, Listing):
-        digest.update(_encoded("".join([f"{item.name} {item.offset} {item.length}\n" for item in image_files.items])))
+        if not isinstance(image_files.items, Files):
+            digest.update(_encoded("".join(f"{item.name} {item.offset} {item.length}\n" for item in image_files.items)))
         digest.update(image_files.labels.tobytes())
     elif image_files.mark:
         digest.update(_encoded(f"{image_files.mark}\n"))
-    sources = sources_of(image_files)
-    stats = integrity.look(sources) if seen is None else seen
-    lines = [f"{path} {stat.st_size} {stat.st_mtime_ns}\n" for path, stat in zip(sources, stats, strict=True)]
-    digest.update(_encoded("".join(lines)))
     return digest.hexdigest()
 
 
@@ -270,19 +268,25 @@ def _encoded(text: str) -> bytes:
     return text.encode(errors="surrogateescape")
 
 
-def sources_of(image_files: ImageFiles) -> Sequence[Path]:
+def sources_of(image_files: ImageFiles) -> tuple[str, ...]:
     """Return the source files of images, each once."""
-    return image_files.files if isinstance(image_files, Arrays) else image_files.paths
+    return tuple(map(str, image_files.files)) if isinstance(image_files, Arrays) else image_files.sources
 
 
-def _build(folder: Path, mark: str, work: _Work) -> None:
-    """Write a part next to its place and rename it; remove parts of older sources and of killed builds."""
+def _build(folder: Path, mark: str, work: _Work, before: Entries) -> None:
+    """Write a part next to its place and rename it; remove parts of older sources and of killed builds.
+
+    Args:
+        folder: The part's folder.
+        mark: Its fingerprint.
+        work: How it is made.
+        before: The entries of its files, from which its fingerprint is.
+    """
     building.remove_abandoned(folder.parent, BUILT)
     part, sources, origin = work.part, work.sources, _origin(work.image_files)
     with building.folder(folder.parent, part.stem) as temporary:
         for name in (X_FILE, Y_FILE, META_FILE):
             private_files.make(temporary / name)
-        before = integrity.stamp(integrity.look(sources), inodes=False)
         x, y, facts = _fill(temporary / X_FILE, work)
         np.save(temporary / Y_FILE, y)
         meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": origin}
@@ -343,7 +347,8 @@ def _is_of(meta: Mapping[str, Any], mark: str) -> bool:
 
 def _origin(image_files: ImageFiles) -> str:
     """Return the common folder of all source files."""
-    return os.path.commonpath([str(path.absolute().parent) for path in sources_of(image_files)])
+    folders = {file[: file.rfind("/") + 1] for file in sources_of(image_files)}
+    return os.path.commonpath([str(Path(folder).absolute()) for folder in folders])
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from datasets.base import PLAIN, Form, Source
-from datasets.io import cache, integrity, presence
+from datasets.io import cache, integrity, looks, presence
 from datasets.io.decode import decode
 from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import private_files
@@ -59,13 +59,16 @@ def of(listing: Listing, form: Form = PLAIN) -> tuple[Broken, ...]:
     others = np.delete(np.arange(len(listing)), list(unavailable))
     decoded = _decoded(listing.select(others), form) if len(others) else {}
     reasons = unavailable | {int(others[place]): reason for place, reason in decoded.items()}
-    return tuple(Broken(place, shown(listing.items[place].name), reason) for place, reason in sorted(reasons.items()))
+    return tuple(Broken(place, shown(listing.names[place]), reason) for place, reason in sorted(reasons.items()))
 
 
 def _unavailable(listing: Listing) -> dict[int, str]:
     """Return a reason for each image whose file cannot be opened, by place; these reasons are not cached."""
-    reasons = {path: presence.reason(path) for path in {item.path for item in listing.items}}
-    return {place: f"cannot be read ({why})" for place, item in enumerate(listing.items) if (why := reasons[item.path])}
+    reasons = {file: why for file in listing.sources if (why := presence.reason(Path(file)))}
+    if not reasons:
+        return {}
+    files = (listing.piece(place).file for place in range(len(listing)))
+    return {place: f"cannot be read ({reasons[file]})" for place, file in enumerate(files) if file in reasons}
 
 
 def _decoded(listing: Listing, form: Form) -> dict[int, str]:
@@ -75,7 +78,7 @@ def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     kept = _kept(path, listing)
     if kept is None:
         sources, workers = cache.sources_of(listing), os.cpu_count() or 1
-        before = integrity.stamp(integrity.look(sources), inodes=False)
+        before = looks.at(sources)
         with ThreadPoolExecutor(workers) as pool:
             verdicts = list(pool.map(partial(_reason, form), listing.items))
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
@@ -151,7 +154,7 @@ def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
                 path,
                 len(listing),
                 result,
-                {"stamp": integrity.stamp(integrity.look(sources)), "sources": stored["sources"]},
+                {"stamp": integrity.stamp(looks.at(sources)), "sources": stored["sources"]},
             )
     return result
 

@@ -14,7 +14,7 @@ from datasets.base import PLAIN, Form
 from datasets.io import exif, files, pictures, presence
 from datasets.io.pictures import Header
 from datasets.io.resize import fit
-from datasets.listing import Item, Listing
+from datasets.listing import Item, Listing, Piece
 
 _BATCH = 16  # images of one thread at a time: fewer would take longer to hand over than to decode
 
@@ -36,7 +36,7 @@ class FileFacts:
     """
 
     headers: Sequence[Header]
-    digests: dict[Path, str]
+    digests: dict[str, str]
 
 
 def decode_into(
@@ -54,18 +54,18 @@ def decode_into(
     Raises:
         DataError: If an image cannot be read, with its name.
     """
-    plain, digests = np.asarray(out), dict[Path, str]()
+    plain, digests = np.asarray(out), dict[str, str]()
 
     def decode_some(start: int) -> list[Header]:
         headers = []
         for number in range(start, min(start + _BATCH, len(listing))):
-            item = listing.items[number]
-            with files.reading(item.name):
-                content = encoded(item)
-                plain[number], header = _decoded(content, item, plain.shape[1], form)
+            piece = listing.piece(number)
+            with files.reading(piece.name):
+                content = _content(piece)
+                plain[number], header = _decoded(content, piece.name, plain.shape[1], form)
             headers.append(header)
-            if item.length < 0:
-                digests[item.path] = hashlib.sha256(content).hexdigest()
+            if piece.length < 0:
+                digests[piece.file] = hashlib.sha256(content).hexdigest()
             progress(1)
         return headers
 
@@ -82,12 +82,12 @@ def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:
         DataError: If it cannot be read.
     """
     with files.reading(item.name):
-        return _decoded(encoded(item), item, size, form)[0]
+        return _decoded(encoded(item), item.name, size, form)[0]
 
 
-def _decoded(content: bytes, item: Item, size: int, form: Form) -> tuple[NDArray[np.uint8], Header]:
+def _decoded(content: bytes, name: str, size: int, form: Form) -> tuple[NDArray[np.uint8], Header]:
     """Return an image, and its header."""
-    rgb, header = pictures.read(content, item.name, form.window)
+    rgb, header = pictures.read(content, name, form.window)
     if form.exif == "apply":
         rgb = exif.turned(rgb, header.orientation)
     return np.asarray(fit(rgb, size, form.resize)), header
@@ -95,11 +95,15 @@ def _decoded(content: bytes, item: Item, size: int, form: Form) -> tuple[NDArray
 
 def encoded(item: Item) -> bytes:
     """Return the encoded bytes of an image."""
-    if not os.path.isfile(item.path):  # noqa: PTH113 - twice as fast; a pipe would block this process
-        presence.check(item.path)
-    if item.length < 0:
-        with open(item.path, "rb", buffering=0) as file:  # noqa: PTH123
+    return _content(Piece(str(item.path), item.name, item.offset, item.length))
+
+
+def _content(piece: Piece) -> bytes:
+    if not os.path.isfile(piece.file):  # noqa: PTH113 - twice as fast; a pipe would block this process
+        presence.check(Path(piece.file))
+    if piece.length < 0:
+        with open(piece.file, "rb", buffering=0) as file:  # noqa: PTH123
             return file.read()
-    with item.path.open("rb") as file:
-        file.seek(item.offset)
-        return file.read(item.length)
+    with open(piece.file, "rb") as file:  # noqa: PTH123
+        file.seek(piece.offset)
+        return file.read(piece.length)

@@ -9,7 +9,7 @@ import numpy as np
 
 from datasets.base import Source, Split
 from datasets.io import table, trees
-from datasets.listing import Listing
+from datasets.listing import Files, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
@@ -92,7 +92,7 @@ class FolderTree(_Description):
             both = " and ".join(self.splits)
             raise DataError(f"{shown(place)}: no folder {split}, only {', '.join(parts)}; expected both {both}")
         listings = [self._list(parts[name], complete=name == split) for name in self.splits[split] if name in parts]
-        items = tuple(item for listing in listings for item in listing.items)
+        items = Files(name for listing in listings for name in listing.names)
         joined = Listing(items, np.concatenate([listing.labels for listing in listings]))
         return joined.select(np.argsort(joined.labels, kind="stable"))  # by class
 

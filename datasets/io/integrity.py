@@ -10,15 +10,17 @@ size and times stay the same.
 
 import hashlib
 import json
-import os
 import time
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from datasets.io import files
+import numpy as np
+
+from datasets.io import files, looks
+from datasets.io.looks import Entries
 from fedshift_core import private_files
 
 BLOCK = 1 << 20  # bytes per checksum, about
@@ -34,34 +36,18 @@ _checked: dict[str, list[int]] = {}
 Verdict = Literal["same", "renewed", "changed"]
 
 
-def look(sources: Sequence[Path]) -> list[os.stat_result]:
-    """Return the file system's entries of files; links are followed.
-
-    Raises:
-        DataError: If there is no such file.
-    """
-    seen: list[os.stat_result] = []
-    try:
-        for path in sources:
-            seen.append(os.stat(path))  # noqa: PTH116 - twice as fast; their number tells which one failed
-    except OSError:
-        with files.reading(sources[len(seen)]):
-            raise
-    return seen
-
-
-def stamp(seen: Sequence[os.stat_result], *, inodes: bool = True) -> str:
+def stamp(seen: Entries, *, inodes: bool = True) -> str:
     """Return a hash of files' inodes and times of change.
 
     Args:
         seen: The file system's entry of each file, in a fixed order.
         inodes: Whether their inodes count in addition to their times of change.
     """
-    lines = [f"{about.st_ino if inodes else ''} {about.st_ctime_ns}" for about in seen]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    columns = [looks.INODE, looks.CHANGED] if inodes else [looks.CHANGED]
+    return hashlib.sha256(np.ascontiguousarray(seen[:, columns]).data).hexdigest()
 
 
-def content(sources: Sequence[Path], workers: int = 1) -> str:
+def content(sources: Iterable[Path | str], workers: int = 1) -> str:
     """Return a hash of the content of files.
 
     Raises:
@@ -75,16 +61,16 @@ def _of_all(digests: Iterable[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def _digest(path: Path) -> str:
+def _digest(path: Path | str) -> str:
     digest = hashlib.sha256()
-    with files.reading(path), path.open("rb") as file:
+    with files.reading(path), Path(path).open("rb") as file:
         while piece := file.read(_READ):
             digest.update(piece)
     return digest.hexdigest()
 
 
 def seal(
-    sources: Sequence[Path], before: str, workers: int = 1, digests: Mapping[Path, str] | None = None
+    sources: tuple[str, ...], before: Entries, workers: int = 1, digests: Mapping[str, str] | None = None
 ) -> dict[str, str]:
     """Return the stamp and content hash of files for :func:`verdict`.
 
@@ -92,24 +78,25 @@ def seal(
 
     Args:
         sources: The files.
-        before: Their stamp without inodes, from before they were read.
+        before: Their entries, from before they were read.
         workers: Number of threads.
         digests: SHA-256 of files as they were read since; others are read now.
 
     Raises:
         DataError: If one cannot be read.
     """
-    now, known = stamp(look(sources)), digests or {}
+    known = digests or {}
     if all(path in known for path in sources):
         digest = _of_all(known[path] for path in sources)
     else:
         digest = content(sources, workers)
-    if stamp(look(sources), inodes=False) != before:
+    now = looks.at(sources, again=True)
+    if stamp(now, inodes=False) != stamp(before, inodes=False):
         return {"stamp": "", "sources": ""}
-    return {"stamp": now, "sources": digest}
+    return {"stamp": stamp(now), "sources": digest}
 
 
-def verdict(kept: Mapping[str, Any], sources: Sequence[Path], workers: int = 1) -> Verdict:
+def verdict(kept: Mapping[str, Any], sources: tuple[str, ...], workers: int = 1) -> Verdict:
     """Return whether files have changed since a seal was made; their content is read only if necessary.
 
     ``renewed``: they have other inodes or times of change, but the same content.
@@ -117,7 +104,7 @@ def verdict(kept: Mapping[str, Any], sources: Sequence[Path], workers: int = 1) 
     Raises:
         DataError: If one cannot be read.
     """
-    if kept.get("stamp") == stamp(look(sources)):
+    if kept.get("stamp") == stamp(looks.at(sources)):
         return "same"
     return "renewed" if kept.get("sources") == content(sources, workers) else "changed"
 

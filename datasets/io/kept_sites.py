@@ -3,6 +3,9 @@
 It is taken again only if all its folders have the same inodes, times of writing and times of change, which nobody can
 set back, and the names in them are the same, as some network disks have no times of folders. What is in the files is
 not kept here: :mod:`datasets.io.cache` compares them one by one.
+
+A file is two lines of JSON, a checksum of all that follows it and what there is one of, and then columns: the images'
+labels, folders and splits, as bytes, and their names.
 """
 
 import contextlib
@@ -15,39 +18,37 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets.base import OWN_SPLITS
+import numpy as np
+
 from datasets.io import cache, part_folder, pictures, unchanged
-from datasets.io.site import Picture, Site
+from datasets.io.site import Pictures, Site
 from fedshift_core import private_files
 
-FORMAT = 1  # another one if the same folders would be listed in another way
+FORMAT = 2  # another one if the same folders would be listed or kept in another way
+_NUMBER = np.dtype("<u4")  # of a label or a folder
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]
 
 
-def answer(
-    key: object, classes: Sequence[str], look: Callable[[], Site | None], folders: Callable[[Site | None], Any]
-) -> Site | None:
+def answer(key: object, classes: Sequence[str], look: Callable[[], Site | None]) -> Site | None:
     """Return what ``look`` returns, or returned before if nothing has changed in the site's folders since.
 
     Args:
         key: What decides the answer besides the folders; its ``repr`` is compared.
         classes: The run's classes.
-        look: Finds the site.
-        folders: Returns the folders that decide an answer; None if it is not to be kept.
+        look: Finds the site; one without folders is not kept.
 
     Raises:
         DataError: As ``look``.
     """
     text = repr((FORMAT, key, tuple(classes), pictures.SUFFIXES))
-    path = cache.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.json"
-    if (site := _kept(path, text, classes)) is not None:
+    path = cache.cache_dir() / f"site-{hashlib.sha256(text.encode(errors='surrogateescape')).hexdigest()[:32]}.list"
+    if (site := _kept(path, text)) is not None:
         return site
     began = time.time_ns()
     found = look()
-    places = folders(found)
-    if found is not None and places is not None:
-        states = _states(places)
+    if found is not None and found.folders:
+        states = _states(found.folders)
         if states is not None and max(max(state[1:3]) for _, state in states) < began - unchanged.SETTLED:
             with contextlib.suppress(OSError, UnicodeError):  # without room or rights the next run looks again
                 _keep(path, text, found, states)
@@ -69,49 +70,55 @@ def _state(folder: str) -> State:
     return [about.st_ino, about.st_mtime_ns, about.st_ctime_ns, digest]
 
 
-def _kept(path: Path, key: str, classes: Sequence[str]) -> Site | None:
+def _kept(path: Path, key: str) -> Site | None:
     """Return a kept site whose folders are as they were; None if there is none, or it is damaged."""
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        kept = stored["kept"]
-        if stored["sum"] != _sum(kept) or kept["key"] != key:
+        checksum, _, content = path.read_bytes().partition(b"\n")
+        if int(checksum) != zlib.crc32(content):
+            return None
+        head, _, columns = content.partition(b"\n")
+        kept = json.loads(head)
+        if kept["key"] != key:
             return None
         if _states([folder for folder, _ in kept["states"]]) != [(folder, state) for folder, state in kept["states"]]:
             return None
-        return _site(kept["site"], classes)
+        return _site(kept, columns)
     except (OSError, ValueError, TypeError, KeyError, IndexError):
         return None
 
 
 def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]]) -> None:
-    kept = {"key": key, "states": [list(pair) for pair in states], "site": _listed(site)}
-    private_files.make_folder(path.parent)
-    part_folder.replace(path, json.dumps({"sum": _sum(kept), "kept": kept}))
-
-
-def _sum(kept: Any) -> int:
-    return zlib.crc32(json.dumps(kept).encode())
-
-
-def _listed(site: Site) -> dict[str, Any]:
-    """Return a site as JSON can hold it; the name of an image follows from its class and file."""
-    folders = list(dict.fromkeys(os.path.dirname(picture.path) for picture in site.pictures))  # noqa: PTH120
-    place = {folder: number for number, folder in enumerate(folders)}
-    rows = [(*os.path.split(picture.path), picture.label, picture.split) for picture in site.pictures]
-    return {
+    split = [file.rpartition("/") for file in site.pictures.files]
+    place = {folder: number for number, folder in enumerate(dict.fromkeys(folder for folder, _, _ in split))}
+    head = {
+        "key": key, "states": [list(pair) for pair in states], "images": len(split), "folders": list(place),
         "domain": site.domain, "layout": site.layout, "drawn": site.drawn, "notes": site.notes,
-        "not_taken": list(map(str, site.not_taken)), "folders": folders,
-        "in": [place[folder] for folder, _, _, _ in rows], "files": [file for _, file, _, _ in rows],
-        "labels": [label for _, _, label, _ in rows], "splits": [OWN_SPLITS.index(split) for _, _, _, split in rows],
+        "not_taken": list(map(str, site.not_taken)),
     }  # fmt: skip
-
-
-def _site(kept: dict[str, Any], classes: Sequence[str]) -> Site:
-    columns = zip(kept["in"], kept["files"], kept["labels"], kept["splits"], strict=True)
-    folders = kept["folders"]
-    taken = tuple(
-        Picture(Path(f"{folders[place]}/{file}"), f"{classes[label]}/{file}", label, OWN_SPLITS[split])
-        for place, file, label, split in columns
+    columns = (
+        site.pictures.labels.astype(_NUMBER).tobytes(),
+        np.array([place[folder] for folder, _, _ in split], _NUMBER).tobytes(),
+        site.pictures.splits.tobytes(),
+        "\0".join([name for _, _, name in split]).encode(errors="surrogateescape"),
     )
-    not_taken = tuple(map(Path, kept["not_taken"]))
-    return Site(kept["domain"], kept["layout"], taken, (), not_taken, tuple(kept["notes"]), kept["drawn"])
+    content = json.dumps(head).encode() + b"\n" + b"".join(columns)
+    private_files.make_folder(path.parent)
+    part_folder.replace(path, b"%d\n%s" % (zlib.crc32(content), content))
+
+
+def _site(kept: dict[str, Any], columns: bytes) -> Site:
+    number, size = kept["images"], _NUMBER.itemsize
+    labels, places = np.frombuffer(columns, _NUMBER, 2 * number).reshape(2, number)
+    splits = np.frombuffer(columns, np.uint8, number, 2 * size * number)
+    names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
+    folders = [f"{folder}/" for folder in kept["folders"]]
+    files = tuple([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
+    return Site(
+        kept["domain"],
+        kept["layout"],
+        Pictures(files, labels.astype(np.int64), splits),
+        not_taken=tuple(map(Path, kept["not_taken"])),
+        notes=tuple(kept["notes"]),
+        drawn=kept["drawn"],
+        folders=tuple(Path(folder) for folder, _ in kept["states"]),
+    )

@@ -16,22 +16,23 @@ def visible(folder: Path) -> list[Path]:
     return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
 
 
-def divided(folder: Path, *, files: bool = True) -> tuple[list[Path], list[Path]]:
-    """Return the folders in a folder, and all else, by name and without hidden ones; no file is looked at for it.
+def divided(folder: Path) -> tuple[list[Path], list[str]]:
+    """Return the folders in a folder, and the names of all else, by name and without hidden ones.
 
-    Args:
-        folder: The folder.
-        files: Whether all else is returned.
+    No file is looked at for it.
     """
+    folders: list[Path] = []
+    names: list[str] = []
     with os.scandir(folder) as entries:
-        # Of a link, Path says it: one to itself is no folder, and no error.
-        kinds = sorted(
-            (entry.name, (folder / entry.name).is_dir() if entry.is_symlink() else entry.is_dir())
-            for entry in entries
-            if not entry.name.startswith(".")
-        )
-    folders = [folder / name for name, is_folder in kinds if is_folder]
-    return folders, [folder / name for name, is_folder in kinds if files and not is_folder]
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            # Of a link, Path says it: one to itself is no folder, and no error.
+            if (folder / entry.name).is_dir() if entry.is_symlink() else entry.is_dir():
+                folders.append(folder / entry.name)
+            else:
+                names.append(entry.name)
+    return sorted(folders, key=lambda path: path.name), sorted(names)
 
 
 def named(folder: Path, name: str) -> Path:

@@ -129,17 +129,17 @@ def write_note(folder: Path, name: str, content: Any, meta: Mapping[str, Any] | 
     replace(folder / f"{name}.json", json.dumps({"link": link, "note": content}))
 
 
-def replace(path: Path, text: str) -> None:
+def replace(path: Path, content: str | bytes) -> None:
     """Write a file of a part completely or not at all."""
     part = path.with_suffix(".part")
     private_files.make(part)
-    write_synced(part, text)
+    write_synced(part, content)
     part.replace(path)
 
 
-def write_synced(path: Path, text: str) -> None:
+def write_synced(path: Path, content: str | bytes) -> None:
     """Write a file so that it is on the disk when this returns."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with path.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

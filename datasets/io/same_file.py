@@ -1,8 +1,12 @@
 """Finds paths that lead to one file: by another spelling, a link, or a disk that ignores letter case."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import numpy as np
+
+from datasets.io import looks
 
 #: Identifies a file for all its paths. It has size and time, as some network disks use an inode number twice.
 Identity = tuple[int, int, int, int]
@@ -17,11 +21,27 @@ def identity(path: Path) -> Identity | None:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def twice(paths: Iterable[Path]) -> tuple[Path, Path] | None:
+def twice(paths: Iterable[Path | str]) -> tuple[Path, Path] | None:
     """Return the first two paths that lead to one file; None if all files differ."""
-    seen: dict[Identity, Path] = {}
-    for path in paths:
-        file_id = identity(path)
-        if file_id is not None and seen.setdefault(file_id, path) is not path:
-            return seen[file_id], path
+    return twice_in([tuple(map(str, paths))])
+
+
+def twice_in(lists: Sequence[tuple[str, ...]]) -> tuple[Path, Path] | None:
+    """Return the first two paths of several lists, one after the other, that lead to one file; as :func:`twice`."""
+    seen = np.concatenate([np.empty((0, 5), np.int64), *map(looks.some, lists)])
+    inodes = np.sort(seen[seen[:, looks.SIZE] >= 0, looks.INODE])
+    shared = inodes[1:][inodes[1:] == inodes[:-1]]
+    if not len(shared):
+        return None
+    starts = np.cumsum([0, *map(len, lists)])
+
+    def path(place: int) -> Path:
+        number = int(np.searchsorted(starts, place, side="right")) - 1
+        return Path(lists[number][place - int(starts[number])])
+
+    first: dict[tuple[int, ...], int] = {}
+    for place in np.flatnonzero(np.isin(seen[:, looks.INODE], shared) & (seen[:, looks.SIZE] >= 0)).tolist():
+        mark = tuple(seen[place, : looks.CHANGED].tolist())
+        if first.setdefault(mark, place) != place:
+            return path(first[mark]), path(place)
     return None

@@ -2,11 +2,15 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
-from datasets.base import SPLITS, Source, Split
+import numpy as np
+
+from datasets.base import OWN_SPLITS, SPLITS, Source, Split
 from datasets.io import files, layout, pictures, presence, same_file, split_names, table
-from datasets.io.site import Picture as Picture
+from datasets.io.site import Pictures
 from datasets.io.site import Site as Site
 from datasets.partition import stratified
 from fedshift_core import same_names
@@ -17,6 +21,24 @@ from fedshift_core.plural import plural
 LABELS = "labels.csv"
 LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
 _DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
+
+
+class _Found(NamedTuple):
+    """One image file.
+
+    Attributes:
+        label: Index of its class.
+        name: Its path below the site's folder, with the run's spelling of the class; it decides the drawn split.
+        file: Its absolute path.
+        split: Its split, as far as it is stated.
+        group: The group of images that stay together; empty for none.
+    """
+
+    label: int
+    name: str
+    file: str
+    split: Split
+    group: str = ""
 
 
 def check_splits(site: Site, wanted: Sequence[Split], source: Source) -> None:
@@ -123,7 +145,7 @@ def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
     return same_names.spellings(sorted(lines))
 
 
-def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> Picture:
+def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> _Found:
     label = files.label_of(row.label, classes, {})
     file = path.parent / row.file
     if label is None:
@@ -139,7 +161,7 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], 
     group = groups[same_names.key(row.group)] if row.group else ""
     parts = PurePosixPath(row.file).parts
     parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
-    return Picture(file, "/".join(parts_below), label, row.split or "train", group)
+    return _Found(label, "/".join(parts_below), str(file), row.split or "train", group)
 
 
 def is_image(path: Path) -> bool:
@@ -162,7 +184,7 @@ def _folder(root: Path, domain: str, classes: tuple[str, ...], *, own: bool) -> 
 
 def _from_folder(domain: str, folder: Path, source: Source) -> Site:
     splits = _split_folders(folder)
-    found_pictures: list[Picture] = []
+    found: list[_Found] = []
     ignored: list[Path] = []
     notes: list[str] = []
     for split, place in splits.items() or [(SPLITS[0], folder)]:
@@ -171,33 +193,31 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
             notes.append(f"{shown(loose[0])}: lies next to class folders; ignored: {plural(len(loose), 'such image')}")
         for label, sub in files.class_folders(place, source.classes):
             images, others, deeper = _class_folder(sub)
-            found_pictures += [Picture(path, f"{source.classes[label]}/{path.name}", label, split) for path in images]
+            kind = source.classes[label]
+            found += [_Found(label, f"{kind}/{name}", f"{sub}/{name}", split) for name in images]
             ignored += others
             notes += [f"{shown(path)}: a folder in a class folder is ignored" for path in deeper]
-    if not found_pictures:
+    if not found:
         raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
-    kind = "splits" if splits else "classes"
-    return _split_up(domain, kind, found_pictures, source, drawn=not splits, ignored=ignored, notes=notes)
+    form = "splits" if splits else "classes"
+    return _split_up(domain, form, found, source, drawn=not splits, ignored=ignored, notes=notes)
 
 
-def _class_folder(folder: Path) -> tuple[list[Path], list[Path], list[Path]]:
-    """Return the images of a class folder, its other files, and its folders.
+def _class_folder(folder: Path) -> tuple[list[str], list[Path], list[Path]]:
+    """Return the names of the images of a class folder, its other files, and its folders.
 
     Raises:
         DataError: If it has no image itself, but other files, or images in folders below.
     """
     presence.check(folder)
-    folders, inside = layout.divided(folder)
-    images = [path for path in inside if pictures.is_image_name(path.name)]
-    others = []
-    if len(images) < len(inside):
-        others = [path for path in inside if pictures.not_taken([path.name])]
+    folders, names = layout.divided(folder)
+    images = list(filter(pictures.is_image_name, names))
+    others = [name for name in names if pictures.not_taken([name])] if len(images) < len(names) else []
     if others and not images:
-        counts = pictures.not_taken(path.name for path in others)
-        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(counts)}")
+        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(pictures.not_taken(others))}")
     if not images and (first := _first_below(folders)):
         raise DataError(f"{shown(first)}: an image below a folder in a class folder; expected {LAYOUTS}: {_DEEPER}")
-    return images, others, folders
+    return images, [folder / name for name in others], folders
 
 
 def _first_below(folders: Sequence[Path]) -> Path | None:
@@ -224,7 +244,7 @@ def _first_below(folders: Sequence[Path]) -> Path | None:
 def _split_up(
     domain: str,
     kind: str,
-    pictures_found: Sequence[Picture],
+    found: Sequence[_Found],
     source: Source,
     *,
     drawn: bool,
@@ -232,36 +252,42 @@ def _split_up(
     notes: Sequence[str] = (),
 ) -> Site:
     """Return a site with its images in order, and with a drawn split if none is stated."""
-    ordered = sorted(pictures_found, key=lambda picture: (picture.label, picture.name))
+    ordered = sorted(found, key=itemgetter(0, 1))  # by label, then by name
     labels = [picture.label for picture in ordered]
     all_notes = list(notes)
     where = f"{shown(data_dir(source))}: {domain}"
-    if pair := same_file.twice(picture.path for picture in ordered):
+    if pair := same_file.twice(picture.file for picture in ordered):
         raise DataError(f"{where}: {shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
+    splits = [picture.split for picture in ordered]
     if drawn:
         units = [
             f"/{picture.group}" if picture.group else picture.name for picture in ordered
         ]  # no name starts with a slash
         test = stratified.test_part(labels, units, source.test_share, source.seed)
-        ordered = [
-            Picture(picture.path, picture.name, picture.label, SPLITS[int(is_test)], picture.group)
-            for picture, is_test in zip(ordered, test.tolist(), strict=True)
-        ]
+        splits = [SPLITS[int(is_test)] for is_test in test.tolist()]
         for label, in_test in stratified.uncovered(labels, test):
             sides = ("train", "test") if in_test else ("test", "train")
             all_notes.append(
                 f"{where}: all {plural(labels.count(label), 'image')} of class {source.classes[label]} are in "
                 f"{sides[0]}, none is in {sides[1]}: they are one image, or their groups allow no other split"
             )
-    split_groups = _on_both_sides(ordered)
+    groups = tuple(picture.group for picture in ordered)
+    split_groups = _on_both_sides(groups, splits)
     if split_groups:
-        groups = plural(len(split_groups), "group")
-        all_notes.append(f"{where}: in train and in test: {groups} ({as_found(split_groups[0])} first)")
-    return Site(domain, kind, tuple(ordered), (), tuple(ignored), tuple(all_notes), drawn)
+        number = plural(len(split_groups), "group")
+        all_notes.append(f"{where}: in train and in test: {number} ({as_found(split_groups[0])} first)")
+    place = {split: number for number, split in enumerate(OWN_SPLITS)}
+    columns = Pictures(
+        tuple(picture.file for picture in ordered),
+        np.array(labels, np.int64),
+        np.array([place[split] for split in splits], np.uint8),
+        groups if any(groups) else (),
+    )
+    return Site(domain, kind, columns, (), tuple(ignored), tuple(all_notes), drawn)
 
 
-def _on_both_sides(pictures_of_site: Sequence[Picture]) -> list[str]:
-    sides = {(picture.group, picture.split) for picture in pictures_of_site if picture.group}
+def _on_both_sides(groups: Sequence[str], splits: Sequence[Split]) -> list[str]:
+    sides = {(group, split) for group, split in zip(groups, splits, strict=True) if group}
     return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
 
 

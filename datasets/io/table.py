@@ -10,7 +10,7 @@ import numpy as np
 
 from datasets.base import Split
 from datasets.io import files, presence, same_file, split_names
-from datasets.listing import Item, Listing
+from datasets.listing import Files, Listing
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
@@ -186,7 +186,7 @@ def listing(
         if not place.is_file() and not place.is_symlink():  # a broken link fails later, with a reason
             presence.check(place)
             raise DataError(f"{shown(path)} line {row.line}: no file {shown(place)}")
-    items = tuple(Item(folder / row.file, str(folder / row.file)) for row in rows_of_split)
+    items = Files(str(folder / row.file) for row in rows_of_split)
     groups = [row.group for row in rows_of_split]
     labels = np.array([classes.index(row.label) for row in rows_of_split], np.int64)
     return Listing(items, labels, np.array(groups) if any(groups) else None)

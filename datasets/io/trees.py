@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.base import Source, Split, check_range
 from datasets.io import files, layout, npz, pictures, presence
-from datasets.listing import Arrays, ImageFiles, Item, Listing
+from datasets.listing import Arrays, Files, ImageFiles, Item, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 from fedshift_core.plural import plural
@@ -154,7 +154,7 @@ def list_folders(
         labelled = files.labelled_images(where, classes, aliases=aliases, others=others)
     labels = np.array([label for _, label in labelled], np.int64)
     _check_classes(labels, classes, where, "<class>", complete=complete)
-    return Listing(tuple(Item(path, str(path)) for path, _ in labelled), labels)
+    return Listing(Files(str(path) for path, _ in labelled), labels)
 
 
 def list_tar(path: Path, domain_names: Collection[str], classes: tuple[str, ...]) -> Listing:

@@ -51,6 +51,6 @@ def answer(key: Hashable, look: Callable[[], Answer], folders: Callable[[Answer]
 def times(paths: Sequence[Path]) -> Times | None:
     """Return the times of change of folders; None if one is not there."""
     try:
-        return tuple((path, Path(path).stat().st_mtime_ns) for path in paths)
+        return tuple((path, path.stat().st_mtime_ns) for path in paths)
     except OSError:
         return None

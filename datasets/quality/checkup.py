@@ -183,7 +183,7 @@ def _part(
         readable = _without(image_files, broken)
         kept = cache.headers(images)
         file_headers = Counter(headers(readable.items)) if kept is None else kept
-        names = tuple(item.name for item in readable.items)
+        names = readable.names
     sizes: Counter[tuple[int, int]] = Counter()
     modes: Counter[str] = Counter()
     for header, number in file_headers.items():
@@ -196,6 +196,8 @@ def _part(
 
 
 def _without(listing: Listing, broken: Sequence[Broken]) -> Listing:
+    if not broken:
+        return listing
     return listing.select(np.delete(np.arange(len(listing)), [image.place for image in broken]))
 
 

@@ -180,7 +180,7 @@ def _near(hashes: NDArray[np.uint64]) -> Iterator[_Places]:
 
 
 def _shared(hashes: NDArray[np.uint64], together: int) -> int:
-    """Return about how many pairs have some parts of their hashes in common, a pair as often as there are such parts."""
+    """Return about how many pairs have parts of their hashes in common, a pair as often as there are such parts."""
     pairs, parts = 0, _parts(hashes, together)
     for _, key in islice(_keys(parts, together), 0, None, _STEP):
         key = np.sort(key)

@@ -4,6 +4,8 @@ Two images are copies if all their pixels are equal after decoding and resizing,
 finds copies that were saved again or changed (:mod:`datasets.quality.duplicates`).
 """
 
+import base64
+import contextlib
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -13,10 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import ImageSet
+from datasets.io import part_folder
 from fedshift_core.plural import plural
 
 _ROWS = 3  # of pixels that are compared first, to read little of mapped images
 _BLOCK = 1024  # images at a time
+_NOTE = "row-sums"  # on the images of a part
+_VERSION = 1  # of the note; another one if the same images would give other numbers
 #: Place of an image: the index of its set, and its index in the set.
 Place = tuple[int, int]
 
@@ -72,7 +77,7 @@ def _label(sets: Sequence[Role], place: Place) -> int:
 
 def _groups(sets: Sequence[Role]) -> list[list[Place]]:
     """Return groups of two or more places of images with the same pixels."""
-    keys = [_keys(role.images.x) for role in sets]
+    keys = [_keys_of(role.images) for role in sets]
     values, numbers = np.unique(np.concatenate([np.empty(0, np.uint64), *keys]), return_counts=True)
     shared = values[numbers > 1]
     with_one_key: dict[int, list[Place]] = defaultdict(list)
@@ -80,6 +85,20 @@ def _groups(sets: Sequence[Role]) -> list[list[Place]]:
         for place in np.flatnonzero(np.isin(of_set, shared)).tolist():
             with_one_key[int(of_set[place])].append((number, place))
     return [copies for group in with_one_key.values() for copies in _alike(group, lambda place: _pixels(sets, place))]
+
+
+def _keys_of(images: ImageSet) -> NDArray[np.uint64]:
+    """Return the numbers of :func:`_keys`, which are kept with the images in the cache."""
+    if images.kept_in is None:
+        return _keys(images.x)
+    kept = part_folder.note(images.kept_in, _NOTE)
+    if isinstance(kept, dict) and kept.get("version") == _VERSION:
+        return np.frombuffer(base64.b64decode(kept["sums"]), np.uint64)
+    keys = _keys(images.x)
+    with contextlib.suppress(OSError):  # only the owner may write to this cache, or its disk is full
+        sums = base64.b64encode(keys.tobytes()).decode()
+        part_folder.write_note(images.kept_in, _NOTE, {"version": _VERSION, "sums": sums})
+    return keys
 
 
 def _keys(x: NDArray[np.uint8]) -> NDArray[np.uint64]:

@@ -31,7 +31,7 @@ import numpy as np
 
 from datasets.base import Dataset, Source, Split
 from datasets.io import files, trees
-from datasets.listing import Item, Listing
+from datasets.listing import Files, Listing
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
@@ -144,7 +144,7 @@ def _find(dataset: str, classes: tuple[str, ...], domain: str, split: Split, sou
     if not wanted:
         raise DataError(f"{shown(path)}: no images found; expected lines <domain>/<class>/<file> <number>")
     _check_there(path, folder, wanted)
-    items = tuple(Item(folder / name / file, str(folder / name / file)) for name, file in wanted)
+    items = Files(str(folder / name / file) for name, file in wanted)
     return Listing(items, np.array([label_of[name] for name, _ in wanted], np.int64))
 
 

@@ -238,30 +238,32 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     apart = own and not layout.named(root, domain).is_dir()
     same = replace(source, skip_broken=False)
 
-    def folders_of(found: Site | None) -> list[Path] | None:
-        return _folders_of(found, domain, source)
-
     def look() -> Site | None:
+        site = sites.look(domain, source, own=own)
+        return None if site is None else site.within(_folders_of(site, domain, source))
+
+    def kept() -> Site | None:
         if sites.table_path(source).exists():  # it decides, not the folders
             return sites.look(domain, source, own=own)
-        key = (domain, str(root), repr(same), apart)
-        return kept_sites.answer(key, source.classes, lambda: sites.look(domain, source, own=own), folders_of)
+        return kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
 
-    site = unchanged.answer((sites.look, domain, root, same, apart), look, folders_of)
+    site = unchanged.answer(
+        (sites.look, domain, root, same, apart), kept, lambda site: site.folders if site and site.folders else None
+    )
     if site is None:
         raise sites.absent(domain, source, own=own)
     return site
 
 
-def _folders_of(site: Site | None, domain: str, source: Source) -> list[Path] | None:
-    """Return the folders that decide what a site has; None for tables and npz files, whose content does."""
-    if site is None or site.layout not in ("classes", "splits"):
-        return None
+def _folders_of(site: Site, domain: str, source: Source) -> list[Path]:
+    """Return the folders that decide what a site has; none for tables and npz files, whose content does."""
+    if site.layout not in ("classes", "splits"):
+        return []
     root = sites.data_dir(source)
     place = layout.named(root, domain)
     top = place if place.is_dir() else root
     inside = layout.folders_in(top)
-    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder, files=False)[0])]
+    return [root, top, *inside, *(sub for folder in inside for sub in layout.divided(folder)[0])]
 
 
 def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles | None:
@@ -304,9 +306,9 @@ def check_files(there: Sequence[Site], root: Path) -> None:
     Raises:
         DataError: With both paths.
     """
-    paths = [picture.path for site in there for picture in site.pictures]
-    paths += [path for site in there for _, path in site.archives]
-    if both := same_file.twice(paths):
+    lists = [site.pictures.files for site in there]
+    lists.append(tuple(str(path) for site in there for _, path in site.archives))
+    if both := same_file.twice_in(lists):
         raise DataError(f"{shown(root)}: {shown(both[0])} and {shown(both[1])} are one file; keep one of them")
 
 

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from datasets import catalog
 from datasets.base import Split
+from datasets.io import looks
 from datasets.partition.shares import divide_given
 from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
@@ -23,6 +24,7 @@ REMEDY = (
 Labels = Mapping[tuple[str, Split], NDArray[np.int64]]
 
 
+@looks.handed_on()
 def check_data(config: RunConfig, nodes: int) -> float:
     """Read every domain of the run and deal the shares, so that errors appear before the run starts.
 

@@ -3,16 +3,15 @@
 import contextlib
 import importlib.util
 import shlex
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import typer
 
 from clients.models import packages
-from datasets.base import OWN_SPLITS, Split
+from datasets.base import OWN_SPLITS
 from datasets.io import sites
 from datasets.listing import Item
 from datasets.quality import checkup
@@ -156,8 +155,8 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
         raise ConfigError(f"{shown(path)} exists already; remove it, or choose another folder")
     dataset = _dataset(arguments)
     survey = folders.survey(dataset.source(), dataset.domains)
-    counts = {site.domain: Counter(picture.split for picture in site.pictures) for site in survey.sites}
-    images = [counts[domain]["train"] for domain in dataset.domains if counts[domain]] or [0]
+    train = {site.domain: site.pictures.number("train") for site in survey.sites if len(site.pictures)}
+    images = [train[domain] for domain in dataset.domains if domain in train] or [0]
     proposal = propose(_sides(survey), images, pretrained=has_weights())
     rare = unequal(_labels(survey), survey.classes)
     text = _text(name, dataset, survey, proposal, rare)
@@ -178,11 +177,12 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
 
 def _labels(survey: folders.Survey) -> checking.Labels:
     """Return the labels of the sites whose images are files, by site and split."""
-    labels: dict[tuple[str, Split], list[int]] = defaultdict(list)
-    for site in survey.sites:
-        for picture in site.pictures:
-            labels[site.domain, picture.split].append(picture.label)
-    return {part: np.array(values, np.int64) for part, values in labels.items()}
+    return {
+        (site.domain, split): listing.labels
+        for site in survey.sites
+        if len(site.pictures)
+        for split, listing in site.listings.items()
+    }
 
 
 def _dataset(arguments: Sequence[str]) -> DatasetConfig:
@@ -219,8 +219,8 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     """Return the text of the file."""
     sites = []
     for site in survey.sites:
-        by_split = Counter(picture.split for picture in site.pictures)
-        numbers = " + ".join(f"{by_split[split]} {split}" for split in OWN_SPLITS if by_split[split])
+        by_split = {split: site.pictures.number(split) for split in OWN_SPLITS}
+        numbers = " + ".join(f"{number} {split}" for split, number in by_split.items() if number)
         sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout})")
     stated = [f"  {key}: {_quoted(getattr(dataset, key))}" for key in ("labels",) if getattr(dataset, key)]
     if dataset.test_share is not None:

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from datasets import catalog
 from datasets.base import ImageSet, Split
 from datasets.corruptions import CORRUPTIONS
-from datasets.io import feature_store
+from datasets.io import feature_store, looks
 from datasets.io.decode import Progress as Report
 from datasets.io.decode import no_progress
 from datasets.io.feature_store import Done
@@ -35,6 +35,7 @@ from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 
 
+@looks.handed_on()
 def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
     """Decode a data set into the cache, check all its images, and print a report.
 

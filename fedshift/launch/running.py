@@ -32,6 +32,7 @@ def run(
     Raises:
         FedShiftError: If anything is wrong, before anything starts; if the run fails.
     """
+    from datasets.io import looks
     from fedshift.launch import worker_count
     from fedshift_app.config import resolving
     from fedshift_app.config.files import APP
@@ -48,6 +49,7 @@ def run(
         resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
     os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
+        stack.enter_context(looks.handed_on())  # nodes in this process take what the check has seen of the files
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
         return _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, screen, note)
 

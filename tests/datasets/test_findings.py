@@ -9,7 +9,8 @@ from PIL import Image
 
 from datasets.io import cache, decode, integrity, part_folder, trees
 from datasets.listing import Listing
-from datasets.quality import checkup, duplicates, findings, pixel_statistics
+from datasets.quality import checkup, duplicates, exact_copies, findings, pixel_statistics
+from datasets.quality.exact_copies import Role
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 32)
@@ -39,7 +40,7 @@ def test_one_read_of_a_file_gives_what_several_gave(photos: Listing) -> None:
         assert list(facts.headers) == checkup.headers(photos.items)
         assert len({header.size for header in facts.headers}) == 3 and any(header.turned for header in facts.headers)
         assert {header.mode for header in facts.headers} == {"RGB", "L"}
-        assert integrity._of_all(facts.digests[path] for path in photos.paths) == integrity.content(photos.paths)
+        assert integrity._of_all(facts.digests[file] for file in photos.sources) == integrity.content(photos.sources)
         assert np.array_equal(out, np.stack([decode.decode(item, 32) for item in photos.items]))
 
 
@@ -80,6 +81,27 @@ def test_a_damaged_note_is_made_again(photos: Listing, damage: str) -> None:
     other["note"]["pixels"]["images"] += 1
     note.write_text(json.dumps(other))
     assert findings.of(images)[0].images == 70
+
+
+def test_numbers_for_exact_copies_are_kept_with_the_images(photos: Listing, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = cache.load(PART, photos)
+    sets = [Role("a", False, images), Role("a", True, images.select(np.arange(3)))]
+    copies = exact_copies.find(sets)
+    assert [pair for pair, _ in copies.trained] == [(1, 0), (1, 1), (1, 2)] and images.kept_in is not None
+    note = images.kept_in / "row-sums.json"
+    whole = note.read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr(exact_copies, "_ROWS", 0)  # images would all have the same numbers
+        assert len(set(exact_copies._keys_of(images).tolist())) == 70
+    note.write_text("{}")
+    assert exact_copies.find(sets) == copies and note.read_text() == whole
+    monkeypatch.setattr(part_folder, "write_note", refuse)
+    note.unlink()
+    assert exact_copies.find(sets) == copies
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError("no")
 
 
 def test_a_note_on_other_pixels_is_not_taken(photos: Listing) -> None:

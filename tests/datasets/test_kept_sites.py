@@ -134,22 +134,34 @@ def test_another_split_is_another_listing(home: Path, looks: list[str], more: di
     assert names(found(home, **more)) == names(other) and len(looks) == 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", "null", '{"sum": 1, "kept": {}}'])
-def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], text: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", b"0\n", b"0\n{}\n", b"x\n{}\n", b"3718361094\n{}\n", b"\xff\n\n"])
+def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
     first = found(home)
-    (kept,) = cache.cache_dir().glob("site-*.json")
-    kept.write_text(text)
+    (kept,) = cache.cache_dir().glob("site-*.list")
+    kept.write_bytes(content)
     assert names(found(home)) == names(first) and len(looks) == 2
-    whole = kept.read_text()
-    kept.write_text(whole.replace("0.png", "1.png", 1))
+    whole = kept.read_bytes()
+    kept.write_bytes(whole.replace(b"0.png", b"1.png", 1))
     assert names(found(home)) == names(first) and len(looks) == 3
+    kept.write_bytes(whole[:-3])  # cut off
+    assert names(found(home)) == names(first) and len(looks) == 4
     assert kept.stat().st_mode & 0o077 == 0
+
+
+def test_names_of_any_letters_are_kept(home: Path, looks: list[str]) -> None:
+    for name in ("line\nbreak.png", "Läsion.png", "\udcff.png", " .png"):  # the third is no UTF-8
+        picture(home / "home" / "cat" / "a.png")
+        (home / "home" / "cat" / "a.png").rename(home / "home" / "cat" / name)
+    first, again = found(home, test_share=0.01), found(home, test_share=0.01)
+    assert len(looks) == 1 and names(again) == names(first) and len(names(first)) == 14
+    (kept,) = cache.cache_dir().glob("site-*.list")
+    assert cache.remove_lists() == 1 and not kept.exists()
 
 
 def test_a_folder_that_has_just_changed_is_not_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unchanged, "SETTLED", 10**12)
     found(home)
-    assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*.json"))
+    assert not cache.cache_dir().exists() or not list(cache.cache_dir().glob("site-*"))
 
 
 def test_who_may_not_write_there_lists_each_time(home: Path, looks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
