@@ -1,0 +1,59 @@
+"""Images before they are decoded, by column: the same items, pictures and pieces as one by one."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datasets.base import OWN_SPLITS
+from datasets.io.site import Picture, Pictures, Site
+from datasets.listing import Files, Item, Listing, Piece
+
+NAMES = ("/a/x/0.png", "/a/x/1.png", "/a/y/2.png")
+ITEMS = tuple(Item(Path(name), name) for name in NAMES)
+
+
+def test_files_are_items_that_are_made_when_they_are_asked_for() -> None:
+    files = Files(NAMES)
+    assert len(files) == 3 and tuple(files) == ITEMS and files[-1] == ITEMS[-1]
+    assert isinstance(files[1:], Files) and files[1:] == ITEMS[1:] and files[::-1] == ITEMS[::-1]
+    assert files == Files(NAMES) and files == ITEMS and files != Files(NAMES[:2]) and files != ITEMS[:2] and files != 3
+    assert ITEMS[1] in files and repr(files) == "Files(3 images)"
+    with pytest.raises(IndexError):
+        files[3]
+
+
+def test_a_listing_of_files_is_as_one_of_items() -> None:
+    labels, index = np.array([0, 0, 1]), np.array([2, 0])
+    of_files, of_items = Listing(Files(NAMES), labels), Listing(ITEMS, labels)
+    for one, other in ((of_files, of_items), (of_files.select(index), of_items.select(index))):
+        assert one.names == other.names and one.sources == other.sources and one.paths == other.paths
+        assert one.items == other.items and np.array_equal(one.labels, other.labels) and len(one) == len(other)
+        assert [one.piece(place) for place in range(len(one))] == [other.piece(place) for place in range(len(other))]
+    assert isinstance(of_files.select(index).items, Files) and of_files.select(index).names == (NAMES[2], NAMES[0])
+    assert of_files.piece(1) == Piece(NAMES[1], NAMES[1], 0, -1)
+
+
+def test_pieces_of_one_file_have_it_once() -> None:
+    pieces = Listing([Item(Path("/a.tar"), f"{place}.png", 512 * place, 100) for place in range(3)], np.zeros(3, int))
+    assert pieces.sources == ("/a.tar",) and pieces.paths == (Path("/a.tar"),)
+    assert pieces.names == ("0.png", "1.png", "2.png") and pieces.piece(2) == Piece("/a.tar", "2.png", 1024, 100)
+
+
+def test_pictures_by_column() -> None:
+    splits = np.array([OWN_SPLITS.index(split) for split in ("train", "test", "train")], np.uint8)  # type: ignore[arg-type]
+    pictures = Pictures(NAMES, np.array([0, 0, 1]), splits, ("p", "", "p"))
+    assert list(pictures) == [
+        Picture(Path(NAMES[0]), 0, "train", "p"), Picture(Path(NAMES[1]), 0, "test"),
+        Picture(Path(NAMES[2]), 1, "train", "p"),
+    ]  # fmt: skip
+    assert pictures[1:] == list(pictures)[1:] and pictures[-1] == list(pictures)[-1]
+    assert pictures == Pictures(NAMES, np.array([0, 0, 1]), splits, ("p", "", "p"))
+    others = (Pictures(NAMES, np.array([0, 0, 0]), splits, pictures.groups), Pictures(NAMES, pictures.labels, splits))
+    assert all(pictures != other for other in (*others, Pictures(), list(pictures)))
+    site = Site("a", "classes", pictures)
+    assert site.splits == ("train", "test") and pictures.number("validation") == 0
+    assert site.listings["train"].names == (NAMES[0], NAMES[2]) and site.listings["train"].labels.tolist() == [0, 1]
+    assert site.listings["test"].groups is None
+    groups = site.listings["train"].groups
+    assert groups is not None and groups.tolist() == ["p", "p"]
