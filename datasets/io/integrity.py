@@ -92,6 +92,7 @@ def seal(
         digest = content(sources, workers)
     now = looks.at(sources, again=True)
     if stamp(now, inodes=False) != stamp(before, inodes=False):
+        looks.forget(sources)
         return {"stamp": "", "sources": ""}
     return {"stamp": stamp(now), "sources": digest}
 

@@ -69,6 +69,12 @@ def some(files: tuple[str, ...]) -> Entries:
     return seen
 
 
+def forget(files: tuple[str, ...]) -> None:
+    """Hand on no more what was seen of files, as they have changed since."""
+    if (handed := _handed.get()) is not None:
+        handed.pop(files, None)
+
+
 def _entries(files: tuple[str, ...]) -> Entries:
     try:
         numbers = chain.from_iterable(map(_COLUMNS, map(os.stat, files)))
