@@ -20,3 +20,9 @@ THREADS = "FEDSHIFT_THREADS"
 KEEP_MODEL = "FEDSHIFT_KEEP_MODEL"
 #: The file of a SuperNode's private key, with which it signs its keys of secure sums.
 NODE_KEY = "FEDSHIFT_NODE_KEY"
+#: The socket of the run's fork server, see ``fedshift.launch.fork_server``.
+FORK_SERVER = "FEDSHIFT_FORK_SERVER"
+#: The program that Ray starts in the place of its own worker, which it becomes; set by ``fedshift run``.
+RAY_WORKER = "FEDSHIFT_RAY_WORKER"
+#: 1 leaves Flower's simulation as it is, for comparisons.
+PLAIN_FLOWER = "FEDSHIFT_PLAIN_FLOWER"

@@ -16,7 +16,7 @@ from typing import Any
 
 from flwr.app import Context, Message
 
-from fedshift_app.flower import simulation_queue
+from fedshift_app.flower import few_servers, simulation_queue
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, STATUS_FILE
 from fedshift_core.errors import FederationError
@@ -73,7 +73,8 @@ def _start_ray(options: dict[str, Any]) -> None:
 
     for number in range(1, STARTS + 1):
         try:
-            ray.init(**options)
+            with few_servers.few_servers(options):
+                ray.init(**options)
         except MISTAKES:
             raise
         except Exception as error:  # Ray has no class of its own for this

@@ -1,0 +1,91 @@
+"""Starts Ray without those of its servers that a simulation on one machine does not use.
+
+Ray starts a dashboard's server, a monitor for clusters that grow, and two agents (metrics, and environments that are
+made for a job). Each is a Python program that takes half a second of a processor, and Ray waits for three of them
+before its first worker. Here no job has such an environment, and nobody looks at metrics.
+
+What Ray expects of an agent remains: a process that lives as long as its node, and a file for each port.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedshift_core.env import RAY_WORKER
+
+RELEASES = ("2.55.",)  # of Ray, whose start was read; Flower 1.41 and 1.42 ask for this one
+AGENTS = ("--dashboard_agent_command", "--runtime_env_agent_command")
+PORTS = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+NO_PORT = -1  # Ray's own number for a service that is not offered
+#: Variables by which a user's jobs get environments, for which Ray needs its agents.
+ENVIRONMENTS = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+PLACEHOLDER = Path(__file__).with_name("placeholder.py")
+
+
+def needs_all(options: Mapping[str, Any]) -> bool:
+    """Tell whether Ray has to start all its servers with these arguments of ``ray.init``."""
+    import ray
+
+    return (
+        sys.platform != "linux"
+        or not ray.__version__.startswith(RELEASES)
+        or bool(options.get("include_dashboard") or options.get("runtime_env"))
+        or any(os.environ.get(name) for name in ENVIRONMENTS)
+    )
+
+
+@contextmanager
+def few_servers(options: Mapping[str, Any]) -> Iterator[None]:
+    """Let ``ray.init`` start only what is used; with ``RAY_WORKER`` its workers are that program."""
+    if needs_all(options):
+        yield
+        return
+    from ray._private import parameter, services
+
+    program = os.environ.get(RAY_WORKER)
+    chosen = {"no_monitor": True, **({"worker_path": program} if program else {})}
+    changed: list[tuple[Any, str, Any]] = [
+        (services, "start_api_server", lambda *_given, **_options: (None, None)),
+        (services, "start_ray_process", _without_agents(services.start_ray_process)),
+        (parameter, "RayParams", partial(_chosen, parameter.RayParams, chosen)),
+    ]
+    before = [getattr(module, name) for module, name, _ in changed]
+    for module, name, ours in changed:
+        setattr(module, name, ours)
+    try:
+        yield
+    finally:
+        for (module, name, _), theirs in zip(changed, before, strict=True):
+            setattr(module, name, theirs)
+
+
+def _chosen(make: Callable[..., Any], chosen: Mapping[str, Any], **options: Any) -> Any:
+    return make(**(options | dict(chosen)))
+
+
+def _without_agents(start: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a ``start_ray_process`` whose raylet gets placeholders for its agents."""
+
+    def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
+        if process_type == "raylet":
+            command = with_placeholders(command)
+        return start(command, process_type, *given, **options)
+
+    return started
+
+
+def with_placeholders(command: list[str]) -> list[str]:
+    """Return a raylet's command with placeholders as agents, and say that these have no ports."""
+    import subprocess
+
+    from ray._raylet import persist_port  # type: ignore[attr-defined]
+
+    options = dict(part.removeprefix("--").split("=", 1) for part in command if part.startswith("--") and "=" in part)
+    for name in PORTS:
+        persist_port(options["session_dir"], options["node_id"], name, NO_PORT)
+    placeholder = subprocess.list2cmdline([sys.executable, "-I", "-S", str(PLACEHOLDER), str(os.getpid())])
+    return [f"{name}={placeholder}" if (name := part.partition("=")[0]) in AGENTS else part for part in command]
