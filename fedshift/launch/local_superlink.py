@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedshift.launch import processes, superlink
+from fedshift.launch import forked, processes, superlink
 from fedshift.launch.credentials import Credentials
 from fedshift_app.config.files import APP
-from fedshift_core.env import STATUS_FILE, TELEMETRY, THREADS
+from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE, TELEMETRY, THREADS
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import path_with_flower
 
@@ -149,8 +149,36 @@ def for_simulation(threads: int) -> Iterator[Begun]:
         threads: CPU threads of a node for which ``train.threads`` is 0.
     """
     os.environ[THREADS] = str(threads)
-    with temporary_folder() as home, processes.group(empty_folder(home), environment(home), home) as flower:
-        # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
-        begun = Begun(home, flower, SuperLink(processes.free_port()))
-        begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
-        yield begun
+    forks = sys.platform == "linux" and os.environ.get(PLAIN_FLOWER) != "1"
+    with temporary_folder() as home:
+        env = environment(home) | (_with_forks(home) if forks else {})
+        with processes.group(empty_folder(home), env, home) as flower:
+            # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
+            begun = Begun(home, flower, SuperLink(processes.free_port()))
+            if forks:
+                _begin_with_forks(begun)
+            else:
+                begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
+            yield begun
+
+
+def _with_forks(home: Path) -> dict[str, str]:
+    """Return what Ray and Flower read in order to fork their processes from the run's fork server."""
+    return {FORK_SERVER: str(home / "forks"), RAY_WORKER: forked.__file__}
+
+
+def _begin_with_forks(begun: Begun) -> None:
+    """Start the fork server and the SuperLink, the longer start first."""
+    program = [sys.executable, "-m"]
+    begun.flower.start("fork-server", [*program, "fedshift.launch.fork_server", begun.flower.env[FORK_SERVER]])
+    begun.flower.start("superlink", [*program, "fedshift.launch.simulation_superlink", str(begun.link.port)])
+
+
+def await_forks(flower: processes.Group) -> None:
+    """Wait until the simulation can be forked; without, its processes start as Flower's and Ray's own do.
+
+    Flower waits for half a minute for a simulation that it has begun to start.
+    """
+    address = flower.env.get(FORK_SERVER)
+    if address is not None and not forked.is_ready(address, processes.START_SECONDS):
+        Path(address).unlink(missing_ok=True)

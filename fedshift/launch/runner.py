@@ -8,19 +8,27 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fedshift.engine import inline
-from fedshift.engine.workers import WorkersGrid
-from fedshift.launch import processes
-from fedshift.launch.local_superlink import CONNECTION, Begun, await_superlink, connect, run_command, temporary_folder
+from fedshift.launch import forked, processes
+from fedshift.launch.local_superlink import (
+    CONNECTION,
+    Begun,
+    await_forks,
+    await_superlink,
+    connect,
+    run_command,
+    temporary_folder,
+)
 from fedshift.launch.progress_table import Screen
 from fedshift_app.config.files import APP as APP
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.flower.internals import make_context
 from fedshift_app.run import flwr_run, status
-from fedshift_core.env import STATUS_FILE
+from fedshift_core.env import FORK_SERVER, STATUS_FILE
 from fedshift_core.errors import REFUSALS, ConfigError, FederationError, FedShiftError
+
+if TYPE_CHECKING:
+    from fedshift.engine import inline
 
 Note = Callable[[Path], None]
 
@@ -102,6 +110,7 @@ def run_simulation(
     """
     each = settle()
     await_superlink(begun.flower, begun.link)
+    await_forks(begun.flower)
     connect(begun.home, begun.link)
     options = ["--federation-config", each.federation_config(nodes)]
     return submit(begun.flower, begun.home, run_config, options, screen, alone=True, note=note)
@@ -123,7 +132,7 @@ def register(flower: processes.Group, public_key: Path) -> None:
 
 def run_inline(
     run_config: dict[str, Any], nodes: int, number: int = 1, screen: Screen | None = None, note: Note | None = None,
-    *, grid: inline.LocalGrid | None = None,
+    *, grid: "inline.LocalGrid | None" = None,
 ) -> Path:  # fmt: skip
     """Run the app in this process, or its nodes in several worker processes, and return the run folder.
 
@@ -138,7 +147,11 @@ def run_inline(
     Raises:
         FedShiftError: If the run cannot start or cannot go on.
     """
-    from fedshift_app import client_app, server_app  # torch: only when a run starts
+    # torch: only when a run starts in this process
+    from fedshift.engine import inline
+    from fedshift.engine.workers import WorkersGrid
+    from fedshift_app import client_app, server_app
+    from fedshift_app.flower.internals import make_context
 
     with temporary_folder() as home:
         status_file = home / "status.json"
@@ -181,6 +194,8 @@ def submit(
     if not (APP / "pyproject.toml").is_file():
         raise ConfigError(f"no pyproject.toml in {APP}; install FedShift again (docs/start/installing.md)")
     command = run_command(home, CONNECTION, run_config)
+    if FORK_SERVER in flower.env:
+        command = [*forked.command(forked.FLWR), *command[1:]]
     screen = screen or Screen()
     screen.watch(home / "status.json")
     try:

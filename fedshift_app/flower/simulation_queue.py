@@ -21,10 +21,11 @@ from typing import Any
 from flwr.app import Message
 
 from fedshift_app.flower.versions import RELEASES_TEXT, unread
+from fedshift_core.env import PLAIN_FLOWER
 
 log = logging.getLogger("fedshift")
 
-PLAIN = "FEDSHIFT_PLAIN_FLOWER"  # environment variable: 1 keeps Flower's own code
+PLAIN = PLAIN_FLOWER  # environment variable: 1 keeps Flower's own code
 LOOK_SECONDS = 0.01
 WHOLE_LOOK_SECONDS = 1.0  # interval of Flower's own checks for messages that nobody will answer
 #: Functions that are replaced or relied on, each with the start of the SHA-256 of its source.

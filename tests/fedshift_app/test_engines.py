@@ -28,7 +28,10 @@ FEW = ["allocation.share=0.1"]
 LIMIT = 240
 MARK = "FEDSHIFT_TEST_ENGINES"
 #: Words in the command lines of what a run starts.
-STARTED = r"flower-super|launch\.super|deploy/superexec|deploy/fork_server|flwr-|raylet|gcs_server|ray::"
+STARTED = (
+    r"flower-super|launch\.super|launch\.simulation_super|launch\.fork_server|launch/forked|deploy/superexec|"
+    r"deploy/fork_server|flwr-|raylet|gcs_server|ray::"
+)
 
 
 def fedshift(*arguments: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:

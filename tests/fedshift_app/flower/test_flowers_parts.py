@@ -48,6 +48,7 @@ SINCE = {
     ("flwr.supercore.constant", "MAX_FILE_BYTES"): ALWAYS,
     ("flwr.supercore.constant", "MAX_FILE_COUNT"): ALWAYS,
     ("flwr.supercore.constant", "MAX_TOTAL_BYTES"): ALWAYS,
+    ("flwr.supercore.constant", "TASK_TYPE_TO_COMMAND"): "1.30",
     ("flwr.supercore.constant", "TaskType"): ALWAYS,
     ("flwr.supercore.date", "now"): ALWAYS,
     ("flwr.supercore.superexec", "run_superexec"): ALWAYS,
@@ -66,6 +67,7 @@ SINCE = {
     ("flwr.superlink.routers.control", "middlewares"): "1.32.1",
     ("flwr.supernode.cli.flower_supernode", "flower_supernode"): ALWAYS,
     ("flwr.supernode.runtime", "run_clientapp"): ALWAYS,
+    ("flwr.simulation.app", "flwr_simulation"): ALWAYS,  # by fedshift.launch.fork_server
     # Not imported by a statement, but by the name of a module, or asked of one that is imported.
     ("flwr.server.superlink.fleet.vce.vce_api", "add_messages_to_queue"): ALWAYS,
     ("flwr.superlink.extensions", "get_middleware"): "1.32.1",

@@ -34,7 +34,7 @@ FEDSHIFT = str(Path(sys.executable).parent / "fedshift")
 SHORT = "train.epochs=1 allocation.share=0.08 train.batch_size=16"
 LIMIT = 240
 #: Who may listen for others than this machine while a run simulates, each with what stands before it: the token.
-GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientAppActor", "ray::IDLE"}
+GUARDED = {"gcs_server", "raylet", "flwr-simulation", "ray::ClientApp", "ray::ClientAppActor", "ray::IDLE"}
 #: Joins the cluster and runs a function there.
 INTRUDER = """
 import sys, ray

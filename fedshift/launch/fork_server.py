@@ -1,0 +1,224 @@
+"""A process that has imported torch, the app and Flower, from which a simulation's processes are forked.
+
+Flower's simulation, each of Ray's workers and ``flwr run`` import the same modules, up to four seconds of
+a processor each. Here one process imports them while the rest of a run starts, and the others are forked from it in
+milliseconds; they share its memory.
+
+The program that Flower or Ray would start is replaced by ``forked.py``, which asks for a fork, passes on its
+arguments, environment and open files, and lives as long as the child. It becomes the real program where no fork
+can be had. The server itself runs nothing of a run: no thread, no connection, no GPU. It does not import Ray, whose
+library reads a process's environment when it is loaded.
+"""
+
+import contextlib
+import gc
+import importlib
+import io
+import os
+import runpy
+import selectors
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedshift.launch.forked import FLWR, LENGTH, RAY, SIMULATION, receive
+
+#: What all of these processes import. The app comes before the simulation engine, which it would patch through Ray.
+LIBRARIES = ("torch", "fedshift_app.server_app", "fedshift_app.client_app", "flwr.simulation.app", "flwr.cli.app")
+RAY_LIBRARY = "ray"
+WORKER = "ray._private.workers.default_worker"
+WORKER_NAME = "ray::ClientApp"  # the system has room for 15 letters
+THREADS = Path("/proc/self/task")
+FILES = 3  # standard input, output and error
+WAITING = 64  # connections
+
+Job = Callable[[], None]
+
+
+class UnsafeError(Exception):
+    """This process must not be forked from."""
+
+
+def import_libraries() -> None:
+    """Import what the children need.
+
+    Raises:
+        UnsafeError: If that leaves something behind that does not survive a fork.
+    """
+    import numpy as np  # its library of linear algebra has threads, and ends and begins them at a fork
+
+    np.zeros(1)
+    threads = _threads()
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    if _threads() > threads:
+        raise UnsafeError(f"{_threads()} threads run after the imports, {threads} before")
+    if sys.modules["torch"].cuda.is_initialized():
+        raise UnsafeError("it has opened the GPU")
+    if RAY_LIBRARY in sys.modules:
+        raise UnsafeError("it has imported Ray")
+
+
+def _threads() -> int:
+    return len(list(THREADS.iterdir()))
+
+
+class ForkServer:
+    """Forks a child for each request until its parent is gone.
+
+    A connection stays open as long as the child: its end says that the other end was stopped, and the child's exit
+    code is sent through it.
+    """
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._pid, self._parent = os.getpid(), os.getppid()
+
+    def serve(self) -> Job | None:
+        """Answer requests; return in each child what it has to do, and None in the server at its end."""
+        gc.collect()
+        gc.freeze()  # a collection in a child would copy all pages
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        while os.getppid() == self._parent:
+            for key, _ in self._selector.select(timeout=1.0):
+                job: Job | None = key.data()
+                if job is not None:
+                    return job
+        return None
+
+    def _accept(self) -> Job | None:
+        connection, _ = self._listener.accept()
+        try:
+            request, files = receive(connection, FILES)
+        except (OSError, ValueError):  # it was stopped
+            connection.close()
+            return None
+        if not request["arguments"]:  # it only asks whether all is imported
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(LENGTH.pack(os.getpid()))
+            return None
+        try:
+            pid = os.fork()
+        except OSError:  # no memory, or no process more
+            connection.close()
+            return None
+        finally:
+            if os.getpid() == self._pid:
+                for file in files:
+                    os.close(file)
+        if pid == 0:
+            self._let_go()
+            connection.close()
+            return child_of(request, files)
+        with contextlib.suppress(OSError):  # it was stopped; the child follows
+            connection.sendall(LENGTH.pack(pid))
+        self._watch(connection, pid)
+        return None
+
+    def _watch(self, connection: socket.socket, pid: int) -> None:
+        """Tell the other end of the child's end, and stop the child at the other end's."""
+        child = os.pidfd_open(pid)
+        watched: set[Any] = {connection, child}
+
+        def leave(one: Any) -> bool:
+            """Watch it no more; return False if that has happened before: both may end between two looks."""
+            if one not in watched:
+                return False
+            watched.remove(one)
+            self._selector.unregister(one)
+            return True
+
+        def stopped() -> None:
+            if leave(connection):
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(child, signal.SIGTERM)
+
+        def ended() -> None:
+            leave(child)
+            leave(connection)
+            os.close(child)
+            with connection, contextlib.suppress(OSError):  # it was stopped
+                connection.sendall(LENGTH.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
+
+        self._selector.register(connection, selectors.EVENT_READ, stopped)
+        self._selector.register(child, selectors.EVENT_READ, ended)
+
+    def _let_go(self) -> None:
+        """Close this process's files in a child: the other ends must see this process end."""
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
+        self._selector.close()
+
+
+def child_of(request: dict[str, Any], files: list[int]) -> Job:
+    """Make this process, a fork, one that was started with these arguments, environment and files."""
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(request["folder"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    named = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    sys.path[:] = [*named, *(path for path in sys.path if path not in named)]
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.modules["numpy"].random.seed()  # else all children would draw the same; Python's own generator is seeded anew
+    if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    program, *arguments = request["arguments"]
+    return {SIMULATION: simulation, FLWR: flwr, RAY: ray_worker}[program](arguments)
+
+
+def simulation(arguments: list[str]) -> Job:
+    """Return the job of ``flwr-simulation``."""
+    from flwr.simulation.app import flwr_simulation
+
+    from fedshift_app.flower import simulating
+
+    simulating.prepare()
+    _call_process(SIMULATION)
+    sys.argv = [SIMULATION, *arguments]
+    return flwr_simulation
+
+
+def flwr(arguments: list[str]) -> Job:
+    """Return the job of ``flwr``."""
+    from flwr.cli.app import app
+
+    _call_process(FLWR)
+    warnings.simplefilter("ignore", DeprecationWarning)  # as Python does; another library has changed it
+    sys.argv = [FLWR, *arguments]
+    return app
+
+
+def ray_worker(arguments: list[str]) -> Job:
+    """Return the job of Ray's worker."""
+    _call_process(WORKER_NAME)
+    sys.argv = [RAY, *arguments]
+    return lambda: (runpy.run_module(WORKER, run_name="__main__", alter_sys=True), None)[1]
+
+
+def _call_process(name: str) -> None:
+    """Give this process a name for lists of processes; Ray's workers cannot change the title of a fork."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def main() -> None:
+    """Import, and serve on the socket that the first argument names; in a child do its work."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(sys.argv[1])
+        listener.listen(WAITING)  # who comes early waits
+        import_libraries()
+        job = ForkServer(listener).serve()
+    if job is not None:
+        job()
+
+
+if __name__ == "__main__":
+    main()

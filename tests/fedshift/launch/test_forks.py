@@ -1,0 +1,169 @@
+"""Processes that are forked from a run's fork server are like programs of their own; without one they are those."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support import ROOT
+
+from fedshift.launch import forked, local_superlink, processes
+from fedshift_core.env import FORK_SERVER
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
+
+#: A server whose simulation is the program that its first argument is; it imports nothing else.
+SERVER = """
+import socket, sys
+import numpy
+from fedshift.launch import fork_server
+fork_server.import_libraries = lambda: None
+fork_server.simulation = lambda arguments: lambda: exec(arguments[0], {"arguments": arguments})
+fork_server.main()
+"""
+
+
+def until(done: Callable[[], bool], seconds: float = 30) -> bool:
+    """Wait until something is so; tell whether it came to be."""
+    deadline = time.monotonic() + seconds
+    while not (reached := done()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return reached
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Path]:
+    """Yield the socket of a fork server that is ready."""
+    address = tmp_path / "forks"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, str(address)], cwd=ROOT, env=os.environ | {"WHOSE": "its"}
+    )
+    assert until(lambda: forked.is_ready(str(address), 30))
+    yield address
+    process.kill()
+    process.wait()
+
+
+def start(server: Path, program: str, *more: str, folder: Path = ROOT) -> subprocess.Popen[str]:
+    """Start a program through the fork server as SuperExec starts a simulation."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", forked.__file__, forked.SIMULATION, program, *more], cwd=folder, text=True,
+        env=os.environ | {FORK_SERVER: str(server), "WHOSE": "ours"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_a_fork_has_its_own_arguments_environment_folder_and_output(server: Path, tmp_path: Path) -> None:
+    program = "import os, sys; print(arguments[1:], os.environ['WHOSE'], os.getcwd()); print('told', file=sys.stderr)"
+    out, err = start(server, program, "a", "b c", folder=tmp_path).communicate(timeout=60)
+    assert out == f"['a', 'b c'] ours {tmp_path}\n"
+    assert err == "told\n"
+
+
+def test_its_exit_code_is_passed_on(server: Path) -> None:
+    assert start(server, "raise SystemExit(7)").wait(60) == 7
+    assert start(server, "pass").wait(60) == 0
+    assert start(server, "import os; os.kill(os.getpid(), 9)").wait(60) == -signal.SIGKILL
+    failed = start(server, "1 / 0")
+    assert "ZeroDivisionError" in failed.communicate(timeout=60)[1]
+    assert failed.returncode == 1
+
+
+def test_forks_draw_numbers_of_their_own(server: Path) -> None:
+    program = "import random, numpy; print(random.random(), numpy.random.random())"
+    drawn = {start(server, program).communicate(timeout=60)[0] for _ in range(3)}
+    assert len(drawn) == 3
+
+
+def test_the_server_goes_on_after_a_request_that_breaks_off(server: Path) -> None:
+    whole = forked.LENGTH.pack(9) + b'{"argum'
+    for part in (b"", whole[:2], whole):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(server))
+            connection.sendall(part)
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(server))
+        connection.sendall(forked.LENGTH.pack(3) + b"{],")
+        assert connection.recv(9) == b""
+    assert start(server, "raise SystemExit(5)").wait(60) == 5
+
+
+SLEEPS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+
+
+def test_a_fork_ends_with_what_stands_for_it(server: Path) -> None:
+    shown = start(server, SLEEPS)
+    assert shown.stdout is not None
+    child = psutil.Process(int(shown.stdout.readline()))
+    shown.kill()
+    shown.wait()
+    assert until(lambda: processes.has_ended(child))
+    assert start(server, "raise SystemExit(3)").wait(60) == 3  # the server goes on
+
+
+def test_a_fork_ends_with_its_server(server: Path) -> None:
+    shown = start(server, SLEEPS)
+    assert shown.stdout is not None
+    child = psutil.Process(int(shown.stdout.readline()))
+    child.parent().kill()  # type: ignore[union-attr]
+    assert shown.wait(60) == 1
+    assert until(lambda: processes.has_ended(child))
+
+
+def test_without_a_server_it_becomes_the_program(tmp_path: Path) -> None:
+    out, err = start(tmp_path / "none", "--help").communicate(timeout=120)
+    assert "Run a Flower Simulation" in out, err
+
+
+def test_a_worker_of_rays_becomes_rays_own() -> None:
+    command = forked.plain([forked.RAY, "--node-ip-address=127.0.0.2"])
+    assert Path(command[1]).is_file()
+    assert Path(command[1]).name == "default_worker.py"
+    assert command[2:] == ["--node-ip-address=127.0.0.2"]
+
+
+def test_a_server_that_is_not_ready_in_time_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tmp_path / "forks"
+    address.touch()  # nobody listens
+    monkeypatch.setattr(processes, "START_SECONDS", 0.1)
+    with processes.group(tmp_path, os.environ | {FORK_SERVER: str(address)}) as flower:
+        local_superlink.await_forks(flower)
+    assert not address.exists()
+
+
+def imported(first: str) -> str:
+    """Return whether a process may be forked from after its imports, and if not, the reason."""
+    program = f"""
+from fedshift.launch import fork_server as f
+{first}
+try:
+    f.import_libraries()
+except f.UnsafeError as error:
+    print(error)
+else:
+    print("safe")
+"""
+    return subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_process_with_ray_or_threads_is_not_forked_from() -> None:
+    assert imported("import ray") == "it has imported Ray\n"
+    begun = """
+import threading, time, types
+begin = lambda name: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+f.importlib = types.SimpleNamespace(import_module=begin)
+"""
+    assert "threads run after the imports" in imported(begun)
+
+
+def test_what_is_imported_survives_a_fork() -> None:
+    assert imported("pass") == "safe\n"
+
+
+def test_the_program_reads_the_variable_that_is_set() -> None:
+    assert forked.FORK_SERVER == FORK_SERVER
