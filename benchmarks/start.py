@@ -26,13 +26,16 @@ MARK = "FEDSHIFT_BENCHMARK_START"  # in the environment of all processes of a ru
 SMALL = ("rounds=2", "train.epochs=1", "allocation.share=0.05", "model.name=cnn", "report=false")
 TARGETS = {"inline": (4.0, 3.0), "simulation": (10.0, 3.0)}  # seconds to the first round, and of the end
 LOOK_SECONDS = 0.05
-#: Kinds of processes by a part of their command line; the first that fits counts.
+#: Kinds of processes by a part of their name and command line; the first that fits counts. A fork has its own name.
 KINDS = (
-    ("ray::", "Ray's workers, with the ClientApps"), ("default_worker", "Ray's workers, with the ClientApps"),
-    ("/ray/", "Ray's servers"), ("fedshift.launch.superlink", "SuperLink"),
+    ("launch/forked.py", "programs that stand for forks"), ("flower-superexe", "SuperExec"),
+    ("fedshift.launch.simulation_superlink", "SuperLink"),
+    ("fedshift.launch.superlink", "SuperLink"), ("ray::ClientApp", "Ray's workers, with the ClientApps"),
+    ("default_worker", "Ray's workers, with the ClientApps"), ("ray::", "Ray's servers"), ("/ray/", "Ray's servers"),
     ("superexec", "SuperExec"), ("flwr-simulation", "simulation, with the ServerApp"),
-    ("flwr-serverapp", "simulation, with the ServerApp"), ("bin/flwr run", "flwr run"),
-    ("watchdog", "watchdog"), ("fedshift.cli", "fedshift run"),
+    ("flwr-serverapp", "simulation, with the ServerApp"), ("flwr ", "flwr run"),
+    ("fedshift.launch.fork_server", "fork server: torch, the app, Flower"), ("watchdog", "watchdog"),
+    ("fedshift.cli", "fedshift run"),
 )  # fmt: skip
 
 
@@ -55,7 +58,7 @@ class Processes:
                     self._others.add(pid)
                     continue
                 self._ours[pid] = process
-                spent, line = process.cpu_times(), " ".join(process.cmdline())
+                spent, line = process.cpu_times(), f"{process.name()} {' '.join(process.cmdline())}"
                 kind = next((kind for part, kind in KINDS if part in line), "other")
                 self._seconds[pid] = kind, spent.user + spent.system
             except psutil.Error:
