@@ -4,11 +4,12 @@
     python benchmarks/deployed.py --nodes 4 --megabytes 100 --slow --secure
 
 `handwritten` with FedAvg, one local epoch of the two-layer CNN on a tenth of the images, on SuperNodes of this machine
-with TLS and node keys. `--megabytes` also takes a network with so many megabytes of weights, `--slow` also puts all
-SuperNodes behind a line of 200 ms and 1 % loss (`slow_link.py`; root and Linux). Arithmetic is the same run with
-`engine=inline`, one process and one thread: all nodes one after another. The time of a round is the median from the
-second on. Processor time is that of all processes, from the submission to the end, over the rounds; other work on the
-machine does not lengthen it much. Memory is PSS (shared pages divided), between messages. All weights must be equal.
+with TLS and node keys. `--megabytes` also takes ResNet-10 with a layer behind it, of so many megabytes of weights,
+`--slow` also puts all SuperNodes behind a line of 200 ms and 1 % loss (`slow_link.py`; root and Linux). Arithmetic is
+the same run with `engine=inline`, one process and one thread: all nodes one after another. The time of a round is the
+median from the second on. Processor time is that of all processes, from the submission to the end, over the rounds;
+other work on the machine does not lengthen it much. Memory is PSS (shared pages divided), between messages. All weights
+must be equal.
 
 No row is begun with which the processes would hold more than `--most-gb`, or after `--minutes`.
 """
@@ -30,6 +31,7 @@ import machine
 import psutil
 import slow_link
 
+from datasets import catalog
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
@@ -43,6 +45,7 @@ from fedshift_app.run.versions import commit, versions
 
 TINY = "train.epochs=1 allocation.share=0.1 allocation.with_replacement=true train.precision=float32"
 ABOVE = 2.0  # target, in seconds
+BODY, FEATURES = 4_900_000, 512  # parameters and features of ResNet-10
 ROUND_TRIP, LOSS = 0.2, 0.01
 GB = 1e9
 HEAD = (
@@ -58,7 +61,7 @@ class Case:
     Attributes:
         nodes: SuperNodes.
         secure: Whether sums are secure.
-        megabytes: Weights of the network; 0 for the two-layer CNN.
+        megabytes: Weights of the network, 20 of them ResNet-10's; 0 for the two-layer CNN.
         slow: Whether the SuperNodes are behind a slow line.
     """
 
@@ -70,10 +73,9 @@ class Case:
     @property
     def settings(self) -> str:
         """The dotted keys of its runs."""
-        width = (
-            round(self.megabytes * 1e6 / 4 / (512 + 11)) if self.megabytes else 0
-        )  # a layer 512 x width, and the head
-        more = [f"model.projection={width}"] if width else []
+        per_width = FEATURES + 1 + len(catalog.get("handwritten").classes)  # the layer, its bias, the classifier
+        width = round((self.megabytes * 1e6 / 4 - BODY) / per_width) if self.megabytes else 0
+        more = ["model.name=resnet10", f"model.projection={width}"] if width else []
         more += ["federation.secure_sums=on"] if self.secure else []
         return " ".join([TINY, *more])
 
