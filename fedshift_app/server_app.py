@@ -53,7 +53,6 @@ from fedshift_app.run.folder import Past, RunFolder
 from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
-from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.plural import plural
@@ -201,7 +200,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             if federation.model.start:
                 node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
             if skipped:
-                write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
+                atomic_io.write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 fields = {"event": "skipped", "images": len(skipped)}
                 console.log.warning(
                     "images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields
@@ -312,7 +311,7 @@ def _rounds(
 def _tell(status: dict[str, Any]) -> None:
     """Tell ``fedshift run`` how the run stands, if that is who started it."""
     if os.environ.get(STATUS_FILE):
-        write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
+        atomic_io.write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
 
 
 class _EarlyEnd(Exception):  # noqa: N818 (a way out, not a malfunction)
@@ -328,8 +327,7 @@ class Progress:
 
     def __init__(self, config: RunConfig) -> None:
         self._config, self._rounds = config, config.rounds
-        self._seconds = 0.0
-        self._done = 0
+        self._seconds, self._done = 0.0, 0
 
     def __call__(self, result: RoundResult, weights: ArrayRecord) -> None:
         """Save and show one round.
@@ -358,9 +356,7 @@ def _command(run_config: Any) -> str:
 
 
 def _engine(grid: Grid) -> str:
-    if name := engine_name(grid):
-        return name
-    return setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT
+    return engine_name(grid) or (setup.SIMULATION if is_simulation_grid(grid) else setup.DEPLOYMENT)
 
 
 def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterable[ServerFeature] = ()) -> str:

@@ -303,7 +303,7 @@ def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
-    monkeypatch.setattr(report_build.views, "look", lambda record, data_dir, limit: None)
+    monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: None)
     monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
     monkeypatch.setattr(report_build.papers, "add", lambda *given: None)
 
