@@ -39,7 +39,7 @@ def serve(port: int) -> None:
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     from flwr.superlink.cli import flower_superlink as _with_its_imports  # noqa: F401
 
-    from fedshift_app.flower import superexec
+    from fedshift.launch import simulation_superexec
 
     parent = os.getpid()
     heard, RingingOwner.bell = os.pipe()
@@ -48,7 +48,7 @@ def serve(port: int) -> None:
         Path("/proc/self/comm").write_text("flower-superexec")
         try:
             wait_for(port, parent)
-            superexec.run(f"{HOST}:{port}", parent, simulation_program(Path.cwd()), heard)
+            simulation_superexec.run(f"{HOST}:{port}", parent, simulation_program(Path.cwd()), heard)
         except Exception:  # without it nothing is ever started
             os.kill(parent, signal.SIGTERM)
             raise

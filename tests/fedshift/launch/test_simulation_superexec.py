@@ -11,33 +11,35 @@ import pytest
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
 from flwr.supercore.superexec import run_superexec
 
-from fedshift_app.flower import superexec
+from fedshift.launch import simulation_superexec
 
 
 def test_a_ring_ends_its_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superexec, "LONGEST_SECONDS", 600.0)
+    monkeypatch.setattr(simulation_superexec, "LONGEST_SECONDS", 600.0)
     heard, bell = os.pipe()
-    sleeper = threading.Thread(target=superexec.Bell(heard).sleep, args=(0.5,))
+    sleeper = threading.Thread(target=simulation_superexec.Bell(heard).sleep, args=(0.5,))
     sleeper.start()
     os.write(bell, b"..")
     sleeper.join(60)
     assert not sleeper.is_alive()
-    monkeypatch.setattr(superexec, "LONGEST_SECONDS", 0.01)
-    superexec.Bell(heard).sleep(600)  # all rings were heard
+    monkeypatch.setattr(simulation_superexec, "LONGEST_SECONDS", 0.01)
+    simulation_superexec.Bell(heard).sleep(600)  # all rings were heard
     os.close(bell)
-    superexec.Bell(heard).sleep(600)  # the SuperLink has gone
+    simulation_superexec.Bell(heard).sleep(600)  # the SuperLink has gone
     os.close(heard)
 
 
 def test_it_starts_the_program_that_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(superexec, "flower_superexec", lambda: started.append(superexec.sys.argv[1:]))
-    monkeypatch.setattr(superexec, "sys", SimpleNamespace(argv=[]))
+    monkeypatch.setattr(
+        simulation_superexec, "flower_superexec", lambda: started.append(simulation_superexec.sys.argv[1:])
+    )
+    monkeypatch.setattr(simulation_superexec, "sys", SimpleNamespace(argv=[]))
     monkeypatch.setattr(run_superexec, "time", time)
     monkeypatch.setitem(TASK_TYPE_TO_COMMAND, TaskType.SIMULATION, "flwr-simulation")
-    superexec.run("127.0.0.1:1", 7, "/simulation", 0)
+    simulation_superexec.run("127.0.0.1:1", 7, "/simulation", 0)
     flower: Any = run_superexec
-    assert isinstance(flower.time, superexec.Bell)
+    assert isinstance(flower.time, simulation_superexec.Bell)
     assert flower.time.monotonic is time.monotonic
     assert TASK_TYPE_TO_COMMAND[TaskType.SIMULATION] == "/simulation"
     assert started == [["--insecure", "--runtime-api-address", "127.0.0.1:1", "--parent-pid", "7"]]
