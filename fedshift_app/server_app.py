@@ -53,6 +53,7 @@ from fedshift_app.run.folder import Past, RunFolder
 from fedshift_app.run.received_log import ReceivedLog
 from fedshift_app.run.status import COMPLETED, DEGRADED, FAILED, INTERRUPTED, StatusFile, resume_command
 from fedshift_core import atomic_io
+from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
 from fedshift_core.plural import plural
@@ -200,7 +201,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
             if federation.model.start:
                 node_payload.write(folder.path / checkpoints.FOLDER, federation.model.start)
             if skipped:
-                atomic_io.write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
+                write_atomically(folder.path / SKIPPED_FILE, json.dumps(skipped, indent=2) + "\n")
                 fields = {"event": "skipped", "images": len(skipped)}
                 console.log.warning(
                     "images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields
@@ -311,7 +312,7 @@ def _rounds(
 def _tell(status: dict[str, Any]) -> None:
     """Tell ``fedshift run`` how the run stands, if that is who started it."""
     if os.environ.get(STATUS_FILE):
-        atomic_io.write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
+        write_atomically(Path(os.environ[STATUS_FILE]), json.dumps(status))
 
 
 class _EarlyEnd(Exception):  # noqa: N818 (a way out, not a malfunction)
