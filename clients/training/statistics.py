@@ -40,15 +40,21 @@ def layers(model: nn.Module) -> dict[str, _BatchNorm]:
     }
 
 
+def free_layers(model: nn.Module) -> dict[str, _BatchNorm]:
+    """Return the layers of :func:`layers` that ``model.freeze`` leaves free; frozen statistics stay in any score."""
+    frozen: frozenset[str] = getattr(model, "frozen", frozenset())
+    return {name: layer for name, layer in layers(model).items() if f"{name}.{BN_MEAN}" not in frozen}
+
+
 @contextmanager
 def by_batch(model: nn.Module, some: Sequence[_BatchNorm] | None = None) -> Iterator[None]:
     """Let BatchNorm normalise each batch by its own mean and variance; running statistics stay as they are.
 
     Args:
         model: Whose layers.
-        some: Those layers that are meant; None for all that have running statistics.
+        some: Those layers that are meant; None for all free ones that have running statistics.
     """
-    norms = list(layers(model).values()) if some is None else some
+    norms = list(free_layers(model).values()) if some is None else some
     before = [(norm.training, norm.track_running_stats) for norm in norms]
     for norm in norms:
         norm.training, norm.track_running_stats = True, False
@@ -60,7 +66,7 @@ def by_batch(model: nn.Module, some: Sequence[_BatchNorm] | None = None) -> Iter
 
 
 def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterable[Tensor]) -> dict[str, Moments]:
-    """Pass images through a network in evaluation mode and sum up what its BatchNorm layers are given.
+    """Pass images through a network in evaluation mode and sum up what its free BatchNorm layers are given.
 
     Each batch is normalised by its own statistics on its way, so that no layer sees what older ones made of it.
 
@@ -90,7 +96,7 @@ def take(model: nn.Module, forward: Callable[[Tensor], object], batches: Iterabl
         return lambda module, given: note(name, given[0])
 
     model.eval()
-    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in layers(model).items()]
+    handles = [norm.register_forward_pre_hook(hook(name)) for name, norm in free_layers(model).items()]
     try:
         with torch.no_grad(), by_batch(model):
             for x in batches:

@@ -19,11 +19,13 @@ def why_not(run: Run, kind: str) -> str:
     for name in (config.model.name, *config.model.per_node):
         if _without_batchnorm(name):
             return f"the network {name} has no BatchNorm"
+    alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
+    if config.model.freeze in ("encoder", "norm") and _all_frozen(alike.model_dump_json()):
+        return f"model.freeze={config.model.freeze} freezes all its BatchNorm"
     if kind == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
         return "nobody has training images of a held-out domain"
     if kind == RETAKEN and config.privacy.name != "none":
         return f"privacy.name={config.privacy.name} lets no statistics leave a node"
-    alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
     if kind == RETAKEN and not _statistics_travel(alike.model_dump_json()):
         return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
     return ""
@@ -33,6 +35,22 @@ def _without_batchnorm(name: str) -> bool:
     """Return whether a network has no BatchNorm; false if its code is not installed."""
     try:
         return not NETWORKS.named(name, "model.name").batchnorm
+    except ConfigError:
+        return False
+
+
+@cache
+def _all_frozen(settings: str) -> bool:
+    """Return whether no BatchNorm of a run's model is free; false if this version cannot determine it.
+
+    Args:
+        settings: The configuration of a run, as JSON.
+    """
+    from clients.training import statistics  # these import torch
+    from fedshift_app.run import initial_model
+
+    try:
+        return not statistics.free_layers(initial_model.plain(RunConfig.model_validate_json(settings)).model)
     except ConfigError:
         return False
 

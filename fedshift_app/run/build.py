@@ -7,7 +7,7 @@ from torch import nn
 
 from clients.models.networks import SplitModel
 from clients.modules.catalog import MODULES
-from clients.training.statistics import layers
+from clients.training.statistics import free_layers, layers
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
@@ -79,7 +79,7 @@ def prepare(
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)
-    _check_statistics(config, batchnorms)
+    _check_statistics(config, batchnorms, frozen=bool(layers(model)) and not free_layers(model))
     facts = ModelFacts(
         num_classes=len(config.dataset.known().classes),
         feature_dim=model.feature_dim,
@@ -206,18 +206,24 @@ def _scores(config: RunConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names if adaptation is None else (*names, adaptation.before)))
 
 
-def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...]) -> None:
-    """Refuse re-estimated statistics of BatchNorm where they are needed and none travel.
+def _check_statistics(config: RunConfig, batchnorms: tuple[str, ...], frozen: bool) -> None:
+    """Refuse re-estimated statistics of BatchNorm where they are needed and none travel, and any where all is frozen.
 
     Raises:
         ConfigError: With the key.
     """
-    if batchnorms or RETAKEN not in (*config.evaluate.bn, config.model.bn_keep):
+    ways = config.evaluate.bn
+    if frozen and ways != (AVERAGED,):
+        raise ConfigError(
+            f"evaluate.bn=[{','.join(ways)}]: model.freeze={config.model.freeze} freezes all BatchNorm of "
+            f"{config.model.name}, statistics included; allowed is [{AVERAGED}]"
+        )
+    if batchnorms or RETAKEN not in (*ways, config.model.bn_keep):
         return
     reason = f"with {config.method['name']!r} and model.bn={config.model.bn} no BatchNorm statistics travel"
     if config.model.bn_keep == RETAKEN:
         raise ConfigError(f"model.bn_keep=retaken: {reason}; allowed is averaged")
-    if config.evaluate.bn[0] == RETAKEN:
+    if ways[0] == RETAKEN:
         raise ConfigError(f"evaluate.bn: its first entry is retaken, but {reason}; put {AVERAGED} or {OWN} first")
 
 

@@ -1,9 +1,10 @@
 """The versions of the code that a run used: packages, extensions, the commit of a checkout."""
 
+import contextlib
 import functools
 import platform
 import subprocess
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from fedshift_app import __version__
@@ -31,7 +32,11 @@ def commit(checkout: Path) -> str:
 
 @functools.cache  # of 20 ms a run
 def _packages() -> dict[str, str]:
-    return {name: version(name) for name in VERSIONS_OF}
+    found = {}
+    for name in VERSIONS_OF:
+        with contextlib.suppress(PackageNotFoundError):  # Ray, where there is no wheel of it: only simulations need it
+            found[name] = version(name)
+    return found
 
 
 def versions(config: RunConfig) -> dict[str, str]:

@@ -36,7 +36,7 @@ MAPS = f"{PLAIN} model.freeze=stages:1 model.precompute_maps=float32"
 #: Of each kind of method one or two; all others are like one of them.
 QUICK = ("i2pfl", "fedcode", "fedseproto", "fedmd", "t3a")
 #: A frozen encoder is nothing for them, or their adaptation or augmentation needs the images.
-REFUSED = ("eata", "fdse", "fedbn", "fedicon", "tent")
+REFUSED = ("eata", "fdse", "fedbn", "fedccrl", "fedicon", "fedrdn", "gperxan", "stablefdg", "tent")
 
 
 @pytest.fixture(autouse=True)
@@ -91,6 +91,25 @@ def test_kept_features_change_no_result_of_any_method(method: str, run_inline: I
 @pytest.mark.parametrize("method", ["f2dc", "scaffold"])
 def test_kept_maps_change_no_result(method: str, run_inline: InlineRun) -> None:
     check_alike(*pair(run_inline, method, MAPS, nodes=2))
+
+
+def test_statistics_of_frozen_batchnorm_stay_whatever_scores(run_inline: InlineRun) -> None:
+    ways = "model.name=cnn_bn evaluate.bn=[averaged,retaken,own,batch]"
+    off, on = pair(run_inline, "fedavg", f"{MAPS} {ways}", nodes=2)
+    check_alike(off, on)
+    for before, now in zip(off.rounds, on.rounds, strict=True):
+        assert before["others"] == now["others"]
+        assert set(before["others"]) == {"bn=retaken", "bn=own", "bn=batch"}
+
+
+@pytest.mark.parametrize("frozen", ["model.freeze=norm", "model.freeze=encoder model.projection=16"])
+def test_frozen_batchnorm_has_no_other_statistics(frozen: str, run_inline: InlineRun) -> None:
+    settings = f"{PLAIN} model.name=cnn_bn {frozen} evaluate.bn=[averaged,own]"
+    freeze = frozen.split()[0]
+    assert refusal_of(ConfigError, run_inline, rounds=1, set=settings) == (
+        f"evaluate.bn=[averaged,own]: {freeze} freezes all BatchNorm of cnn_bn, statistics included; allowed is "
+        "[averaged]"
+    )
 
 
 def test_halves_of_maps_are_near(run_inline: InlineRun) -> None:

@@ -84,6 +84,13 @@ def test_what_has_no_batchnorm_or_lets_none_out_is_left_out(keep: Keep) -> None:
         )  # rows by name, with their group
 
 
+@pytest.mark.parametrize("freeze", ["norm", "encoder"])
+def test_what_has_all_its_batchnorm_frozen_is_left_out(keep: Keep, freeze: str) -> None:
+    runs = [keep("fedavg", own=scored(80, 70)), keep("fedprox", f"model.projection=16 model.freeze={freeze}")]
+    (note,) = left_out(compare(runs, score="bn=own", allow_different=True).numbers.notes)
+    assert f"(model.freeze={freeze} freezes all its BatchNorm)" in note
+
+
 @pytest.mark.parametrize("way", ["retaken", "own", "batch"])
 def test_a_run_that_was_not_scored_so_is_refused_with_the_remedy(keep: Keep, way: str) -> None:
     runs = [keep("fedavg", **{way: scored(80, 70)}), keep("fedprox"), keep("local")]
