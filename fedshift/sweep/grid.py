@@ -37,7 +37,18 @@ CheckData = Callable[[RunConfig, int], object]
 #: Checks whether the method, the network and the modules of a run go together.
 CheckModel = Callable[[RunConfig], object]
 #: Sections that do not affect this check; everything else of a configuration may.
-FREE_OF_MODELS = {"seed", "rounds", "train", "allocation", "federation", "tracking", "profile", "keep", "keep_rounds"}
+FREE_OF_MODELS = {
+    "seed",
+    "rounds",
+    "train",
+    "allocation",
+    "federation",
+    "tracking",
+    "profile",
+    "keep",
+    "keep_rounds",
+    "checkpoint_seconds",
+}
 
 
 class Options(BaseModel, frozen=True, extra="forbid"):

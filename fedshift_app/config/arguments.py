@@ -17,7 +17,7 @@ from fedshift_core.spelling import meant
 LAUNCH_KEYS = ("engine", "nodes", "workers", "actors", "cpus-per-client", "gpus-per-client", "report")
 ENGINES = ("simulation", "inline")
 #: Keys of the configuration without a dot.
-WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "keep", "keep_rounds", "tuned")
+WITHOUT_DOT = (MODEL_PER_NODE, *NAMED, "checkpoint_seconds", "keep", "keep_rounds", "tuned")
 #: Largest value of each whole number.
 MOST = {
     "rounds": MOST_ROUNDS,
@@ -55,7 +55,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)
         else:
-            known = (*configuration.FLAT_KEYS, *LAUNCH_KEYS)
+            known = (*configuration.FLAT_KEYS, *LAUNCH_KEYS, *WITHOUT_DOT)
             raise ConfigError(
                 f"unknown key {as_found(key)}; there are {', '.join(known)}, and dotted ones such as train.lr"
                 f"{dotted_keys.meant(key, known)}"

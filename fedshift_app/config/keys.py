@@ -21,6 +21,7 @@ FREE = (
     "federation.round_timeout",
     "model.weights",
     "tracking",
+    "checkpoint_seconds",
     "keep_rounds",
     *(feature.key for feature in OURS if feature.shows),
 )

@@ -14,8 +14,8 @@ from support import refusal_of
 
 from clients.models import weights
 from datasets import catalog
-from fedshift_app.config import registry, resolving
-from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.config import dotted_keys, registry, resolving
+from fedshift_app.config.arguments import WITHOUT_DOT, parse_arguments
 from fedshift_app.config.files import CONF, names
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.resolving import FLAT_KEYS, resolve
@@ -72,7 +72,8 @@ def test_every_experiment_resolves_with_every_method(experiment: str, monkeypatc
         if experiment.endswith("-heterogeneous") and not registry.get(method).client_class().heterogeneous:
             assert "nodes may differ with" in refusal({"experiment": experiment, "method": method})
             continue
-        if "-pretrained" in experiment and method in ("fedbn", "tent", "eata", "gperxan"):  # no BatchNorm trains
+        frozen = "-pretrained" in experiment and experiment != "pacs-pretrained-stages"
+        if frozen and method in ("fedbn", "tent", "eata", "gperxan"):  # no BatchNorm trains
             assert "model." in refusal({"experiment": experiment, "method": method})
             continue
         if method == "ggeur" and "-pretrained" not in experiment:  # its encoder is frozen
@@ -140,6 +141,18 @@ def test_flat_keys_are_those_of_the_app() -> None:
 
     app = tomllib.loads((CONF.parent / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert app["config"] == FLAT_KEYS
+
+
+def test_every_key_without_a_dot_is_a_key_of_the_command() -> None:
+    keys = {key for key in dotted_keys.known() if "." not in key} - {"plugins"}  # those are in an experiment's file
+    assert "checkpoint_seconds" in keys
+    assert keys <= {*FLAT_KEYS, *WITHOUT_DOT}
+    flat, _ = parse_arguments(["handwritten", "checkpoint_seconds=7"])
+    assert resolve(flat).checkpoint_seconds == 7
+    assert "'checkpoint_secs'; there are" in (
+        message := refusal_of(ConfigError, parse_arguments, ["checkpoint_secs=7"])
+    )
+    assert "checkpoint_seconds" in message
 
 
 def test_i2pfl_brings_the_values_of_its_paper() -> None:
