@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -101,6 +102,10 @@ class FrozenFeatures:
     def depth(self) -> str:
         """How much is computed once: ``encoder``, or ``stages:N``."""
         return self._shortcut.depth
+
+    def opened(self) -> AbstractContextManager[None]:
+        """Let the model take images for a while."""
+        return self._shortcut.opened()
 
     def renew(self) -> None:
         """Forget the stores: the model has other weights."""

@@ -52,9 +52,8 @@ def make(folder: Path, data_dir: Path | None, limit: int | None, node: int | Non
     numbers: dict[str, Any] = {"round": record.checkpoint.server_round if record.checkpoint else None}
     with drawing.style():
         seen = figures.sections(record, sight, numbers)
-        if chosen is not None:
-            config = predictions.with_data(record.config, data_dir)
-            papers.add(seen, record, sight, config, chosen, node is not None, numbers)
+        if chosen is not None and sight.config is not None:
+            papers.add(seen, record, sight, sight.config, chosen, node is not None, numbers)
         content = summary.content(record) | {"seen": folded(seen)}
     lacks = _lacks(seen)
     numbers["not_drawn"] = list(lacks)

@@ -98,6 +98,7 @@ class Sight:
         personal: Whether each domain was scored with the private parts of one of its nodes.
         alone: Whether the prediction of an image is independent of other images.
         layer: The layer of Grad-CAM; empty if the network has no convolution.
+        config: The run's configuration, as the images were scored here.
     """
 
     views: dict[str, View] = field(default_factory=dict)
@@ -106,6 +107,7 @@ class Sight:
     personal: bool = False
     alone: bool = True
     layer: str = ""
+    config: RunConfig | None = None
 
 
 def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
@@ -125,7 +127,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
         _check_data_dir(record, data_dir)
     if record.checkpoint is None:
         return Sight(nothing="there is no checkpoint that can be read")
-    config = with_data(record.config, data_dir)
+    config = _with_data(record.config, data_dir)
     personal = setup.is_personal(record.config, setup.initial_model(record.config))
     command = f"fedshift report {shlex.quote(str(record.folder))} data-dir=DIR"
     if record.deployed and personal:
@@ -139,14 +141,20 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     try:
         for domain in config.dataset.domains:
             try:
-                views[domain], layer = _view(record, config, domain, limit)
+                try:
+                    views[domain], layer = _view(record, config, domain, limit)
+                except DataError:
+                    if not config.model.precompute:
+                        raise
+                    config = _without_features(config)  # they cannot be kept here
+                    views[domain], layer = _view(record, config, domain, limit)
             except FedShiftError as error:
                 missing[domain] = str(error).replace("\n", "; ")
     finally:
         torch.set_num_threads(threads)
     alone = setup.scores_images_alone(config)
     if views:
-        return Sight(views, missing, "", personal, alone, layer)
+        return Sight(views, missing, "", personal, alone, layer, config)
     reasons = "; ".join(dict.fromkeys(missing.values()))
     if data_dir is not None:
         raise DataError(f"data-dir {data_dir}: the test images cannot be scored there: {reasons}")
@@ -163,15 +171,16 @@ def _check_data_dir(record: Record, data_dir: Path) -> None:
         check_data_dir(data_dir)
 
 
-def with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
-    """Return the configuration with ``data_dir`` as the folder of images, if it is given.
-
-    Images pass through the whole network, whose layers a report looks into.
-    """
-    config = config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
+def _with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
+    """Return the configuration with ``data_dir`` as the folder of images, if it is given."""
     if data_dir is None:
         return config
     return config.model_copy(update={"dataset": config.dataset.model_copy(update={"data_dir": str(data_dir)})})
+
+
+def _without_features(config: RunConfig) -> RunConfig:
+    """Return the configuration with ``model.precompute=off``: images pass through the whole network."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
 
 
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
@@ -323,7 +332,8 @@ def _examples(client: DomainClient, domain: str, images: ImageSet, predicted: In
             chosen.append(int(i))
     index = np.array([*chosen[len(wrong) :], *chosen[: len(wrong)]], dtype=np.int64)
     picked = images.select(index)
-    heats = grad_cam.heat_maps(client, picked, predicted[index])
+    with client.on_images():
+        heats = grad_cam.heat_maps(client, picked, predicted[index])
     return [
         Example(x, heat, int(true), int(taken))
         for x, heat, true, taken in zip(picked.x, heats, picked.y, predicted[index], strict=False)

@@ -58,7 +58,8 @@ def attended(client: DomainClient, config: RunConfig) -> list[Attended]:
     if grad_cam.layer_of(client.model) is None:
         raise NotOfThisRun("the network has no convolution to look at")
     tests = {domain: client.test_set(domain) for domain in config.dataset.domains}
-    return [_looked_at(client, domain, place, tests[domain]) for domain, place in chosen(config.seed, tests)]
+    with client.on_images():
+        return [_looked_at(client, domain, place, tests[domain]) for domain, place in chosen(config.seed, tests)]
 
 
 def chosen(seed: int, tests: Mapping[str, ImageSet]) -> list[tuple[str, int]]:

@@ -17,9 +17,12 @@ from support import InlineRun, Run, refusal_of, undrawn
 from torch.nn import functional as F
 
 from clients.fdse import Erased
+from clients.models.shortcut import Shortcut
 from clients.models.stages import feature_stages
 from clients.modules.f2dc import F2DCModel
 from datasets.base import ImageSet
+from datasets.io import cache
+from datasets.io.feature_store import FeatureStore
 from fedshift.html import drawing
 from fedshift.report import (
     analysis,
@@ -37,7 +40,7 @@ from fedshift.report import (
 from fedshift.report.features import Seen
 from fedshift.report.same_images import Attended
 from fedshift_app.node import setup
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import SERVER_ROUND
@@ -75,6 +78,45 @@ def change_config(run: Run, **changes: Any) -> None:
 def numbers(run: Run) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((run.folder / "report.json").read_text())
     return result
+
+
+# --- kept features ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["i2pfl", "f2dc"])
+def test_a_report_goes_on_from_kept_features(
+    method: str, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It shows what it shows where images pass the whole network, as they do where features cannot be kept."""
+    monkeypatch.setenv(cache.CACHE_DIR, str(tmp_path / "cache"))
+    network = "model.freeze=encoder model.projection=16 model.precompute=on model.precompute_maps=float32"
+    run = run_inline(method=method, rounds=2, set=f"{QUICK} {network} images.crop_padding=0 train.precision=float32")
+    record, passed = reading.read(run.folder), []
+    begins = Shortcut.beginning
+    monkeypatch.setattr(Shortcut, "beginning", lambda self, x: passed.append(len(x)) or begins(self, x))
+    kept = predictions.look(record, None, None)
+    assert kept.config == record.config and sum(passed) < 50  # those by which a network is known
+    node = report_features.with_last_weights(record, record.config, record.nodes[0])
+    seen = [same_images.attended(node, record.config)]
+
+    def full(*_: Any) -> None:
+        raise DataError("the disk is full")
+
+    monkeypatch.setattr(FeatureStore, "places", full)
+    whole = predictions.look(record, None, None)
+    assert whole.config is not None and not whole.config.model.precompute
+    node = report_features.with_last_weights(record, whole.config, record.nodes[0])
+    seen.append(same_images.attended(node, whole.config))
+    for domain in DOMAINS:
+        ours, theirs = kept.views[domain], whole.views[domain]
+        assert (ours.predicted == theirs.predicted).all()
+        np.testing.assert_allclose(ours.features, theirs.features, atol=1e-5)
+        assert ours.examples
+        for example, other in zip(ours.examples, theirs.examples, strict=True):
+            np.testing.assert_array_equal(example.image, other.image)
+            np.testing.assert_allclose(example.heat, other.heat, atol=1e-4)
+    for one, again in zip(*seen, strict=True):
+        np.testing.assert_allclose(one.heats, again.heats, atol=1e-4)
 
 
 # --- the page ---------------------------------------------------------------------------------------------
