@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from support import node
 
 from fedshift_app import server_app
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import checkpoints, console
+from fedshift_app.run import checkpoints, console, versions
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_app.run.folder import MOST_INDENTED, RunFolder, weights_hash
 from fedshift_app.run.summary import finite, summary
@@ -401,3 +402,21 @@ def test_of_very_many_nodes_files_are_written_in_pieces(tmp_path: Path) -> None:
 def test_a_list_in_pieces_is_the_same_json(number: int) -> None:
     items = [{"index": i, "name": "ä]["} for i in range(number)]
     assert "".join(json_list(number, lambda start, stop: items[start:stop])) == json.dumps(items)
+
+
+def test_a_package_that_is_not_installed_has_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inline and deployed runs need no Ray, of which there are no wheels for each Python."""
+    known = versions.version
+
+    def without_ray(name: str) -> str:
+        if name == "ray":
+            raise PackageNotFoundError(name)
+        return known(name)
+
+    versions._packages.cache_clear()
+    monkeypatch.setattr(versions, "version", without_ray)
+    try:
+        assert "ray" not in versions._packages()
+        assert "torch" in versions._packages()
+    finally:
+        versions._packages.cache_clear()
