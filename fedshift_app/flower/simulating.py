@@ -58,7 +58,8 @@ def _behind_token(start: Callable[[Any, Any], None]) -> Callable[[Any, Any], Non
             # Flower passes the workers their path in a Ray runtime environment, for which each starts twice and workers
             # started in advance are discarded. Here Ray's processes inherit the path from this one.
             os.environ["PYTHONPATH"] = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
-            _start_ray({"include_dashboard": False} | closed.get("init_args", {}))
+            # local: without an address Ray joins what `ray start` noted on this machine, even if that is long dead.
+            _start_ray({"address": "local", "include_dashboard": False} | closed.get("init_args", {}))
 
     return init_ray
 

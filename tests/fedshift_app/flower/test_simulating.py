@@ -141,9 +141,17 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_workers_get_their_path_by_inheritance(no_ray: list[Any]) -> None:
     backend: list[Any] = []
     simulating._behind_token(flowers_own)(backend, {"init_args": {"num_cpus": 2}})
-    assert no_ray == [{"include_dashboard": False, "_node_ip_address": simulating.LOOPBACK, "num_cpus": 2}]
+    own = {"address": "local", "include_dashboard": False, "_node_ip_address": simulating.LOOPBACK}
+    assert no_ray == [own | {"num_cpus": 2}]
     assert backend == []
     assert os.environ["PYTHONPATH"].split(os.pathsep) == [*sys.path, "mine"]
+
+
+def test_a_cluster_on_this_machine_is_joined_only_where_that_is_asked(no_ray: list[Any]) -> None:
+    """Without an address Ray joins what `ray start` has noted, and waits in vain for one that was killed."""
+    for init_args, address in (({}, "local"), ({"address": "127.0.0.1:6379"}, "127.0.0.1:6379")):
+        simulating._behind_token(flowers_own)([], {"init_args": init_args})
+        assert no_ray[-1]["address"] == address
 
 
 @pytest.mark.parametrize("variable", ["RAY_ADDRESS", simulation_queue.PLAIN])
