@@ -141,13 +141,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
     try:
         for domain in config.dataset.domains:
             try:
-                try:
-                    views[domain], layer = _view(record, config, domain, limit)
-                except DataError:
-                    if not config.model.precompute:
-                        raise
-                    config = _without_features(config)  # they cannot be kept here
-                    views[domain], layer = _view(record, config, domain, limit)
+                views[domain], layer, config = _view_anyhow(record, config, domain, limit)
             except FedShiftError as error:
                 missing[domain] = str(error).replace("\n", "; ")
     finally:
@@ -181,6 +175,17 @@ def _with_data(config: RunConfig, data_dir: Path | None) -> RunConfig:
 def _without_features(config: RunConfig) -> RunConfig:
     """Return the configuration with ``model.precompute=off``: images pass through the whole network."""
     return config.model_copy(update={"model": config.model.model_copy(update={"precompute": False})})
+
+
+def _view_anyhow(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str, RunConfig]:
+    """Return a view, its layer, and how it was scored: on the whole network where features cannot be kept here."""
+    try:
+        return *_view(record, config, domain, limit), config
+    except DataError:
+        if not config.model.precompute:
+            raise
+        whole = _without_features(config)
+        return *_view(record, whole, domain, limit), whole
 
 
 def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> tuple[View, str]:
