@@ -242,7 +242,9 @@ def summary(result: Estimate) -> str:
         (
             "memory",
             f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
-            f"{plural(result.side_by_side, 'client')} at a time",
+            f"{plural(result.side_by_side, 'client')} at a time"
+            + ", without pages of files, which they share"
+            * (not gpu),
         ),
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),

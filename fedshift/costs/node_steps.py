@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ BATCHES = 2  # of the node in each epoch
 EPOCHS = 2  # the first step includes preparations and does not count
 _KB = 1 if sys.platform == "darwin" else 1024  # unit of ru_maxrss
 _LEAST = 1e-6  # seconds
+STATUS = Path("/proc/self/status")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Measured:
         others: Steps of a local round on other images, such as the public set, or on samples that the method makes.
         first: Both for a node's first round, if that differs (FedMD); None if it does not.
         up: Bytes that a node sends after its first round.
-        memory: The most bytes that this process held; of a GPU's memory where there is one.
+        memory: The most bytes that this process held, less the pages of files (libraries, kept images and features),
+            which processes share and the system takes back; of a GPU's memory where there is one.
     """
 
     step: float
@@ -112,7 +115,7 @@ def measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]
     client.start_round(server_round + 1)
     client.phases(server_round + 1)  # which fills ``phases``
     usual = _counted(phases, batch)
-    return Measured(step, scored, before, taken, *usual, sent, _memory(), None if first == usual else first)
+    return Measured(step, scored, before, taken, *usual, sent, held_memory(), None if first == usual else first)
 
 
 @contextmanager
@@ -174,10 +177,20 @@ def _shortened(client: DomainClient, most: int) -> list[Phase]:
     return full
 
 
-def _memory() -> int:
+def held_memory() -> int:
+    """Return ``Measured.memory`` of now."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_reserved())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KB - file_pages()
+
+
+def file_pages() -> int:
+    """Return the bytes of files in this process's memory; 0 where the system does not tell (not Linux)."""
+    try:
+        lines = STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssFile:"))
 
 
 def count_flops(opened: Callable[[], DomainClient], message: Message) -> Counted:

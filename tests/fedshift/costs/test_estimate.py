@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from support import ROOT, InlineRun
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from typer.testing import CliRunner
 from clients.training.node import NodeTools
 from datasets.base import ImageSet
 from fedshift import cli
+from fedshift.costs import node_steps
 from fedshift.costs.estimate import Estimate, estimate, summary
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
@@ -47,6 +50,18 @@ def test_seconds_follow_from_steps_by_hand() -> None:
     assert public.train_seconds == pytest.approx(exact.train_seconds + 4 * 5 * 2.0 / 2)
     assert result.measured.others == 0 and result.measured.memory > 50_000_000
     assert result.measured.step > 0 and result.measured.scored > 0
+
+
+@pytest.mark.skipif(not node_steps.STATUS.exists() or torch.cuda.is_available(), reason="needs Linux and no GPU")
+def test_memory_has_no_pages_of_mapped_files(tmp_path: Path) -> None:
+    """Kept images are mapped: the system takes them back, and all processes share them."""
+    megabytes = 200
+    np.save(tmp_path / "x.npy", np.ones((megabytes, 1_000_000), np.uint8))
+    before, files = node_steps.held_memory(), node_steps.file_pages()
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
+    assert int(mapped[:, ::4096].sum()) > 0
+    assert node_steps.file_pages() - files > 0.9 * megabytes * 1e6
+    assert node_steps.held_memory() - before < 0.2 * megabytes * 1e6
 
 
 def test_transfer_learning_before_a_nodes_first_round_is_counted_once() -> None:
