@@ -55,5 +55,6 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": PROCESSES}}
+    own = {"address": "local", "num_cpus": PROCESSES}  # else it joins a cluster that is noted here, and fails
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": own}
     run_simulation(server_app, client_app, num_supernodes=job.clients, backend_config=resources)  # type: ignore[arg-type]
