@@ -12,7 +12,6 @@ import os
 import tempfile
 import zlib
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from datasets.base import PLAIN, Form, Source
-from datasets.io import cache, integrity, looks, presence
+from datasets.io import cache, integrity, looks, presence, threads
 from datasets.io.decode import decode
 from datasets.listing import ImageFiles, Item, Listing
 from fedshift_core import private_files
@@ -79,8 +78,7 @@ def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     if kept is None:
         sources, workers = cache.sources_of(listing), os.cpu_count() or 1
         before = looks.at(sources)
-        with ThreadPoolExecutor(workers) as pool:
-            verdicts = list(pool.map(partial(_reason, form), listing.items))
+        verdicts = threads.mapped(partial(_reason, form), listing.items, workers)
         kept = {place: reason for place, reason in enumerate(verdicts) if reason}
         _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
     return kept

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import PLAIN, Form
-from datasets.io import exif, files, pictures, presence
+from datasets.io import exif, files, pictures, presence, threads
 from datasets.io.pictures import Header
 from datasets.io.resize import fit
 from datasets.listing import Item, Listing, Piece
-
-_BATCH = 16  # images of one thread at a time: fewer would take longer to hand over than to decode
 
 #: Called with the number of newly finished images.
 Progress = Callable[[int], None]
@@ -48,7 +45,7 @@ def decode_into(
         listing: The encoded images.
         out: The array for the result, shape (N, size, size, 3), uint8.
         form: How they become squares of 8 bits a channel.
-        workers: Number of threads; Pillow decodes outside of Python's lock.
+        workers: The most threads; Pillow decodes outside of Python's lock.
         progress: Called for finished images.
 
     Raises:
@@ -56,23 +53,17 @@ def decode_into(
     """
     plain, digests = np.asarray(out), dict[str, str]()
 
-    def decode_some(start: int) -> list[Header]:
-        headers = []
-        for number in range(start, min(start + _BATCH, len(listing))):
-            piece = listing.piece(number)
-            with files.reading(piece.name):
-                content = _content(piece)
-                plain[number], header = _decoded(content, piece.name, plain.shape[1], form)
-            headers.append(header)
-            if piece.length < 0:
-                digests[piece.file] = hashlib.sha256(content).hexdigest()
-            progress(1)
-        return headers
+    def decode_one(number: int) -> Header:
+        piece = listing.piece(number)
+        with files.reading(piece.name):
+            content = _content(piece)
+            plain[number], header = _decoded(content, piece.name, plain.shape[1], form)
+        if piece.length < 0:
+            digests[piece.file] = hashlib.sha256(content).hexdigest()
+        progress(1)
+        return header
 
-    with ThreadPoolExecutor(workers) as pool:
-        # The first error of any image ends the loop.
-        of_each = [header for some in pool.map(decode_some, range(0, len(listing), _BATCH)) for header in some]
-    return FileFacts(of_each, digests)
+    return FileFacts(list(threads.mapped(decode_one, range(len(listing)), workers)), digests)
 
 
 def decode(item: Item, size: int, form: Form = PLAIN) -> NDArray[np.uint8]:

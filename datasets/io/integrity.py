@@ -13,13 +13,12 @@ import json
 import time
 import zlib
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from datasets.io import files, looks
+from datasets.io import files, looks, threads
 from datasets.io.looks import Entries
 from fedshift_core import private_files
 
@@ -53,8 +52,7 @@ def content(sources: Iterable[Path | str], workers: int = 1) -> str:
     Raises:
         DataError: If one cannot be read.
     """
-    with ThreadPoolExecutor(workers) as pool:
-        return _of_all(pool.map(_digest, sources))
+    return _of_all(threads.mapped(_digest, sources, workers))
 
 
 def _of_all(digests: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -11,7 +10,7 @@ import numpy as np
 
 from datasets import catalog
 from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
-from datasets.io import cache, corrupt_files, files, pictures
+from datasets.io import cache, corrupt_files, files, pictures, threads
 from datasets.io.corrupt_files import Broken
 from datasets.io.decode import decode_into, encoded
 from datasets.io.pictures import Header
@@ -215,8 +214,7 @@ def headers(items: Sequence[Item]) -> list[Header]:
     Raises:
         DataError: If one is no image.
     """
-    with ThreadPoolExecutor() as pool:
-        return list(pool.map(_header, items))
+    return list(threads.mapped(_header, items, os.cpu_count() or 1))
 
 
 def _header(item: Item) -> Header:
