@@ -70,7 +70,7 @@ class _Work:
     Attributes:
         part: The part.
         image_files: Its images before decoding.
-        workers: Number of threads.
+        workers: The most threads.
         progress: Called with numbers of decoded images.
     """
 

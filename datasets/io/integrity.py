@@ -77,7 +77,7 @@ def seal(
     Args:
         sources: The files.
         before: Their entries, from before they were read.
-        workers: Number of threads.
+        workers: The most threads.
         digests: SHA-256 of files as they were read since; others are read now.
 
     Raises:

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord
 from clients.base import DomainClient
 from clients.training import machine
 from fedshift.costs.measuring import begin
-from fedshift.costs.node_steps import Counted, Measured, count_flops, measure
+from fedshift.costs.node_steps import Counted, Measured, count_flops, file_pages, measure
 from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
@@ -214,6 +214,7 @@ def summary(result: Estimate) -> str:
     ]  # fmt: skip
     fed, full = result.federation, result.scoring(config.rounds)
     gpu = " of the GPU" if torch.cuda.is_available() else ""
+    shared = ", without pages of files, which they share" if file_pages() and not gpu else ""
     side = f"{result.side_by_side} at a time" if result.side_by_side > 1 else "one after another"
     lines: list[tuple[str, str]] = [
         ("method", registry.approximation_line(config.method["name"])),
@@ -242,9 +243,7 @@ def summary(result: Estimate) -> str:
         (
             "memory",
             f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
-            f"{plural(result.side_by_side, 'client')} at a time"
-            + ", without pages of files, which they share"
-            * (not gpu),
+            f"{plural(result.side_by_side, 'client')} at a time{shared}",
         ),
         ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
         ("machine", machine.describe()),
