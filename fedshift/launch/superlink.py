@@ -8,15 +8,14 @@ single run (``fedshift run``) answers nobody but the user who started it.
 """
 
 import argparse
-import ipaddress
 import json
 import os
-import struct
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from pathlib import Path
 from typing import Any
 
+from fedshift.launch import connections
+from fedshift.launch.connections import Peer
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.env import COMMAND, TELEMETRY
 from fedshift_core.errors import ConfigError
@@ -27,15 +26,11 @@ from fedshift_core.paths import user_path
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Peer = tuple[str, int]  # address and port
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 FLEET = "/v1/fleet/"
 HEALTH = "/health"
 ONLY_OWNER = "--only-owner"  # the first option of this module as a program
-TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))  # of the connections of this machine, with their users
-ESTABLISHED = "01"
 #: Seconds after which Flower's executor asks the SuperLink again for a ServerApp to start; by itself 1.
 TASK_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 REFUSAL = (
@@ -107,45 +102,14 @@ def is_open(path: str) -> bool:
 
 def is_local(client: Peer | None) -> bool:
     """Tell whether a caller is on this machine, by its address; an unknown address is not."""
-    if client is None:
-        return False
-    return _unmapped(ipaddress.ip_address(client[0])).is_loopback
-
-
-def _unmapped(address: Address) -> Address:
-    """Convert a mapped IPv4 address: a socket on :: sees IPv4 callers as ::ffff:a.b.c.d."""
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return mapped or address
+    return client is not None and connections.is_loopback(client[0])
 
 
 def is_own(client: Peer | None, server: Peer | None) -> bool:
     """Tell whether a local caller belongs to this process's user, as far as the system knows."""
-    if not TABLES[0].is_file():
+    if not connections.TABLES[0].is_file():
         return True
-    # The lookup happens for each request: another process may soon use the port.
-    return client is not None and server is not None and user_of(client, server) == os.getuid()
-
-
-def user_of(client: Peer, server: Peer) -> int | None:
-    """Return the user id of a local connection, by its two ends; None if there is none.
-
-    The ports alone are not enough: another user may bind the same one on another loopback address.
-    """
-    ends = [(_unmapped(ipaddress.ip_address(host)), port) for host, port in (client, server)]
-    for table in TABLES:
-        for line in table.read_text().splitlines()[1:] if table.is_file() else ():
-            _, local, remote, state, *rest = line.split()
-            # One that its owner has let go belongs to user 0 by this table: only a living one counts.
-            if state == ESTABLISHED and [_end(local), _end(remote)] == ends:
-                return int(rest[3])
-    return None
-
-
-def _end(entry: str) -> tuple[Address, int]:
-    """Parse address and port of a table entry: hexadecimal words of four bytes in machine order."""
-    host, _, port = entry.partition(":")
-    words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
-    return _unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
+    return client is not None and server is not None and connections.user_of(client, server) == os.getuid()
 
 
 def serve(options: list[str], guard: type[Guard] = OnlyFleet) -> None:

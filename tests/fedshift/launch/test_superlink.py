@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +15,7 @@ from flwr.superlink import main as flower
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedshift.launch import local_superlink, processes, superlink
+from fedshift.launch import connections, local_superlink, processes, superlink
 from fedshift_app.flower import internals
 from fedshift_core import paths
 from fedshift_core.env import COMMAND, TELEMETRY
@@ -55,7 +54,7 @@ def test_the_network_reaches_the_fleet_api_and_health_and_nothing_else(guarded: 
 
 
 def test_its_user_reaches_every_api_from_this_machine(guarded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superlink, "user_of", lambda *_: os.getuid())
+    monkeypatch.setattr(connections, "user_of", lambda *_: os.getuid())
     for path in guarded.openapi()["paths"]:
         assert status(guarded, LOCAL, "POST", path) != 403, path
 
@@ -63,7 +62,7 @@ def test_its_user_reaches_every_api_from_this_machine(guarded: Any, monkeypatch:
 def test_another_user_of_this_machine_reaches_what_the_network_does(
     guarded: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superlink, "user_of", lambda *_: os.getuid() + 1)
+    monkeypatch.setattr(connections, "user_of", lambda *_: os.getuid() + 1)
     assert status(guarded, LOCAL, "POST", "/v1/control/start-run") == 403
     assert status(guarded, LOCAL, "POST", "/v1/runtime/acquire-task") == 403
     assert status(guarded, LOCAL, "POST", "/v1/fleet/pull-messages") != 403
@@ -128,22 +127,9 @@ def test_flower_finds_its_commands_outside_an_activated_environment(monkeypatch:
 # --- the SuperLink of one run ---------------------------------------------------------------------------------
 
 
-def test_the_table_of_connections_tells_whose_one_is() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as caller:
-        with server.accept()[0]:
-            here, there = caller.getsockname(), server.getsockname()
-            assert superlink.user_of(here, there) == os.getuid()
-            assert superlink.user_of((f"::ffff:{here[0]}", here[1]), there) == os.getuid()
-            assert superlink.user_of(("127.0.0.9", here[1]), there) is None  # the same port of another address
-            assert superlink.user_of(there, (there[0], 1)) is None
-            caller.shutdown(socket.SHUT_RDWR)
-        caller.close()
-        assert superlink.user_of(here, there) is None  # a connection that was let go is nobody's
-
-
 def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     known = {40000: os.getuid(), 40001: os.getuid() + 1}
-    monkeypatch.setattr(superlink, "user_of", lambda client, server: known.get(client[1]))
+    monkeypatch.setattr(connections, "user_of", lambda client, server: known.get(client[1]))
     guard = superlink.OnlyOwner(lambda *_: None)  # type: ignore[arg-type, return-value]
     scope = {"path": superlink.HEALTH, "server": ("127.0.0.1", 9000)}
     assert guard.passes(scope | {"client": ("127.0.0.1", 40000)})
@@ -151,17 +137,8 @@ def test_only_its_owner_on_this_machine_reaches_the_superlink_of_a_run(monkeypat
     assert not guard.passes(scope | {"client": ("127.0.0.1", 40002)})
     assert not guard.passes(scope | {"client": ("192.0.2.7", 40000)})
     assert not guard.passes(scope | {"client": None})
-    monkeypatch.setattr(superlink, "TABLES", (Path("/nonexistent"),))
+    monkeypatch.setattr(connections, "TABLES", (Path("/nonexistent"),))
     assert guard.passes(scope | {"client": ("127.0.0.1", 40001)})  # where it is unknown
-
-
-def test_connections_over_ipv6_are_in_the_table_too() -> None:
-    with (
-        socket.create_server(("::1", 0), family=socket.AF_INET6) as server,
-        socket.create_connection(server.getsockname()[:2]) as caller,
-        server.accept()[0],
-    ):
-        assert superlink.user_of(caller.getsockname()[:2], server.getsockname()[:2]) == os.getuid()
 
 
 @pytest.mark.slow
