@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
+from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
 WIDTH = 5.0  # inches of 72 units: 360 wide, with text of 9 to 11
@@ -32,7 +33,7 @@ ROW_NAME, COLUMN_NAME = 24, 16  # characters of the name of a row and of a colum
 TITLE, TITLE_LINES = 60, 4  # characters of a line of a figure's title; number of lines
 LABELLED = 40  # up to this number, rows, columns and bars have labels
 MARKERS = "os^DvPX*"
-LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character
+LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character at least
 
 _VARIABLES = (
     {TEXT: "currentColor", GRID: "var(--grid)"}
@@ -177,10 +178,16 @@ def _svg(drawn: str, name: str, title: str) -> str:
     return f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{label}"><title>{label}</title>\n{body}'
 
 
+def text_width(text: str, size: float) -> float:
+    """Return the width of a line of text in points, in the font of the figures; readers' fonts differ a little."""
+    return float(TextPath((0, 0), text, size=size).get_extents().x1)
+
+
 def legend_above(figure: Figure, axes: Axes) -> None:
     """Put the legend of ``axes`` above the whole figure, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    wide = [LEGEND_HANDLE + LEGEND_LETTER * len(label) for label in labels]
+    size = float(mpl.rcParams["legend.fontsize"])
+    wide = [LEGEND_HANDLE + max(LEGEND_LETTER * len(label), text_width(label, size)) for label in labels]
     room = 72 * figure.get_figwidth()
     columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
     rows = -(-len(labels) // columns)

@@ -6,10 +6,10 @@ from itertools import pairwise
 from matplotlib.axes import Axes
 from matplotlib.transforms import Bbox
 
-from fedshift.html.drawing import GRID
+from fedshift.html.drawing import GRID, text_width
 
 SIZE = 9  # of the text
-LETTER, LINE = 5.2, 11.0  # width of a character and height of a line of the text
+LINE = 11.0  # height of a line of the text
 GAP, POINT = 5.0, 3.0  # distance between a point and its name; radius of a point
 FARTHEST = 14  # largest distance by which a name is moved up or down, in lines
 
@@ -69,7 +69,7 @@ def _within(inner: Bbox, outer: Bbox) -> bool:
 
 def _boxes(right: float, up: float, name: str) -> Iterator[tuple[float, int, Bbox]]:
     """Return possible places of a name, the nearest first: lines above its point, side, rectangle."""
-    width = LETTER * len(name)
+    width = text_width(name, SIZE)
     for line in sorted(
         (half / 2 for half in range(-2 * FARTHEST, 2 * FARTHEST + 1)), key=lambda line: (abs(line), -line)
     ):

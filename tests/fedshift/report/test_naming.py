@@ -31,11 +31,18 @@ def overlap(one: Bbox, other: Bbox) -> bool:
     return Bbox.intersection(one, other) is not None
 
 
+@pytest.mark.parametrize("name", ["fedavg", "SCAFFOLD", "MMWWMMWW"])  # names of narrow and of wide letters
 @pytest.mark.parametrize("rows", [1, 2, 9])
-def test_names_of_points_in_one_place_are_all_to_be_read(rows: int) -> None:
-    named = [(1.0, 90 + i / 100, f"fedavg{i}") for i in range(rows)]
+def test_names_of_points_in_one_place_are_all_to_be_read(rows: int, name: str) -> None:
+    named = [(1.0, 90 + i / 100, f"{name}{i}") for i in range(rows)]
     _, boxes = shown(named, [(5.0, 70.0)], [])
     assert len(boxes) == rows
+    assert not [pair for pair in combinations(boxes.values(), 2) if overlap(*pair)]
+
+
+def test_names_of_wide_letters_side_by_side_are_all_to_be_read() -> None:
+    named = [(i / 5, 84 + i / 10, f"MMWWMM{i}") for i in range(8)]
+    _, boxes = shown(named, [(5.0, 70.0)], [])
     assert not [pair for pair in combinations(boxes.values(), 2) if overlap(*pair)]
 
 
