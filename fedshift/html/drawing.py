@@ -18,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import MaxNLocator
 
@@ -186,7 +187,7 @@ def text_width(text: str, size: float) -> float:
 def legend_above(figure: Figure, axes: Axes) -> None:
     """Put the legend of ``axes`` above the whole figure, in as many columns as fit."""
     handles, labels = axes.get_legend_handles_labels()
-    size = float(mpl.rcParams["legend.fontsize"])
+    size = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()  # by itself a word
     wide = [LEGEND_HANDLE + max(LEGEND_LETTER * len(label), text_width(label, size)) for label in labels]
     room = 72 * figure.get_figwidth()
     columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
