@@ -288,7 +288,9 @@ def test_what_is_shown_is_what_was_scored(method: str, run_inline: InlineRun) ->
     """With one node a domain, the images scored again have the accuracy of the run's last round, of every method."""
     two = "dataset.domains=[scan,sketch]"
     needs = dict.fromkeys(("fedbn", "tent", "eata"), "model.name=cnn_bn")
+    needs |= dict.fromkeys(("fedccrl", "fedrdn"), "statistics.least_images=2")  # the nodes have few
     needs |= {"fedicon": "method.classifier_rounds=1", "fedseproto": "train.epochs=2"}
+    needs |= {"ggeur": "model.freeze=encoder method.samples=20 method.least_images=2"}
     run = run_inline(method=method, rounds=2, nodes=2, set=f"{QUICK} {two} {needs.get(method, '')}".strip())
     sight = predictions.look(reading.read(run.folder), None, None)
     assert {domain: view.accuracy for domain, view in sight.views.items()} == run.results["final"]
