@@ -38,17 +38,17 @@ def user_of(client: Peer, server: Peer) -> int | None:
 
 def is_loopback(host: str) -> bool:
     """Tell whether an address is of this machine alone."""
-    return unmapped(ipaddress.ip_address(host)).is_loopback
+    return _unmapped(ipaddress.ip_address(host)).is_loopback
 
 
-def unmapped(address: Address) -> Address:
+def _unmapped(address: Address) -> Address:
     """Convert a mapped IPv4 address: a socket on :: sees IPv4 callers as ::ffff:a.b.c.d."""
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return mapped or address
 
 
 def _parsed(end: Peer) -> tuple[Address, int]:
-    return unmapped(ipaddress.ip_address(end[0])), end[1]
+    return _unmapped(ipaddress.ip_address(end[0])), end[1]
 
 
 def _asked(ends: Ends) -> int | None:
@@ -92,4 +92,4 @@ def _entry(text: str) -> tuple[Address, int]:
     """Parse address and port of a table entry: hexadecimal words of four bytes in machine order."""
     host, _, port = text.partition(":")
     words = struct.unpack(f">{len(host) // 8}I", bytes.fromhex(host))
-    return unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
+    return _unmapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)

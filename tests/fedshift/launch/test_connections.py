@@ -11,8 +11,7 @@ import pytest
 
 from fedshift.launch import connections
 
-LINUX = pytest.mark.skipif(not connections.TABLES[0].is_file(), reason="this system has no /proc/net/tcp")
-pytestmark = LINUX
+pytestmark = pytest.mark.skipif(not connections.TABLES[0].is_file(), reason="this system has no /proc/net/tcp")
 
 
 def answers() -> bool:
@@ -25,7 +24,7 @@ def answers() -> bool:
 
 
 @pytest.fixture(params=["asked", "table"], autouse=True)
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take one of the two ways alone."""
 
     def refused(_: object) -> None:
@@ -34,7 +33,6 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "asked" and not answers():
         pytest.skip("this kernel does not answer for single connections")
     monkeypatch.setattr(connections, "_looked_up" if request.param == "asked" else "_asked", refused)
-    return str(request.param)
 
 
 @contextmanager
