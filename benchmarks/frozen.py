@@ -183,6 +183,7 @@ def run(given: argparse.Namespace, rounds: int, share: float, more: str) -> tupl
             *SETTINGS.split(), f"allocation.share={share}", *more.split(),
         ]  # fmt: skip
         env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        env |= {} if given.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
         before = _children()
         result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if result.returncode:
@@ -217,7 +218,9 @@ def bare_round(given: argparse.Namespace) -> Took:
     width, numbers = int(features.num_features), node_sizes(config)
     held = [_random(number, width, classes, rng) for number in numbers]
     tests = [_random(len(images), width, classes, rng) for images in test_sets(config)]
-    model = nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes))
+    device = torch.device(given.device)
+    held, tests = ([(x.to(device), y.to(device)) for x, y in sets] for sets in (held, tests))
+    model = nn.Sequential(nn.Linear(width, WIDTH), nn.ReLU(), nn.Linear(WIDTH, classes)).to(device)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
 
     def one() -> None:
@@ -229,7 +232,7 @@ def bare_round(given: argparse.Namespace) -> Took:
                 model.parameters(), lr=train.lr, momentum=train.momentum, weight_decay=train.weight_decay
             )
             for _ in range(train.epochs):
-                for index in torch.split(torch.randperm(len(y), generator=rng), train.batch_size):
+                for index in torch.split(torch.randperm(len(y), generator=rng).to(device), train.batch_size):
                     sgd.zero_grad()
                     nn.functional.cross_entropy(model(x[index]), y[index]).backward()  # type: ignore[no-untyped-call]
                     sgd.step()
@@ -293,6 +296,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Features of a frozen encoder, computed once, and rounds on them.")
     parser.add_argument("--data", type=Path, default=DATA)
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of the part `round`")
     parser.add_argument("--images", type=int, default=512, help="images of the part features")
     parser.add_argument("--share", type=float, default=0.14, help="of its domain's images that a node has")
     parser.add_argument("--rounds", type=int, default=10)

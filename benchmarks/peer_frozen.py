@@ -36,7 +36,9 @@ def of_frozen(given: argparse.Namespace) -> dict[str, Any]:
     if not data.is_dir():
         raise SystemExit(f"job C is not measured: there is no PACS in {data}")
     torch.set_num_threads(1)
-    asked = argparse.Namespace(data=data, share=0.14, rounds=given.rounds or 6, turns=given.turns)
+    asked = argparse.Namespace(
+        data=data, share=0.14, rounds=given.rounds or 6, turns=given.turns, device=given.device
+    )  # fmt: skip
     ours, _ = frozen.our_round(asked)
     bare = frozen.bare_round(asked)
     sizes = frozen.node_sizes(frozen.config_of(data, asked.share))
@@ -48,7 +50,10 @@ def of_frozen(given: argparse.Namespace) -> dict[str, Any]:
         write_frozen(images, encoder)
         wanted = given.only.split(",") if given.only else list(SCRIPTS)
         for name in wanted:
-            settings = [Setting(letter, 3, given.venvs, images, encoder) for letter in FEW_AND_MORE]
+            settings = [
+                Setting(letter, 3, given.venvs, images, encoder, given.device, given.processes)
+                for letter in FEW_AND_MORE
+            ]
             if not settings[0].python(name):
                 print(f"{name} is left out: there is no environment for it in {given.venvs}", flush=True)
                 continue
@@ -61,7 +66,9 @@ def of_frozen(given: argparse.Namespace) -> dict[str, Any]:
     print("| job C | a round | ours over it | target |\n|---|---|---|---|")
     print(f"| FedShift, kept features, one process | {ours.wall:.2f} s | | |")
     rows = {"bare PyTorch on kept features, one process": (bare.wall, BARE_TIMES)}
-    rows |= {f"{name}, two processes, extrapolated": (took.seconds, PEER_PART) for name, took in rounds.items()}
+    rows |= {
+        f"{name}, {given.processes} processes, extrapolated": (took.seconds, PEER_PART) for name, took in rounds.items()
+    }
     ratios = []
     for name, (seconds, target) in rows.items():
         ratio = ours.wall / seconds

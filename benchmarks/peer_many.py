@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from peer_runs import (
-    PROCESSES,
     ROOT,
     about,
     rounds_of,
@@ -22,7 +21,7 @@ REGISTERED, COHORT, GROWTH_MB = (1000, 100_000), 100, 50.0
 def of_many(given: argparse.Namespace) -> dict[str, Any]:
     """Measure job D; return its result."""
     rows: dict[tuple[str, int], list[dict[str, float]]] = {}
-    engines = given.only.split(",") if given.only else ["inline1", f"inline{PROCESSES}"]
+    engines = given.only.split(",") if given.only else ["inline1", "inline2"]
     for _ in range(given.turns):
         for engine in engines:
             for nodes in given.registered:

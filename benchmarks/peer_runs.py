@@ -28,22 +28,18 @@ DATA = Path(os.environ.get("FEDSHIFT_TEST_DATA") or ROOT.parent / "shared" / "da
 VENVS = Path(os.environ.get("FEDSHIFT_PEERS_VENVS") or ROOT.parent / "peers-venvs")
 sys.path.insert(0, str(PEERS))
 from common import (  # noqa: E402
+    DEVICE,
     ENCODER,
     IMAGES,
     JOBS,
     MOMENTS,
     MOMENTUM,
+    PROCESSES,
     SCORES,
     WEIGHT_DECAY,
 )
 
-PROCESSES = 2
 FLOAT32 = "train.precision=float32"
-OURS = {
-    f"inline{PROCESSES}": ["engine=inline", f"workers={PROCESSES}", FLOAT32],
-    f"inline{PROCESSES}-auto": ["engine=inline", f"workers={PROCESSES}", "train.precision=auto"],
-    "simulation": [FLOAT32],
-}
 #: Frameworks that are peers: of these the best is what ours is compared with.
 SCRIPTS = {
     "flower": ("with_flower.py", ""), "pfl": ("with_pfl.py", ""), "blazefl-threads": ("with_blazefl.py", "threads"),
@@ -67,6 +63,8 @@ class Setting:
         venvs: Folder of the peers' environments.
         images: File with the images of each client.
         encoder: File with a frozen network that comes before what trains; None for none.
+        device: ``cpu`` or ``cuda``.
+        processes: That train side by side, of one thread each.
     """
 
     letter: str
@@ -74,6 +72,23 @@ class Setting:
     venvs: Path
     images: Path
     encoder: Path | None = None
+    device: str = "cpu"
+    processes: int = 2
+
+    @property
+    def ours(self) -> dict[str, list[str]]:
+        """What a run of ours is given, by its name."""
+        side_by_side = ["engine=inline", f"workers={self.processes}"]
+        return {
+            self.mine: [*side_by_side, FLOAT32],
+            f"{self.mine}-auto": [*side_by_side, "train.precision=auto"],
+            "simulation": [FLOAT32],
+        }
+
+    @property
+    def mine(self) -> str:
+        """The run of ours that has a target."""
+        return f"inline{self.processes}"
 
     def python(self, name: str) -> str:
         """Return the Python of a run; empty where it is not there."""
@@ -84,10 +99,14 @@ class Setting:
 
 def command_of(name: str, setting: Setting, folder: Path) -> list[str]:
     """Return what runs a job."""
-    if name in OURS:
-        return [*ours(setting, folder), *OURS[name]]
+    if name in setting.ours:
+        return [*ours(setting, folder), *setting.ours[name]]
     script, mode = SCRIPTS[name]
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={PROCESSES}"] if name == "pfl" else []
+    launch = (
+        ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={setting.processes}"]
+        if name == "pfl"
+        else []
+    )
     words = [setting.letter, str(setting.rounds), mode]
     return [setting.python(name), *launch, str(PEERS / script), *filter(None, words)]
 
@@ -240,15 +259,17 @@ def children_seconds() -> float:
 
 def measure(name: str, setting: Setting) -> dict[str, float]:
     """Run a job once and return its figures."""
-    job, mine = JOBS[setting.letter], name in OURS
+    job, mine = JOBS[setting.letter], name in setting.ours
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         files = {IMAGES: setting.images, MOMENTS: folder / "moments", SCORES: folder / "scores"}
         files |= {ENCODER: setting.encoder} if setting.encoder else {}
+        told = {DEVICE: setting.device, PROCESSES: str(setting.processes)}
+        place = {} if setting.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}  # ours takes a GPU where it sees one
         ran = run(
             command_of(name, setting, folder), folder, ROOT if mine else PEERS,
             lambda: len(rounds_of(folder)) if mine else len(moments(folder)),
-            {} if mine else {key: str(file) for key, file in files.items()},
+            place if mine else place | told | {key: str(file) for key, file in files.items()},
         )  # fmt: skip
         if mine:
             lines = rounds_of(folder)

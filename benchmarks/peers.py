@@ -18,11 +18,12 @@ $FEDSHIFT_PEERS_VENVS, else ../peers-venvs next to the repository); one that is 
     python3.13 -m venv VENVS/blazefl && VENVS/blazefl/bin/pip install numpy tqdm torch 'blazefl==3.0.0a1'
 
 In A and B all have the same images of each client (FedShift's, written to a file first; no augmentation), networks,
-batches, epochs, SGD with momentum, and as many rounds, in two processes (or threads) of one thread each:
+batches, epochs, SGD with momentum, and as many rounds, in two processes (or threads) of one thread each, or as many as
+``--processes`` says; with ``--device cuda`` on one GPU, where pfl-research can have one process alone:
 
 | name | what it is |
 |---|---|
-| `inline2` | `fedshift run ... engine=inline workers=2 train.precision=float32` |
+| `inline2` (the number of processes) | `fedshift run ... engine=inline workers=2 train.precision=float32` |
 | `inline2-auto` | the same with `train.precision=auto`, what a user gets |
 | `simulation` | Flower's simulation, as `fedshift run` starts it, in float32 |
 | `flower` | Flower alone, as its quickstart has it (`run_simulation`) |
@@ -53,8 +54,6 @@ from peer_frozen import of_frozen
 from peer_many import REGISTERED, of_many
 from peer_runs import (
     DATA,
-    OURS,
-    PROCESSES,
     SCRIPTS,
     VENVS,
     Setting,
@@ -63,7 +62,6 @@ from peer_runs import (
     write_images,
 )
 
-MINE = f"inline{PROCESSES}"
 FRAMEWORKS = tuple(name for name in SCRIPTS if name != "torch")
 #: At most this part of the best peer's time a client.
 TARGETS = {"A": 0.9, "B": 0.95}
@@ -77,9 +75,12 @@ def of_training(given: argparse.Namespace) -> dict[str, Any]:
     if letter == "B" and not (DATA / "digits").is_dir():
         raise SystemExit(f"job B is not measured: there are no real digits in {DATA / 'digits'}")
     with tempfile.TemporaryDirectory() as folder:
-        setting = Setting(letter, given.rounds or ROUNDS[letter], given.venvs, Path(folder) / "images.npz")
+        setting = Setting(
+            letter, given.rounds or ROUNDS[letter], given.venvs, Path(folder) / "images.npz", None, given.device,
+            given.processes,
+        )  # fmt: skip
         write_images(letter, setting.images)
-        wanted = given.only.split(",") if given.only else [*OURS, *SCRIPTS]
+        wanted = given.only.split(",") if given.only else [*setting.ours, *SCRIPTS]
         names = [name for name in wanted if setting.python(name)]
         for name in wanted:
             if name not in names:
@@ -96,10 +97,10 @@ def of_training(given: argparse.Namespace) -> dict[str, Any]:
         shown = [statistics.median(run[key] for run in runs) for key in FIGURES]
         print(f"| {name} | " + " | ".join("" if np.isnan(value) else f"{value:.3f}" if key == "loss" else f"{value:.1f}"
                                           for key, value in zip(FIGURES, shown, strict=True)) + " |")  # fmt: skip
-    return {"runs": runs_of, "ratios": compared(letter, runs_of)}
+    return {"runs": runs_of, "ratios": compared(setting, runs_of)}
 
 
-def compared(letter: str, runs_of: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
+def compared(setting: Setting, runs_of: dict[str, list[dict[str, float]]]) -> list[dict[str, Any]]:
     """Return the ratio of ours to the best peer, turn by turn; print them."""
     peers = [name for name in FRAMEWORKS if runs_of.get(name)]
     ratios: list[dict[str, Any]] = []
@@ -108,12 +109,12 @@ def compared(letter: str, runs_of: dict[str, list[dict[str, float]]]) -> list[di
     best = min(peers, key=lambda name: statistics.median(run["ms"] for run in runs_of[name]))
     print(f"\n| ours over {best}, the best peer | time a client | by turns | target | processor time of the run |")
     print("|---|---|---|---|---|")
-    for mine in (name for name in OURS if runs_of.get(name)):
+    for mine in (name for name in setting.ours if runs_of.get(name)):
         each, cpu = (
             [ours[key] / theirs[key] for ours, theirs in zip(runs_of[mine], runs_of[best], strict=True)]
             for key in ("ms", "cpu")
         )
-        ratio, target = statistics.median(each), TARGETS[letter] if mine == MINE else None
+        ratio, target = statistics.median(each), TARGETS[setting.letter] if mine == setting.mine else None
         ratios.append({"of": mine, "over": best, "ratio": round(ratio, 3), "cpu": statistics.median(cpu),
                        "target": target, "ok": target is None or ratio <= target})  # fmt: skip
         print(f"| {mine} | {ratio:.2f} | {min(each):.2f} to {max(each):.2f} | {target or ''} | "
@@ -126,6 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="FedShift compared with its peers.")
     parser.add_argument("--job", required=True, choices=list(JOB_OF))
     parser.add_argument("--venvs", type=Path, default=VENVS, help="folder of the peers' environments")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="of jobs A, B and C")
+    parser.add_argument("--processes", type=int, default=2, help="that train side by side, in A and B")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--turns", type=int, default=0)
     parser.add_argument("--registered", type=_numbers, default=REGISTERED, help="of job D, such as 1000,100000")

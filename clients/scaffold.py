@@ -25,6 +25,7 @@ from torch import Tensor
 
 from clients.base import DomainClient
 from clients.losses import scaffold as equations
+from clients.losses.common import shifted
 from clients.params.scaffold import ScaffoldParams
 from clients.training.arrays import view
 from clients.training.batches import Batch
@@ -79,7 +80,7 @@ class ScaffoldClient(DomainClient[ScaffoldParams]):
         """Return cross-entropy, whose gradient has the correction; its value has not."""
         terms = super().loss(batch)
         if self._correction:
-            terms[CE] = equations.shifted(terms[CE], list(self._weights.values()), self._correction)
+            terms[CE] = shifted(terms[CE], list(self._weights.values()), self._correction)
         return terms
 
     def finish_round(self, server_round: int) -> Arrays:

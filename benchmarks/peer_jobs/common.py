@@ -23,6 +23,8 @@ IMAGES = "FEDSHIFT_PEERS_IMAGES"  # environment variable: the file with the imag
 #: Environment variables: file for the moments of the rounds, file for the scores of the last model.
 MOMENTS, SCORES = "FEDSHIFT_PEERS_MOMENTS", "FEDSHIFT_PEERS_SCORES"
 ENCODER = "FEDSHIFT_PEERS_ENCODER"  # environment variable: the file with a frozen network; not set for none
+#: Environment variables: `cpu` or `cuda`, and how many processes (or threads) train side by side.
+DEVICE, PROCESSES = "FEDSHIFT_PEERS_DEVICE", "FEDSHIFT_PEERS_PROCESSES"
 FROZEN_SIZE, FROZEN_WIDTH, FROZEN_CLASSES = 128, 1280, 7  # of images, features and classes of job C
 
 
@@ -71,7 +73,22 @@ class Block(nn.Module):
         return torch.relu(self.body(x) + self.shortcut(x))
 
 
+def device() -> torch.device:
+    """Return where training happens."""
+    return torch.device(os.environ[DEVICE])
+
+
+def processes() -> int:
+    """Return how many train side by side."""
+    return int(os.environ[PROCESSES])
+
+
 def network(name: str) -> nn.Sequential:
+    """Build a network on the device."""
+    return _network(name).to(device())
+
+
+def _network(name: str) -> nn.Sequential:
     """Build FedShift's ``cnn`` or ``resnet10`` for ten classes of 32x32 pixels, or what follows a frozen network."""
     if name == "head":
         return nn.Sequential(nn.Linear(FROZEN_WIDTH, 256), nn.ReLU(), nn.Linear(256, FROZEN_CLASSES))
@@ -92,9 +109,9 @@ class Pool:
 
     def __init__(self) -> None:
         with np.load(os.environ[IMAGES]) as file:
-            self.x, self.y = _tensors(file["x"], file["y"])
+            self.x, self.y = _tensors(file["x"], file["y"])  # on the device, as those of FedShift's nodes
             self.test_x, self.test_y = _tensors(file["test_x"], file["test_y"])
-            self._held = torch.from_numpy(file["held"])
+            self._held = torch.from_numpy(file["held"]).to(device())
 
     def of(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's images (N, 3, 32, 32) and labels (N,)."""
@@ -104,7 +121,8 @@ class Pool:
 
 def _tensors(x: "np.typing.NDArray[np.uint8]", y: "np.typing.NDArray[np.int64]") -> tuple[Tensor, Tensor]:
     """Return images (N, H, W, 3) of bytes as FedShift's nodes see them: (N, 3, H, W) from -1 to 1."""
-    return torch.from_numpy(x).permute(0, 3, 1, 2).contiguous().float().div_(127.5).sub_(1.0), torch.from_numpy(y)
+    values = torch.from_numpy(x).permute(0, 3, 1, 2).contiguous().float().div_(127.5).sub_(1.0)
+    return values.to(device()), torch.from_numpy(y).to(device())
 
 
 @functools.cache
@@ -116,7 +134,7 @@ def pool() -> Pool:
 @functools.cache
 def encoder() -> torch.jit.ScriptModule:
     """Return the frozen network, read once in each process."""
-    return torch.jit.load(os.environ[ENCODER])  # type: ignore[no-untyped-call,no-any-return]
+    return torch.jit.load(os.environ[ENCODER], map_location=device())  # type: ignore[no-untyped-call,no-any-return]
 
 
 def encoded(x: Tensor) -> Tensor:
@@ -134,7 +152,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, job: Job) -> float:
     optimizer = torch.optim.SGD(model.parameters(), lr=job.lr, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     loss = torch.zeros(())
     for _ in range(job.epochs):
-        for index in torch.randperm(len(x)).split(job.batch):  # type: ignore[no-untyped-call]
+        for index in torch.randperm(len(x), device=x.device).split(job.batch):  # type: ignore[no-untyped-call]
             optimizer.zero_grad()
             loss = functional.cross_entropy(model(encoded(x[index])), y[index])
             loss.backward()  # type: ignore[no-untyped-call]

@@ -24,9 +24,8 @@ from blazefl.contrib.fedavg import (
     FedAvgUplinkPackage,
 )
 from blazefl.core import SHMHandle, deserialize_model, serialize_model
-from common import arguments, network, pool, score, train
+from common import arguments, device, network, pool, processes, score, train
 
-PARALLEL = 2
 NAME = "network"
 job, rounds, clock = arguments()
 
@@ -87,11 +86,11 @@ def main() -> None:
     """Run the job as BlazeFL's quickstart does, without scores between the rounds."""
     pool()
     common: dict[str, Any] = {
-        "model_selector": Selector(), "model_name": NAME, "dataset": None, "device": "cpu", "seed": 0,
+        "model_selector": Selector(), "model_name": NAME, "dataset": None, "device": str(device()), "seed": 0,
         "num_clients": job.clients, "batch_size": job.batch,
     }  # fmt: skip
     handler = FedAvgBaseServerHandler(global_round=rounds, sample_ratio=job.cohort / job.clients, **common)
-    common |= {"epochs": job.epochs, "lr": job.lr, "num_parallels": PARALLEL}
+    common |= {"epochs": job.epochs, "lr": job.lr, "num_parallels": processes()}
     with tempfile.TemporaryDirectory() as folder:
         if sys.argv[3] == "threads":
             trainer: Threads | Processes = Threads(**common)

@@ -3,14 +3,13 @@
 from collections.abc import Iterable
 
 import torch
-from common import arguments, network, pool, score, train
+from common import arguments, device, network, pool, processes, score, train
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-PROCESSES = 2
 job, rounds, clock = arguments()
 client_app, server_app = ClientApp(), ServerApp()
 
@@ -55,6 +54,7 @@ def _main(grid: Grid, context: Context) -> None:
 
 
 if __name__ == "__main__":
-    own = {"address": "local", "num_cpus": PROCESSES}  # else it joins a cluster that is noted here, and fails
-    resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": own}
+    own = {"address": "local", "num_cpus": processes()}  # else it joins a cluster that is noted here, and fails
+    gpu = 1 / processes() if device().type == "cuda" else 0.0
+    resources = {"client_resources": {"num_cpus": 1, "num_gpus": gpu}, "init_args": own}
     run_simulation(server_app, client_app, num_supernodes=job.clients, backend_config=resources)  # type: ignore[arg-type]

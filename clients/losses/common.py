@@ -3,8 +3,12 @@
 All of them compute in float32, whatever autocast does to the network.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 #: Norms below it count as it: the gradient of a feature that vanishes stays moderate.
@@ -77,3 +81,32 @@ def contrast_of_each(features: Tensor, y: Tensor, prototypes: Tensor, labels: Te
     numerator = similarity.masked_fill(~positive, torch.finfo(torch.float32).min).logsumexp(dim=1)
     per_sample = similarity.logsumexp(dim=1) - numerator
     return torch.where(has, per_sample, torch.zeros_like(per_sample))
+
+
+class _Shifted(torch.autograd.Function):
+    """A value as it is, and its gradient with given ones added: a few kernels, not several for each tensor."""
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, by: Sequence[Tensor], *weights: Tensor) -> Tensor:
+        ctx.by, ctx.kinds = by, [weight.dtype for weight in weights]
+        return value.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, of_value: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = torch._foreach_mul(ctx.by, of_value)
+        return of_value, None, *(gradient.to(kind) for gradient, kind in zip(gradients, ctx.kinds, strict=True))
+
+
+def shifted(value: Tensor, weights: Sequence[Tensor], by: Sequence[Tensor]) -> Tensor:
+    r"""Return the value, to the bit, with another gradient: :math:`\nabla_w` of it plus ``by``.
+
+    .. math:: \ell+\langle w-\mathrm{sg}(w),\delta\rangle
+
+    Args:
+        value: A scalar in float32.
+        weights: w, at least one.
+        by: delta, tensors of the same shapes, finite, in float32 and without gradient.
+    """
+    shift: Tensor = _Shifted.apply(value, by, *weights)
+    return shift

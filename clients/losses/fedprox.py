@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from clients.losses.common import shifted
+
 
 def proximal(weights: Sequence[Tensor], received: Sequence[Tensor], mu: float) -> Tensor:
     r"""Hold local weights near those that were received (FedProx, Eq. 2).
@@ -21,5 +23,8 @@ def proximal(weights: Sequence[Tensor], received: Sequence[Tensor], mu: float) -
     Returns:
         A scalar in float32.
     """
-    squares = [(w.float() - w_t.float()).square().sum() for w, w_t in zip(weights, received, strict=True)]
-    return mu / 2 * torch.stack(squares).sum()
+    with torch.no_grad():
+        away = torch._foreach_sub([w.float() for w in weights], [w_t.float() for w_t in received])
+        squares = torch.stack(torch._foreach_norm(away)).square()
+        value = mu / 2 * squares.sum()
+    return shifted(value, weights, torch._foreach_mul(away, mu))

@@ -1,23 +1,6 @@
 """The equations of SCAFFOLD on a node."""
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
-
-
-def shifted(loss: Tensor, weights: Sequence[Tensor], by: Sequence[Tensor]) -> Tensor:
-    r"""Return the loss, to the bit, with another gradient: :math:`\nabla_w` of it plus ``by``.
-
-    .. math:: \ell+\langle w-\mathrm{sg}(w),\delta\rangle
-
-    Args:
-        loss: A scalar.
-        weights: w, at least one.
-        by: delta, tensors of the same shapes, finite and without gradient.
-    """
-    parts = [((w - w.detach()).float() * delta).sum() for w, delta in zip(weights, by, strict=True)]
-    return loss + torch.stack(parts).sum()
 
 
 def steps_of_gradients(steps: int, momentum: float) -> float:

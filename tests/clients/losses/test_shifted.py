@@ -1,0 +1,46 @@
+"""A loss whose gradient is shifted, against autograd of the written-out term."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from clients.losses.common import shifted
+
+
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=rng) for shape in shapes]
+
+
+def test_the_value_is_the_same_to_the_bit_and_its_gradient_has_the_shift() -> None:
+    shapes = ((3, 2), (4,), (), (2, 1, 2, 2))
+    weights, by = [w.requires_grad_(True) for w in drawn(0, *shapes)], drawn(1, *shapes)
+
+    def value() -> Tensor:
+        return torch.stack([w.square().sum() for w in weights]).sum()
+
+    loss = shifted(value(), weights, by)
+    assert torch.equal(loss.detach(), value().detach())
+    (3 * loss).backward()  # type: ignore[no-untyped-call]
+    for w, delta in zip(weights, by, strict=True):
+        assert w.grad is not None
+        expected = 3 * (2 * w.detach().numpy() + delta.numpy())
+        np.testing.assert_allclose(w.grad.numpy(), expected, rtol=1e-6, atol=1e-6)
+        assert delta.grad is None
+
+
+def test_a_weight_that_does_not_learn_is_left_alone() -> None:
+    learns, frozen = (w.requires_grad_(True) for w in drawn(2, (3,), (2,)))
+    frozen.requires_grad_(False)
+    loss = shifted(learns.sum(), [learns, frozen], drawn(3, (3,), (2,)))
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert learns.grad is not None
+    assert frozen.grad is None
+
+
+def test_a_gradient_has_the_format_of_its_weight() -> None:
+    weight = torch.ones(3, dtype=torch.bfloat16, requires_grad=True)
+    shifted(torch.zeros(()), [weight], [torch.tensor([1.0, 2.0, 3.0])]).backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    assert weight.grad.dtype == torch.bfloat16
+    assert weight.grad.tolist() == [1, 2, 3]
