@@ -23,7 +23,7 @@ from clients.base import DomainClient
 from clients.losses import fedala as terms_of_fedala
 from clients.models.networks import SplitModel, set_training
 from clients.params.fedala import FedALAParams
-from clients.training.arrays import view
+from clients.training.arrays import own_array, view
 from clients.training.settings import ModelConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -62,8 +62,8 @@ class FedALAClient(DomainClient[FedALAParams]):
         """Keep the top of the trained model, and W; contribute nothing."""
         if self.params.eta > 0:
             for name, tensor in self._top.items():
-                self.memory[OWN + name] = tensor.detach().cpu().numpy().copy()
-                self.memory[WEIGHTS + name] = self._weights[name].cpu().numpy().copy()
+                self.memory[OWN + name] = own_array(tensor)
+                self.memory[WEIGHTS + name] = own_array(self._weights[name])
             self.memory[TIMES] = np.array(self._times() + 1)
         return {}
 

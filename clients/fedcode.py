@@ -27,6 +27,7 @@ from clients.models.projection import Projection, projection_of, put_into, unpro
 from clients.models.stages import feature_stages
 from clients.params.fedcode import FedCodeParams
 from clients.training import precision
+from clients.training.arrays import own_array
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
@@ -274,8 +275,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
             contribution |= {n: array.cpu().numpy() for n, array in zip(names, self._prototypes(), strict=True)}
         if self.params.global_model == "average_heads":
             head = self.model.classifier
-            contribution["head-weight"] = head.weight.detach().float().cpu().numpy().copy()
-            contribution["head-bias"] = head.bias.detach().float().cpu().numpy().copy()
+            contribution["head-weight"] = own_array(head.weight.float())
+            contribution["head-bias"] = own_array(head.bias.float())
         return contribution
 
     def score_test(self, test: ImageSet) -> Scores:

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from clients.base import DomainClient
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names, follows
 from clients.params.gperxan import GPerXANParams
-from clients.training.arrays import view
+from clients.training.arrays import own_array, view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -135,7 +135,7 @@ class GPerXANClient(DomainClient[GPerXANParams]):
         """Keep the node's own BatchNorm where it is sent for an average; contribute nothing."""
         self._guide = None
         for name in self._averaged_names():
-            self.memory[OWN + name] = self.state[name].detach().cpu().numpy().copy()
+            self.memory[OWN + name] = own_array(self.state[name])
         return super().finish_round(server_round)
 
     def _averaged_names(self) -> list[str]:

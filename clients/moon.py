@@ -22,7 +22,7 @@ from clients.losses import moon as terms_of_moon
 from clients.models.networks import Blueprint, DeepHead, SplitModel, initialised
 from clients.params.moon import MoonParams
 from clients.training import precision
-from clients.training.arrays import view
+from clients.training.arrays import own_array, view
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
@@ -101,7 +101,7 @@ class MoonClient(DomainClient[MoonParams]):
         if self.params.mu > 0:
             state = self.model.state_dict()
             for name in self.shared_names:
-                self.memory[PREVIOUS + name] = state[name].detach().cpu().numpy().copy()
+                self.memory[PREVIOUS + name] = own_array(state[name])
         return super().finish_round(server_round)
 
     def _represent(self, model: SplitModel, x: Tensor) -> tuple[Tensor, Tensor]:

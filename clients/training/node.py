@@ -14,7 +14,7 @@ from clients import losses
 from clients.images.preprocessed import Ready
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
-from clients.training.arrays import view
+from clients.training.arrays import own_array, view
 from clients.training.eval_slices import Scores
 from clients.training.image_batches import ImageBatches
 from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs
@@ -305,10 +305,9 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             state[name].copy_(self._bench.initial[name] if kept is None else view(kept))
 
     def _shared(self) -> list[NDArray[Any]]:
-        # Copies: the model's memory is used again, and these are the caller's.
-        return [self.state[name].detach().cpu().numpy().copy() for name in self.shared_names]
+        return [own_array(self.state[name]) for name in self.shared_names]
 
     def _keep_private(self) -> None:
         state = self.state
         for name in self._private:
-            self.memory[MODEL_PART + name] = state[name].detach().cpu().numpy().copy()
+            self.memory[MODEL_PART + name] = own_array(state[name])
