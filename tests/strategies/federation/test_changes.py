@@ -49,12 +49,26 @@ def test_numbers_whose_squares_float32_cannot_hold_have_a_norm() -> None:
     assert norm({"w": np.full(4, 1e30, np.float32)}) == pytest.approx(2e30)
 
 
+@pytest.mark.parametrize("block", [16, 80, 1 << 19])
+def test_a_check_takes_the_norm_to_five_digits_whatever_the_block(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_norms, "BLOCK", block)
+    for seed in range(3):
+        found = SentWeights(model(seed), 100.0).check(model(seed + 1))
+        assert found == pytest.approx(slow(model(seed + 1), model(seed)), rel=1e-5)
+
+
+def test_a_check_takes_squares_that_float32_cannot_hold() -> None:
+    sent = {"w": np.ones(4, np.float32)}
+    with pytest.raises(Refused, match=r"changed by 1e\+30 times"):
+        SentWeights(sent, 2.0).check({"w": np.full(4, 1e30, np.float32)})
+
+
 # --- weights ---------------------------------------------------------------------------------------
 
 
 def check(sent: Arrays, got: Arrays, max_update: float = 2.0, noise: float = 0.0) -> None:
     """Check as the server does."""
-    assert SentWeights(sent, max_update, noise).check(got) == change(got, sent)
+    assert SentWeights(sent, max_update, noise).check(got) == pytest.approx(change(got, sent), rel=1e-5)
 
 
 def test_the_ratio_is_that_of_the_change_to_what_was_sent() -> None:
