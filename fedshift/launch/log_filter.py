@@ -1,4 +1,4 @@
-"""Filters the output of `flwr run --stream`: no colours in pipes and files, no misleading lines."""
+"""Filters the output of `flwr run --stream`: no colours in pipes and files, no misleading or repeated lines."""
 
 import re
 import subprocess
@@ -19,6 +19,11 @@ MISLEADING = (
     "flwr federation simulation-config",
 )
 
+#: Ray says this every ten seconds: the folder that it writes to, how full its disk is, in per cent, and the GB left.
+FULL_DISK = re.compile(
+    r"file_system_monitor\.cc:\d+: (.+) is over (\d+(?:\.\d+)?)% full, available space: (\d+(?:\.\d+)?) GB;"
+)
+
 
 def cleaned(line: str, *, colour: bool) -> str | None:
     """Return a line as it is shown; None for a misleading one of Flower's, and for the sign of the run's end.
@@ -31,6 +36,14 @@ def cleaned(line: str, *, colour: bool) -> str | None:
     if is_end(bare) or (_is_flowers(bare) and any(part in bare for part in MISLEADING)):
         return None
     return line if colour else bare
+
+
+def full_disk(folder: str, per_cent: str, left: str) -> str:
+    """Return the line that is shown once in place of Ray's."""
+    return (
+        f"the disk of {folder} is more than {per_cent} % full, {float(left):.1f} GB are left: a simulation whose messages "
+        "do not fit in memory writes them there, and fails if it cannot\n"
+    )
 
 
 def is_end(line: str) -> bool:
@@ -76,11 +89,13 @@ def call(
 
 def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
     """Pass lines on; return whether it was left ``early``, with the sign of the run's end."""
-    colour = coloured(to)
+    colour, disk_told = coloured(to), False
     for line in lines:
         if early and is_end(line):
             return True
         shown = cleaned(line, colour=colour)
+        if found := FULL_DISK.search(line):
+            shown, disk_told = None if disk_told else full_disk(*found.groups()), True
         if shown is not None:
             to.write(shown)
             to.flush()
