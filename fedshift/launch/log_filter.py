@@ -41,8 +41,8 @@ def cleaned(line: str, *, colour: bool) -> str | None:
 def full_disk(folder: str, per_cent: str, left: str) -> str:
     """Return the line that is shown once in place of Ray's."""
     return (
-        f"the disk of {folder} is more than {per_cent} % full, {float(left):.1f} GB are left: a simulation whose messages "
-        "do not fit in memory writes them there, and fails if it cannot\n"
+        f"the disk of {folder} is more than {per_cent} % full, {float(left):.1f} GB are left: a simulation whose "
+        "messages do not fit in memory writes them there, and fails if it cannot\n"
     )
 
 

@@ -63,7 +63,7 @@ def test_both_streams_of_a_program_are_cleaned_and_its_exit_code_is_returned(tmp
 
 def test_rays_word_on_a_full_disk_is_passed_on_once(tmp_path: Path) -> None:
     program = (
-        "for second in range(3): print(f'\\x1b[33m(raylet)\\x1b[0m [2026-01-01 00:00:0{second},321 E 8674 8684] (raylet) "
+        "for second in range(3): print(f'\\x1b[33m(raylet)\\x1b[0m [2026-01-01 00:00:0{second},321 E 86 84] (raylet) "
         "file_system_monitor.cc:116: /tmp/ray/a b is over 95% full, available space: 7.67651 GB; capacity: 251.972 GB. "
         "Object creation will fail if spilling is required.'); print(f'round {second}')"
     )
