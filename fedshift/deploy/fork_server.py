@@ -5,8 +5,7 @@ itself, so messages leave no traces for the next one; it has no key, connection 
 
 The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
 is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
-app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one. Such
-a child tells its SuperNode so (:func:`mark_of`), which then leaves the bundle out of what it sends.
+app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one.
 """
 
 import gc
@@ -28,7 +27,6 @@ LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch
 MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
 THREADS = Path("/proc/self/task")
-MARK = 7341  # a field of a request that Flower does not know, and passes over
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"  # Flower's, which counts as 1 where it is not set
 
 
@@ -54,46 +52,9 @@ class App:
         Raises:
             RuntimeError: If the bundle is not the one that was imported.
         """
-        if content and hashlib.sha256(content).hexdigest() != self.fab_hash:
+        if hashlib.sha256(content).hexdigest() != self.fab_hash:
             raise RuntimeError("the run's app bundle differs from the one that its task names")
         return self.folder
-
-    def pulling(self, pull: Callable[[Any], tuple[Any, Any, Any, Any]]) -> Callable[[Any], tuple[Any, Any, Any, Any]]:
-        """Return what takes the place of Flower's ``pull_task_input``, and refuses the run of another bundle."""
-
-        def pulled(client: Any) -> tuple[Any, Any, Any, Any]:
-            message, context, run, fab = pull(client)
-            if {run.fab_hash, fab.hash_str} != {self.fab_hash}:
-                raise RuntimeError("the run's app bundle differs from the one that its task names")
-            return message, context, run, fab
-
-        return pulled
-
-    def marked(self, request: Callable[[], Any]) -> Callable[[], Any]:
-        """Return what makes a request that says which bundle need not be sent."""
-
-        def made() -> Any:
-            asked = request()
-            asked.MergeFromString(mark_of(self.fab_hash))
-            return asked
-
-        return made
-
-
-def mark_of(fab_hash: str) -> bytes:
-    """Return the field by which a request for a task's input says that the app of this bundle is imported here.
-
-    The wire format of a protobuf string, so that a SuperNode that knows nothing of it sends the bundle.
-    """
-    return _varint(MARK << 3 | 2) + _varint(len(fab_hash)) + fab_hash.encode()
-
-
-def _varint(number: int) -> bytes:
-    parts = []
-    while number > 127:
-        parts.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*parts, number])
 
 
 def check_fork() -> None:
@@ -149,8 +110,6 @@ def work(task: dict[str, Any], app: App | None) -> NoReturn:
         flower: Any = run_clientapp
         if app is not None:
             flower.install_from_fab = app.unpacked
-            flower.pull_task_input = app.pulling(flower.pull_task_input)
-            flower.PullTaskInputRequest = app.marked(flower.PullTaskInputRequest)
         if os.environ.get(TELEMETRY) == "0":
             _keep_silent()
         flower.run_clientapp(

@@ -1,4 +1,4 @@
-"""Short waits, a kept, warm executor and no bundle twice in Flower's SuperNode: what ``fedshift supernode`` runs."""
+"""Short waits and a kept, warm executor in Flower's own SuperNode: what ``fedshift supernode`` runs."""
 
 import contextlib
 import logging
@@ -13,7 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from fedshift.deploy.fork_server import mark_of
 from fedshift.deploy.keeper import Keeper
 from fedshift_app.flower import polling
 from fedshift_app.flower.backoff import Backoff, OtherPopen, OtherSleep
@@ -22,7 +21,6 @@ from fedshift_core.paths import path_with_flower
 log = logging.getLogger("fedshift")
 
 EXECUTOR = "flower-superexec"
-HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two polls of local memory for the ClientApp's reply; Flower's: 0.5
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
@@ -39,7 +37,6 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
         log.warning("this SuperNode waits and starts processes as `flower-supernode` does: %s", problem)
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
-        leave_out_held_bundles(import_module(HANDLERS))
     os.environ["PATH"] = path_with_flower()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Flower has no other; the command's would wait for its threads
@@ -84,20 +81,6 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     changed._pull_and_store_message, changed._push_messages = pulled, pushed
     changed.time = OtherSleep(sleep)
     changed.subprocess = OtherPopen(subprocess, start)
-
-
-def leave_out_held_bundles(handlers: ModuleType) -> None:
-    """Patch what answers a ClientApp: a process that has imported the run's bundle is not sent it once more."""
-    changed: Any = handlers
-    pull = changed.pull_task_input
-
-    def pulled(request: Any, *given: Any, **more: Any) -> Any:
-        reply = pull(request, *given, **more)
-        if request.SerializeToString() == mark_of(reply.run.fab_hash):
-            reply.fab.content = b""
-        return reply
-
-    changed.pull_task_input = pulled
 
 
 def wait_for_state(

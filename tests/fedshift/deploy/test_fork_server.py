@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NoReturn
 
 import psutil
@@ -20,11 +20,10 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import ROOT
 
-from fedshift.deploy import fork_server, node_waits, superexec
+from fedshift.deploy import fork_server, superexec
 from fedshift.deploy.superexec import LostError, WarmExecutor, WarmProcess
 
 LIMIT = 30.0
-HASH, OTHER = (32 * letter for letter in ("0f", "1e"))  # of bundles
 #: A warm process whose children write down what they find, in the place of a ClientApp.
 PROGRAM = """
 import json, os, random, socket, sys, time
@@ -319,43 +318,6 @@ def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monke
     with pytest.raises(RuntimeError, match="differs from the one that its task names"):
         app.unpacked(b"another bundle")
     monkeypatch.delitem(sys.modules, "small_app_1")
-
-
-def test_a_bundle_that_is_imported_here_is_not_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from flwr.proto.fab_pb2 import Fab
-    from flwr.proto.run_pb2 import Run
-    from flwr.proto.runtime_pb2 import PullTaskInputRequest, PullTaskInputResponse
-
-    def pull_task_input(request: PullTaskInputRequest, state: object) -> PullTaskInputResponse:
-        assert state == "state"
-        return PullTaskInputResponse(run=Run(fab_hash=HASH), fab=Fab(hash_str=HASH, content=b"a bundle"))
-
-    handlers = ModuleType("handlers")
-    monkeypatch.setattr(handlers, "pull_task_input", pull_task_input, raising=False)
-    node_waits.leave_out_held_bundles(handlers)
-
-    def sent(request: PullTaskInputRequest) -> bytes:
-        parsed = PullTaskInputRequest.FromString(request.SerializeToString())  # as it comes from another process
-        reply = handlers.pull_task_input(parsed, "state")
-        assert (reply.fab.hash_str, reply.run.fab_hash) == (HASH, HASH)
-        return bytes(reply.fab.content)
-
-    assert sent(PullTaskInputRequest()) == b"a bundle"
-    assert sent(fork_server.App(HASH, Path("/")).marked(PullTaskInputRequest)()) == b""
-    assert sent(fork_server.App(OTHER, Path("/")).marked(PullTaskInputRequest)()) == b"a bundle"
-
-
-@pytest.mark.parametrize(("of_run", "of_bundle"), [(OTHER, HASH), (HASH, OTHER), (OTHER, OTHER), ("", "")])
-def test_a_run_of_another_bundle_is_refused_though_no_bundle_came(of_run: str, of_bundle: str) -> None:
-    def given(of_run: str, of_bundle: str) -> tuple[Any, Any, Any, Any]:
-        return "message", "context", SimpleNamespace(fab_hash=of_run), SimpleNamespace(hash_str=of_bundle, content=b"")
-
-    app = fork_server.App(HASH, Path("/"))
-    same = app.pulling(lambda client: given(HASH, HASH))("client")
-    assert same[:2] == ("message", "context")
-    assert app.unpacked(same[3].content) == Path("/")
-    with pytest.raises(RuntimeError, match="differs from the one that its task names"):
-        app.pulling(lambda client: given(of_run, of_bundle))("client")
 
 
 def test_an_app_is_not_mixed_up_with_another(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,9 +84,6 @@ SINCE = {
     ("flwr.supercore.superexec.run_superexec", "get_executor"): "1.30",
     ("flwr.supernode.runtime.run_clientapp", "run_clientapp"): ALWAYS,
     ("flwr.supernode.runtime.run_clientapp", "install_from_fab"): ALWAYS,
-    ("flwr.supernode.runtime.run_clientapp", "pull_task_input"): "1.30",
-    ("flwr.supernode.runtime.run_clientapp", "PullTaskInputRequest"): "1.30",
-    ("flwr.supernode.servicer.runtime.runtime_handlers", "pull_task_input"): "1.34",
 }
 
 
