@@ -66,9 +66,8 @@ def of_frozen(given: argparse.Namespace) -> dict[str, Any]:
     print("| job C | a round | ours over it | target |\n|---|---|---|---|")
     print(f"| FedShift, kept features, one process | {ours.wall:.2f} s | | |")
     rows = {"bare PyTorch on kept features, one process": (bare.wall, BARE_TIMES)}
-    rows |= {
-        f"{name}, {given.processes} processes, extrapolated": (took.seconds, PEER_PART) for name, took in rounds.items()
-    }
+    words = f"{given.processes} process{'' if given.processes == 1 else 'es'}, extrapolated"
+    rows |= {f"{name}, {words}": (took.seconds, PEER_PART) for name, took in rounds.items()}
     ratios = []
     for name, (seconds, target) in rows.items():
         ratio = ours.wall / seconds

@@ -264,12 +264,12 @@ def measure(name: str, setting: Setting) -> dict[str, float]:
         folder = Path(temporary)
         files = {IMAGES: setting.images, MOMENTS: folder / "moments", SCORES: folder / "scores"}
         files |= {ENCODER: setting.encoder} if setting.encoder else {}
-        told = {DEVICE: setting.device, PROCESSES: str(setting.processes)}
+        asked = {DEVICE: setting.device, PROCESSES: str(setting.processes)}
         place = {} if setting.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}  # ours takes a GPU where it sees one
         ran = run(
             command_of(name, setting, folder), folder, ROOT if mine else PEERS,
             lambda: len(rounds_of(folder)) if mine else len(moments(folder)),
-            place if mine else place | told | {key: str(file) for key, file in files.items()},
+            place if mine else place | asked | {key: str(file) for key, file in files.items()},
         )  # fmt: skip
         if mine:
             lines = rounds_of(folder)

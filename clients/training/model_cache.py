@@ -149,18 +149,17 @@ class DeviceImages:
         return self._held[key][1:]
 
     def _make_room(self, wanted: int) -> bool:
-        while not self._has_room(wanted):
+        while wanted > self.SHARE * self._free(wanted / self.SHARE):
             if not self._held:
                 return False
             self._held.popitem(last=False)  # the one that was not used for the longest time
         return True
 
-    def _has_room(self, wanted: int) -> bool:
-        """Return whether so many bytes are no more than their share of what the device has left for us."""
+    def _free(self, enough: float) -> float:
+        """Return how many bytes the device has left for us, or part of them if that is enough."""
         if self._device.type != "cuda":
-            return True
+            return float("inf")
         free, _ = torch.cuda.mem_get_info(self._device)
-        if wanted <= self.SHARE * free:  # what PyTorch keeps for us is asked for last: that takes half a millisecond
-            return True
-        kept = torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
-        return wanted <= self.SHARE * (free + kept)
+        if free < enough:  # what PyTorch keeps for us is asked for last: that takes half a millisecond
+            free += torch.cuda.memory_reserved(self._device) - torch.cuda.memory_allocated(self._device)
+        return free

@@ -89,13 +89,13 @@ def call(
 
 def _pass_on(lines: Iterable[str], to: TextIO, *, early: bool = False) -> bool:
     """Pass lines on; return whether it was left ``early``, with the sign of the run's end."""
-    colour, disk_told = coloured(to), False
+    colour, disk_shown = coloured(to), False
     for line in lines:
         if early and is_end(line):
             return True
         shown = cleaned(line, colour=colour)
         if found := FULL_DISK.search(line):
-            shown, disk_told = None if disk_told else full_disk(*found.groups()), True
+            shown, disk_shown = None if disk_shown else full_disk(*found.groups()), True
         if shown is not None:
             to.write(shown)
             to.flush()

@@ -61,7 +61,7 @@ class SentWeights:
                 counted = largest(array.astype(np.float64) - self.arrays[name])
                 if counted > LARGEST_COUNT:
                     raise Refused(f"{name} changed by {counted:.3g} in a round, allowed is {LARGEST_COUNT:g} at most")
-        moved = _quick_change(got, self.arrays)
+        moved = change(got, self.arrays, exact=False)
         ratio = max(moved - self._noise, 0.0) / self.base
         if ratio > self._max_update:
             raise Wild(
@@ -155,44 +155,37 @@ def norm(arrays: Given) -> float:
     return math.sqrt(math.fsum(_squares(array) for array in arrays.values() if array.dtype.kind == "f"))
 
 
-def change(got: Given, sent: Given) -> float:
-    """Return the norm of (got - sent) over all floating-point arrays; both have the same names and shapes."""
-    pairs = ((array, sent[name]) for name, array in got.items() if array.dtype.kind == "f")
-    return math.sqrt(math.fsum(_squares(*pair) for pair in pairs))
+def change(got: Given, sent: Given, *, exact: bool = True) -> float:
+    """Return the norm of (got - sent) over all floating-point arrays; both have the same names and shapes.
 
-
-def _quick_change(got: Given, sent: Given) -> float:
-    """Return :func:`change` in a third of its time, to five digits: enough to hold it against a bound.
-
-    A change by less than 1e-19 counts as none.
+    Not ``exact`` it is right to five digits, a change by less than 1e-19 counts as none, and float32 takes a third of
+    the time: enough to hold it against a bound.
     """
     pairs = ((array, sent[name]) for name, array in got.items() if array.dtype.kind == "f")
-    return math.sqrt(math.fsum(_quick_squares(*pair) for pair in pairs))
+    return math.sqrt(math.fsum(_squares(*pair) if exact else _quick_squares(*pair) for pair in pairs))
 
 
 def _quick_squares(array: NDArray[Any], less: NDArray[Any]) -> float:
-    """Return the sum of squares of a difference, of numbers in float32 by their own products, block by block."""
-    if array.dtype != np.float32 or less.dtype != np.float32:
-        return _squares(array, less)
-    flat, other = array.reshape(-1), less.reshape(-1)
-    total, scratch = 0.0, np.empty(min(BLOCK // 8, flat.size), np.float32)
-    with np.errstate(over="ignore"):
-        for start in range(0, flat.size, max(scratch.size, 1)):
-            here = slice(start, start + scratch.size)
-            part = flat[here]
-            part = np.subtract(part, other[here], out=scratch[: part.size])
-            total += float(part @ part)
-    return total if math.isfinite(total) else _squares(array, less)  # some square was too large for float32
+    """Return the sum of squares of a difference; of float32, its products are float32 too while none is too large."""
+    if array.dtype == less.dtype == np.float32:
+        with np.errstate(over="ignore"):
+            total = _squares(array, less, np.float32)
+        if math.isfinite(total):
+            return total
+    return _squares(array, less)
 
 
-def _squares(array: NDArray[Any], less: NDArray[Any] | None = None) -> float:
-    """Return the sum of squares of an array, or of its difference to another, by block, without a copy."""
+def _squares(array: NDArray[Any], less: NDArray[Any] | None = None, kind: type[np.floating[Any]] = np.float64) -> float:
+    """Return the sum of squares of an array, or of its difference to another, by block, without a copy.
+
+    The products of a block are added in ``kind``.
+    """
     flat, other = array.reshape(-1), None if less is None else less.reshape(-1)
-    total, scratch = 0.0, np.empty(min(BLOCK // 8, flat.size))
+    total, scratch = 0.0, np.empty(min(BLOCK // 8, flat.size), kind)
     for start in range(0, flat.size, max(scratch.size, 1)):
         here = slice(start, start + scratch.size)
         part = flat[here]
         taken = 0.0 if other is None else other[here]
-        part = np.subtract(part, taken, out=scratch[: part.size], dtype=np.float64)
+        part = np.subtract(part, taken, out=scratch[: part.size], dtype=kind)
         total += float(part @ part)
     return total

@@ -118,13 +118,13 @@ def test_images_that_do_not_fit_stay_and_older_ones_make_room(monkeypatch: pytes
     held, sets = DeviceImages(META), [image_set(i) for i in range(3)]
     one = sets[0].x.nbytes
     # Room for two sets, of which each may take half of what is free when it comes.
-    monkeypatch.setattr(held, "_has_room", lambda wanted: wanted <= 2 * one - one * len(held._held))
+    monkeypatch.setattr(held, "_free", lambda _: 4 * one - 2 * one * len(held._held))
     first, second = (held.get(images)[0] for images in sets[:2])
     assert held.get(sets[0])[0] is first
     held.get(sets[2])  # in the place of the second, which was not used for the longest time
     assert held.get(sets[0])[0] is first
     assert held.get(sets[1])[0] is not second
-    monkeypatch.setattr(held, "_has_room", lambda wanted: False)
+    monkeypatch.setattr(held, "_free", lambda _: one)
     x, y = held.get(image_set(7))
     assert (x.device, y.device) == (CPU, META)
 
