@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.catalog import NETWORKS
+from clients.models.depthwise import quicken
 from clients.models.projection import Projection, put_into
 from clients.training.settings import ModelConfig
 from fedshift_core.errors import ConfigError
@@ -136,6 +137,7 @@ def build(
         ConfigError: If there is no network of that name, or it takes no images of that size.
     """
     model = _drawn_from(seed, lambda: bare(name, num_classes, size))
+    quicken(model)
     if projection:
         put_into(model.encoder, initialised(seed, "projection", lambda: Projection(model.feature_dim, projection)))
         model.feature_dim = projection

@@ -35,7 +35,7 @@ log = logging.getLogger("fedshift")
 #: Environment variable: take this arithmetic on this machine and measure none; or ``hardware``, as by its name.
 ASKED = "FEDSHIFT_ARITHMETIC"
 FOLDER = "arithmetic"  # within that of the decoded images
-FORMAT = 1  # of an entry
+FORMAT = 2  # of an entry; 1 is of before bfloat16 had fast gradients of depthwise convolutions
 LARGEST_FILE = 10_000  # bytes of an entry
 
 
@@ -62,7 +62,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         measured: When.
     """
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     machine: str = Field(max_length=1000)
     device: str = Field(max_length=MOST_NAME)
     work: _Work
@@ -75,14 +75,15 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 def fastest_here(config: RunConfig, network: ModelConfig) -> Arithmetic | None:
     """Return what trains a node's network fastest on its machine; None where the run says how nodes compute.
 
-    With ``model.precompute`` it is float32: features are computed once, for all runs, and what is left is small.
+    With ``model.precompute`` of an encoder it is float32: features are computed once, for all runs, and what is left
+    is small.
 
     Raises:
         ConfigError: If ``$FEDSHIFT_ARITHMETIC`` is none.
     """
     if config.train.precision != "auto" or config.train.arithmetic:
         return None
-    if network.precompute:
+    if network.precompute and network.freeze == "encoder":
         return "float32/channels_last"
     size = image_size(config)
     return _known(autotune.work_of(network, config.train, size), os.environ.get(ASKED, ""))

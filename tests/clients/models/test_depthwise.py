@@ -1,0 +1,186 @@
+"""Gradients of depthwise convolutions: against loops, and only where they are wanted."""
+
+import copy
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support import drawn
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from clients.models import depthwise
+from clients.models.networks import build
+
+Array = NDArray[np.float64]
+
+
+def by_loops(x: Array, w: Array, g: Array, stride: tuple[int, int], padding: tuple[int, int]) -> tuple[Array, Array]:
+    """Return the gradients of maps and kernels, term by term."""
+    (batch, channels, height, width), (rows, columns) = x.shape, w.shape[2:]
+    padded = np.zeros((batch, channels, height + 2 * padding[0], width + 2 * padding[1]))
+    inside = (slice(None), slice(None), slice(padding[0], padding[0] + height), slice(padding[1], padding[1] + width))
+    padded[inside] = x
+    of_x, of_w = np.zeros_like(padded), np.zeros_like(w)
+    for b, c, y, z in itertools.product(*map(range, g.shape)):
+        for i, j in itertools.product(range(rows), range(columns)):
+            at = (b, c, y * stride[0] + i, z * stride[1] + j)
+            of_w[c, 0, i, j] += g[b, c, y, z] * padded[at]
+            of_x[at] += g[b, c, y, z] * w[c, 0, i, j]
+    return of_x[inside], of_w
+
+
+def gradients(x: Tensor, weight: Tensor, bias: Tensor | None, g: Tensor, **how: Any) -> list[Tensor]:
+    """Return the gradients of all that is given."""
+    leaves = [given.clone().requires_grad_() for given in (x, weight, bias) if given is not None]
+    made = depthwise.conv2d(leaves[0], leaves[1], leaves[2] if bias is not None else None, **how)
+    assert torch.equal(made, F.conv2d(x, weight, bias, groups=len(weight), **how))
+    return list(torch.autograd.grad(made, leaves, g))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    kernel=st.tuples(st.integers(3, 8), st.integers(3, 8)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    more=st.tuples(st.integers(0, 4), st.integers(0, 4)),
+    channels_last=st.booleans(),
+    seed=st.integers(0, 100),
+)
+def test_gradients_are_those_of_loops(
+    kernel: tuple[int, int], stride: tuple[int, int], padding: tuple[int, int], more: tuple[int, int],
+    channels_last: bool, seed: int,
+) -> None:  # fmt: skip
+    generator = torch.Generator().manual_seed(seed)
+    size = [max(k + m - 2 * p, 1) for k, m, p in zip(kernel, more, padding, strict=True)]
+    padding = (max(padding[0], -(-(kernel[0] - size[0]) // 2)), max(padding[1], -(-(kernel[1] - size[1]) // 2)))
+    x = torch.randn(2, 3, *size, dtype=torch.float64, generator=generator)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    weight = torch.randn(3, 1, *kernel, dtype=torch.float64, generator=generator)
+    bias = torch.randn(3, dtype=torch.float64, generator=generator)
+    g = torch.randn(
+        F.conv2d(x, weight, None, stride, padding, groups=3).shape, dtype=torch.float64, generator=generator
+    )
+    of_x, of_weight, of_bias = gradients(x, weight, bias, g, stride=stride, padding=padding)
+    expected = by_loops(x.numpy(), weight.numpy(), g.numpy(), stride, padding)
+    np.testing.assert_allclose(of_weight, expected[1], atol=1e-12)
+    np.testing.assert_allclose(of_bias, g.sum((0, 2, 3)), atol=1e-12)
+    np.testing.assert_allclose(of_x, expected[0], atol=1e-5)  # with a stride in float32
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(5, 1), (5, 2), (3, 2), (7, 1)])
+def test_bfloat16_is_as_near_to_float32_as_pytorchs_own(kernel: int, stride: int) -> None:
+    x, weight = drawn(0, 8, 6, 9, 9).bfloat16(), drawn(1, 6, 1, kernel, kernel).bfloat16()
+    how: dict[str, Any] = {"stride": (stride, stride), "padding": (kernel // 2, kernel // 2)}
+    g = drawn(2, *F.conv2d(x, weight, None, groups=6, **how).shape).bfloat16()
+    exact = gradients(x.float(), weight.float(), None, g.float(), **how)
+    for ours, true in zip(gradients(x, weight, None, g, **how), exact, strict=True):
+        assert ours.dtype == torch.bfloat16
+        assert float((ours.float() - true).abs().max()) <= 2**-8 * float(true.abs().max())
+
+
+class Net(nn.Module):
+    """A network with all kinds of layers that could be taken for one another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.large = nn.Conv2d(6, 6, 5, padding=2, groups=6)
+        self.strided = nn.Conv2d(6, 6, 3, stride=2, padding=1, groups=6, bias=False)
+        self.small = nn.Conv2d(6, 6, 3, padding=1, groups=6)
+        self.flat = nn.Conv2d(6, 6, (1, 7), padding=(0, 3), groups=6)
+        self.wide = nn.Conv2d(6, 12, 5, padding=2, groups=6)
+        self.dilated = nn.Conv2d(12, 12, 5, padding=4, dilation=2, groups=12)
+        self.mirrored = nn.Conv2d(12, 12, 5, padding=2, padding_mode="reflect", groups=12)
+        self.named = nn.Conv2d(12, 12, 5, padding="same", groups=12)
+        self.dense = nn.Conv2d(12, 6, 5, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return maps."""
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+def trained(model: nn.Module, *, bf16: bool) -> list[Tensor]:
+    """Return the gradients of a step."""
+    model.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        made = model(drawn(0, 4, 6, 12, 12))
+    made.float().square().mean().backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+def test_only_layers_that_gain_are_changed_and_only_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls, ours_of = [], depthwise.conv2d
+
+    def counted(x: Tensor, *how: Any) -> Tensor:
+        calls.append(x.dtype)
+        return ours_of(x, *how)
+
+    monkeypatch.setattr(depthwise, "conv2d", counted)
+    plain = Net()
+    ours = copy.deepcopy(plain)
+    depthwise.quicken(ours)
+    assert [name for name, layer in ours.named_children() if "forward" in vars(layer)] == ["large", "strided"]
+    for one, other in zip(trained(plain, bf16=False), trained(ours, bf16=False), strict=True):
+        assert torch.equal(one, other)
+    assert calls == []
+    for one, other in zip(trained(plain, bf16=True), trained(ours, bf16=True), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.02 * float(one.abs().max()))
+    assert calls == [torch.bfloat16, torch.bfloat16]
+
+
+def test_it_is_not_used_where_nothing_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Net()
+    depthwise.quicken(model)
+
+    def refused(*_given: object) -> Tensor:
+        raise AssertionError
+
+    monkeypatch.setattr(depthwise, "conv2d", refused)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            model(drawn(0, 4, 6, 12, 12))
+        model.requires_grad_(False)(drawn(0, 4, 6, 12, 12))
+
+
+def test_a_copy_trains_its_own_weights() -> None:
+    model = Net()
+    depthwise.quicken(model)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other.large.weight.zero_()
+        other.large.bias.zero_()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not other.large(drawn(0, 4, 6, 12, 12)).any()
+        assert model.large(drawn(0, 4, 6, 12, 12)).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"), [("torchvision:mobilenet_v3_small", 10), ("timm:tf_efficientnet_lite0", 11)]
+)
+def test_networks_of_libraries_are_built_with_it(name: str, layers: int) -> None:
+    if name.startswith("timm:"):
+        pytest.importorskip("timm", reason="the extra fedshift[timm] is not installed")
+    model = build(name, 3, 0, 64).train()
+    quick = [layer for layer in model.modules() if "forward" in vars(layer)]
+    assert len(quick) == layers
+    plain = copy.deepcopy(model)
+    for layer in plain.modules():
+        vars(layer).pop("forward", None)
+    sides = []
+    for one in (model, plain):
+        torch.manual_seed(0)  # dropout
+        with torch.autocast("cpu", torch.bfloat16):
+            features, logits = one(drawn(3, 8, 3, 64, 64))
+        F.cross_entropy(logits.float(), torch.arange(8) % 3).backward()
+        sides.append((features, [parameter.grad for parameter in one.encoder.parameters()]))
+    assert torch.equal(sides[0][0], sides[1][0])
+    ours, theirs = (torch.cat([one.flatten() for one in side]) for _, side in sides)
+    assert float((ours - theirs).norm()) < 0.02 * float(theirs.norm())
