@@ -1,6 +1,7 @@
 """One training step in many variants, in turns. It shows which are faster on a device, and which keep the bits.
 
-Layouts, number formats, forms of SGD, gradients kept, ReLU in place; on CUDA also TF32 off and a CUDA graph; and with
+Layouts, number formats, forms of SGD, gradients kept, ReLU in place, PyTorch's gradients of depthwise convolutions;
+on CUDA also TF32 off and a CUDA graph; and with
 ``--clients 2,4`` so many clients on one device at once: in one process on streams of their own, and in processes of
 their own. Random images; neither Flower nor Ray. ``--compile`` adds torch.compile, and what its first step takes.
 
@@ -44,6 +45,7 @@ class Variant:
         sgd: ``foreach``, ``fused`` or ``loop``, one parameter after another.
         keep: Gradients are zeroed instead of let go.
         inplace: ReLU modules work in place.
+        depthwise: Gradients of depthwise convolutions are ours (``clients.models.depthwise``), where they gain.
         tf32: Float32 products may be rounded (CUDA).
         graph: The step is recorded once and played (CUDA).
         compiled: By torch.compile.
@@ -53,6 +55,7 @@ class Variant:
     sgd: str = "foreach"
     keep: bool = False
     inplace: bool = False
+    depthwise: bool = True
     tf32: bool = True
     graph: bool = False
     compiled: bool = False
@@ -72,6 +75,8 @@ class Step:
         for module in self.model.modules():
             if isinstance(module, nn.ReLU):
                 module.inplace = variant.inplace
+            if not variant.depthwise:
+                vars(module).pop("forward", None)
         forms: dict[str, dict[str, bool]] = {"foreach": {"foreach": True}, "fused": {"fused": True}}
         form = forms.get(variant.sgd, {"foreach": False})
         self._sgd = torch.optim.SGD(self.model.parameters(), **RATE, **form)  # type: ignore[arg-type]
@@ -147,7 +152,10 @@ def variants_of(device: torch.device, *, compiled: bool) -> dict[str, Variant]:
         "inplace": replace(usual, inplace=True),
     }  # fmt: skip
     if precision.has_bf16(device):
-        variants |= {"bf16": Variant("bf16/channels_last"), "bf16 nchw": Variant("bf16/nchw")}
+        bf16 = Variant("bf16/channels_last")
+        variants |= {
+            "bf16": bf16, "bf16 nchw": Variant("bf16/nchw"), "bf16 torch's": replace(bf16, depthwise=False),
+        }  # fmt: skip
     if device.type == "cuda":
         variants |= {
             "no TF32": Variant("float32/channels_last", tf32=False),

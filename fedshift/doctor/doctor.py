@@ -177,7 +177,7 @@ def _choice_lines(choice: Mapping[str, Any]) -> Sequence[str]:
     work = choice["work"]
     what = f"{shown(work['network'])} at {work['size']} pixels, batches of {work['batch']}"
     times = ", ".join(f"{name} {value:.3g}" for name, value in choice["milliseconds"].items())
-    where = "" if choice["here"] else f" [another machine or torch: {shown(choice['machine'])}]"
+    where = "" if choice["here"] else f" [another machine, torch or FedShift: {shown(choice['machine'])}]"
     return [
         f"  {what}: {choice['choice']}{where}",
         f"    ms a step of {choice['images']}: {times}; {choice['measured']}",

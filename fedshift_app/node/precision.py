@@ -35,7 +35,7 @@ log = logging.getLogger("fedshift")
 #: Environment variable: take this arithmetic on this machine and measure none; or ``hardware``, as by its name.
 ASKED = "FEDSHIFT_ARITHMETIC"
 FOLDER = "arithmetic"  # within that of the decoded images
-FORMAT = 2  # of an entry; 1 is of before bfloat16 had fast gradients of depthwise convolutions
+FORMAT: Literal[2] = 2  # of an entry; 1 is of before bfloat16 had fast gradients of depthwise convolutions
 LARGEST_FILE = 10_000  # bytes of an entry
 
 
@@ -62,7 +62,7 @@ class Entry(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         measured: When.
     """
 
-    format: Literal[2] = 2
+    format: Literal[1, 2] = FORMAT
     machine: str = Field(max_length=1000)
     device: str = Field(max_length=MOST_NAME)
     work: _Work
@@ -146,8 +146,9 @@ def read(path: Path) -> Entry | None:
 
 
 def is_here(entry: Entry) -> bool:
-    """Tell whether a choice is of this machine with this torch."""
-    return (entry.machine, entry.device) == (machine.describe(), precision.default_device().type)
+    """Tell whether a choice is of this machine with this torch and this version of what is measured."""
+    here = (FORMAT, machine.describe(), precision.default_device().type)
+    return (entry.format, entry.machine, entry.device) == here
 
 
 def renew(entry: Entry) -> Arithmetic:
@@ -160,8 +161,8 @@ def renew(entry: Entry) -> Arithmetic:
 
 
 def _is_of(entry: Entry, work: Work, device: torch.device) -> bool:
-    about = (entry.machine, entry.device, entry.work.model_dump())
-    return about == (machine.describe(), device.type, asdict(work))
+    about = (entry.format, entry.machine, entry.device, entry.work.model_dump())
+    return about == (FORMAT, machine.describe(), device.type, asdict(work))
 
 
 def _path(work: Work, device: torch.device) -> Path:

@@ -59,7 +59,7 @@ def test_it_is_measured_once_and_kept(measured: Measured) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [b"", b"{", b"\xff" * 20_000, b'{"choice": "fp8"}', b"[" * 5000, b'{"format": 2}', b"null"]
+    "damage", [b"", b"{", b"\xff" * 20_000, b'{"choice": "fp8"}', b"[" * 5000, b'{"format": 3}', b"null"]
 )
 def test_a_damaged_file_is_measured_anew(damage: bytes, measured: Measured) -> None:
     node_precision.chosen(WORK, CPU)
@@ -87,6 +87,22 @@ def test_another_machine_or_torch_measures_for_itself(measured: Measured, monkey
     assert node_precision.chosen(WORK, CPU) == "bf16/channels_last"
     kept = [entry for _, entry in node_precision.entries() if entry is not None]
     assert sorted(node_precision.is_here(entry) for entry in kept) == [False, True]
+
+
+def test_a_choice_of_an_earlier_version_does_not_count(measured: Measured) -> None:
+    node_precision.chosen(WORK, CPU)
+    ((path, _),) = node_precision.entries()
+    path.write_text(path.read_text().replace('"format": 2', '"format": 1'))
+    ((_, entry),) = node_precision.entries()
+    assert entry is not None and not node_precision.is_here(entry)
+    node_precision.chosen(WORK, CPU)
+    assert measured.works == [WORK, WORK]
+
+
+@pytest.mark.parametrize(("freeze", "expected"), [("encoder", "float32/channels_last"), ("stages:2", "float32/nchw")])
+def test_with_kept_features_only_what_still_trains_decides(freeze: str, expected: str, measured: Measured) -> None:
+    config = resolve({"set": f"model.name=resnet10 model.freeze={freeze} model.precompute=on images.crop_padding=0"})
+    assert node_precision.fastest_here(config, config.model) == expected
 
 
 def test_what_was_too_long_to_measure_is_not_kept(measured: Measured) -> None:
