@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from fedshift.deploy.keeper import Keeper
-from fedshift_app.flower import polling
+from fedshift_app.flower import middlewares, polling
 from fedshift_app.flower.backoff import Backoff, OtherPopen, OtherSleep
 from fedshift_core.paths import path_with_flower
 
@@ -37,6 +37,7 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
         log.warning("this SuperNode waits and starts processes as `flower-supernode` does: %s", problem)
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
+    middlewares.shorten()
     os.environ["PATH"] = path_with_flower()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Flower has no other; the command's would wait for its threads

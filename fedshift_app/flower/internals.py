@@ -187,6 +187,7 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     from fedshift_app.flower import middlewares
 
     guard_superlink(guard)
+    middlewares.shorten()
     middlewares.narrow()
     os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]

@@ -1,14 +1,19 @@
-"""Lets each API's requests skip the middlewares of the other APIs in Flower's SuperLink.
+"""Shortens the way of a request through the middlewares of Flower's SuperLink and SuperNode.
 
-Flower serves three APIs as one application, and each request passes the middlewares of all three: six or seven that
-only forward it. This takes a third of a request's time, and a federation's rounds consist of requests. Here a request
-skips a middleware of another API; requests of its own API, or of no API, pass it as in plain Flower.
+A federation's rounds consist of requests, and most of a request's time goes into middlewares.
+
+- The SuperLink serves three APIs as one application, and each request passes the middlewares of all three: six or seven
+  that only forward it. Here a request skips a middleware of another API; requests of its own API, or of no API, pass it
+  as in plain Flower (:func:`narrow`).
+- Starlette lets what is behind a middleware run as a task of its own, with a queue for the parts of its answer, and
+  another task for each part of the request. Here the answers of Flower's remote calls, which have one part, are returned
+  as by a function (:func:`shorten`); all other requests, such as streams, go as before.
 """
 
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, cast
 
 from fedshift_app.flower.versions import unread
 
@@ -26,6 +31,12 @@ OWN = {
     "RuntimeTracingMiddleware": ("/v1/runtime/", "isinstance(result, PullTaskInputResponse)"),
 }
 GONE = ("RuntimeTracingMiddleware",)  # removed in Flower 1.42 without a replacement
+
+#: What the source of Starlette's middleware must contain before it is shortened.
+FORM = "response = await self.dispatch_func(request, call_next)"
+SHORT = ("/v1/fleet/", "/v1/runtime/")  # APIs whose calls are answered in one part
+Scope = MutableMapping[str, Any]
+Call = Callable[[Any, Scope, Any, Any], Awaitable[None]]
 
 
 def narrow() -> None:
@@ -64,10 +75,62 @@ def unknown(middlewares: dict[str, Any]) -> str:
     return ""
 
 
-def _passing_by(middleware: Callable[..., Awaitable[None]], own: str) -> Callable[..., Awaitable[None]]:
+def shorten() -> None:
+    """Let the remote calls of this process's SuperLink or SuperNode pass middlewares without tasks of their own."""
+    from flwr.supercore.protobuf import translation
+    from flwr.supercore.version import package_version
+    from starlette.middleware import base
+
+    if getattr(base.BaseHTTPMiddleware.__call__, "short", False):
+        return
+    known = FORM in inspect.getsource(base.BaseHTTPMiddleware.__call__) and hasattr(base, "_CachedRequest")
+    problem = unread(package_version) or ("" if known else "Starlette's middlewares have another form")
+    if problem:
+        log.info("requests pass Flower's middlewares as tasks: %s", problem, extra={"event": "plain"})
+        return
+    calls = frozenset(path for _, path in translation.PROTOBUF_REQUEST_TYPES if path.startswith(SHORT))
+    changed: Any = base.BaseHTTPMiddleware
+    changed.__call__ = _shortened(changed.__call__, calls)
+
+
+def _shortened(usual: Call, calls: frozenset[str]) -> Call:
+    """Return Starlette's way through a middleware, shorter for the calls."""
+    from starlette.middleware import base
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    cached = cast(Callable[[Scope, Any], Any], base._CachedRequest)  # a body that is read can be read again behind
+
+    async def call(self: Any, scope: Scope, receive: Any, send: Any) -> None:
+        if scope["type"] != "http" or scope["path"] not in calls:
+            await usual(self, scope, receive, send)
+            return
+        request = cached(scope, receive)
+
+        async def behind(_request: Request) -> Response:
+            answer: list[Scope] = []
+
+            async def keep(part: Scope) -> None:
+                answer.append(part)
+
+            await self.app(scope, request.wrapped_receive, keep)
+            start = next(part for part in answer if part["type"] == "http.response.start")
+            body = b"".join(part.get("body", b"") for part in answer if part["type"] == "http.response.body")
+            response = Response(body, status_code=start["status"])
+            response.raw_headers = list(start.get("headers", ()))
+            return response
+
+        response = await self.dispatch_func(request, behind)
+        await response(scope, request.wrapped_receive, send)
+
+    call.short = True  # type: ignore[attr-defined]
+    return call
+
+
+def _passing_by(middleware: Call, own: str) -> Call:
     others = tuple(api for api in APIS if api != own)
 
-    async def call(self: Any, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+    async def call(self: Any, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "http" and not scope.get("root_path") and scope["path"].startswith(others):
             await self.app(scope, receive, send)
         else:
