@@ -16,6 +16,7 @@ from typing import Any
 from fedshift.deploy.keeper import Keeper
 from fedshift_app.flower import middlewares, polling
 from fedshift_app.flower.backoff import Backoff, OtherPopen, OtherSleep
+from fedshift_app.flower.long_poll import NODE_SECONDS
 from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
@@ -24,6 +25,7 @@ EXECUTOR = "flower-superexec"
 SUPEREXEC = Path(__file__).with_name("superexec.py")
 LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two polls of local memory for the ClientApp's reply; Flower's: 0.5
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
+KEPT = 0.9 * NODE_SECONDS  # seconds after which an answer that there is nothing was kept, see ``long_poll``
 #: Seconds that a ClientApp has, after its reply, to hand over its state; Flower's own waits leave it about 1.5.
 LAST_WORDS = 10.0
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
@@ -48,7 +50,7 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
 def quicken_node(module: ModuleType, *, warm: bool) -> None:
     """Patch Flower's SuperNode module: short waits, and a SuperExec that is woken and kept running."""
     bell = Bell()
-    idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS)
+    idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS, kept=KEPT)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
     keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, **more))
     pull, push = module._pull_and_store_message, module._push_messages

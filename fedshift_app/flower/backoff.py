@@ -1,5 +1,6 @@
 """Waits between two polls that grow with the time since the last success."""
 
+import math
 import time
 from collections.abc import Callable
 from types import ModuleType
@@ -19,6 +20,7 @@ class Backoff:
         *,
         share: float = 0.05,
         politeness: float = 0.0,
+        kept: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -30,10 +32,13 @@ class Backoff:
             share: Share of the time since :meth:`restart` to wait, within the two bounds.
             politeness: Wait at least this multiple of the duration of the poll (up to ``most``), so that a slow server
                 is asked less often.
+            kept: A poll of so many seconds was kept by the server until there might be something; the next wait is then
+                the shortest.
             clock: Seconds of a monotonic clock.
             sleep: Function that waits.
         """
         self._least, self._most, self._share, self._politeness = least, most, share, politeness
+        self._kept = kept
         self._clock, self._sleep = clock, sleep
         self.restart()
 
@@ -44,7 +49,8 @@ class Backoff:
     def wait(self) -> None:
         """Wait, after a poll without success."""
         now = self._clock()
-        wanted = max(self._share * (now - self._since), self._politeness * (now - self._woke))
+        took = now - self._woke
+        wanted = max(self._share * (now - self._since), self._politeness * took) if took < self._kept else 0.0
         self._sleep(min(max(wanted, self._least), self._most))
         self._woke = self._clock()
 

@@ -184,9 +184,10 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    from fedshift_app.flower import middlewares
+    from fedshift_app.flower import long_poll, middlewares
 
     guard_superlink(guard)
+    long_poll.install()
     middlewares.shorten()
     middlewares.narrow()
     os.environ["PATH"] = path_with_flower()

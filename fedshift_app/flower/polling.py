@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from fedshift_app.flower.backoff import Backoff, OtherSleep
 from fedshift_app.flower.internals import HTTP_GRID
 from fedshift_app.flower.versions import unread
+from fedshift_core.env import LONG_POLL
 
 log = logging.getLogger("fedshift")
 
@@ -37,6 +38,7 @@ SHAPES = {
 }
 #: Seconds between two polls of the SuperLink; Flower's own are 3. A poll costs it some 5 ms of computing.
 LEAST, MOST = 0.1, 3.0
+KEPT = 0.01  # between two questions that the SuperLink keeps (``long_poll``)
 FIRST_LOOK_FOR_PARTS = 0.05  # seconds; each further wait doubles. Flower's own: 1
 
 
@@ -68,7 +70,7 @@ def quicken_grid(grid: Grid) -> None:
     if problem := unknown(HTTP_GRID):
         log.warning("the server polls for replies as rarely as plain Flower does: %s", problem)
         return
-    backoff = Backoff(LEAST, MOST)
+    backoff = Backoff(KEPT, KEPT) if os.environ.get(LONG_POLL) else Backoff(LEAST, MOST)
     send = grid.send_and_receive
 
     def sent(*messages: Any, **options: Any) -> Any:
