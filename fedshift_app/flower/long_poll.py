@@ -6,7 +6,7 @@ keeps a question that it would answer with nothing until something was sent to t
 So a message is there at once, and an idle node asks every few seconds. The protocol is Flower's: plain SuperNodes are
 answered likewise.
 
-A message is pushed before its parts. Whoever asked is waked after the last part, when no further one comes for a moment.
+A message is pushed before its parts. Who asked is waked after the last part, when no further one comes for a moment.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import DecodeError, Message  # type: ignore[import-untyped]
 
 from fedshift_app.flower.versions import unread
 from fedshift_core.env import LONG_POLL
@@ -140,6 +140,8 @@ class LongPoll:
                     await asyncio.wait({waiting, gone}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
                     if gone.done():  # nobody would get the messages, which Flower gives away once
                         return
+                    if not waiting.done():
+                        break
                 finally:
                     mail.leave(waiting)
         finally:

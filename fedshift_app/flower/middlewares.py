@@ -6,8 +6,10 @@ A federation's rounds consist of requests, and most of a request's time goes int
   that only forward it. Here a request skips a middleware of another API; requests of its own API, or of no API, pass it
   as in plain Flower (:func:`narrow`).
 - Starlette lets what is behind a middleware run as a task of its own, with a queue for the parts of its answer, and
-  another task for each part of the request. Here the answers of Flower's remote calls, which have one part, are returned
-  as by a function (:func:`shorten`); all other requests, such as streams, go as before.
+  another task for each part of the request. Here the answers of Flower's remote calls, which have one part, are
+  returned as by a function (:func:`shorten`); all other requests, such as streams, go as before.
+- FastAPI calls each function that a handler depends on in another thread. Those that only look something up are called
+  at once (:func:`call_at_once`), and no path is compared with those of an API that it is not of.
 """
 
 import inspect
@@ -35,6 +37,15 @@ GONE = ("RuntimeTracingMiddleware",)  # removed in Flower 1.42 without a replace
 #: What the source of Starlette's middleware must contain before it is shortened.
 FORM = "response = await self.dispatch_func(request, call_next)"
 SHORT = ("/v1/fleet/", "/v1/runtime/")  # APIs whose calls are answered in one part
+#: Functions and classes of Flower's on which handlers depend, and which take microseconds.
+LOOKUPS = {
+    ("flwr.superlink.dependencies.linkstate", "get_linkstate"),
+    ("flwr.superlink.routers.fleet.router", "get_enable_supernode_auth"),
+    ("flwr.supercore.protobuf.translation", "get_protobuf_request"),
+    ("flwr.supercore.dependencies.runtime", "get_runtime_state"),
+    ("flwr.supercore.dependencies.runtime", "get_runtime_handlers"),
+    ("flwr.supercore.dependencies.version", "VersionDependency"),
+}
 Scope = MutableMapping[str, Any]
 Call = Callable[[Any, Scope, Any, Any], Awaitable[None]]
 
@@ -91,6 +102,44 @@ def shorten() -> None:
     calls = frozenset(path for _, path in translation.PROTOBUF_REQUEST_TYPES if path.startswith(SHORT))
     changed: Any = base.BaseHTTPMiddleware
     changed.__call__ = _shortened(changed.__call__, calls)
+    call_at_once()
+    skip_other_apis()
+
+
+def call_at_once() -> None:
+    """Let FastAPI call ``LOOKUPS`` without a thread."""
+    from fastapi.dependencies import utils
+
+    changed: Any = utils
+    in_thread = changed.run_in_threadpool
+
+    async def called(function: Any, *given: Any, **named: Any) -> Any:
+        of = function if hasattr(function, "__qualname__") else type(function)
+        if (of.__module__, of.__qualname__) in LOOKUPS:
+            return function(*given, **named)
+        return await in_thread(function, *given, **named)
+
+    changed.run_in_threadpool = called
+
+
+def skip_other_apis() -> None:
+    """Let FastAPI compare a path with those of an API only if it begins as they do."""
+    from fastapi import routing
+    from starlette.routing import Match
+
+    changed: Any = getattr(routing, "_IncludedRouter", None)
+    if changed is None:  # it keeps all paths in one list
+        return
+    matches = changed.matches
+
+    def matched(self: Any, scope: Scope) -> Any:
+        prefix = getattr(self.original_router, "prefix", "")
+        moved = getattr(self.include_context, "prefix", "?") or scope.get("root_path")
+        if prefix and not moved and not scope["path"].startswith(prefix):
+            return Match.NONE, {}
+        return matches(self, scope)
+
+    changed.matches = matched
 
 
 def _shortened(usual: Call, calls: frozenset[str]) -> Call:
