@@ -28,7 +28,7 @@ import torch
 import turns
 from torch import nn
 
-from clients.models import networks
+from clients.models import depthwise, networks
 from clients.training import memory, precision
 from fedshift_core.params import Arithmetic
 
@@ -76,7 +76,7 @@ class Step:
             if isinstance(module, nn.ReLU):
                 module.inplace = variant.inplace
             if not variant.depthwise:
-                vars(module).pop("forward", None)
+                depthwise.unquicken(module)
         forms: dict[str, dict[str, bool]] = {"foreach": {"foreach": True}, "fused": {"fused": True}}
         form = forms.get(variant.sgd, {"foreach": False})
         self._sgd = torch.optim.SGD(self.model.parameters(), **RATE, **form)  # type: ignore[arg-type]

@@ -106,12 +106,38 @@ def _native(
     return cast(tuple[Tensor, Tensor], found[:2])
 
 
+class QuickConv2d(nn.Conv2d):
+    """A depthwise convolution with these gradients where it trains in bfloat16 on a CPU; elsewhere PyTorch's own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve maps (B, C, H, W)."""
+        return _forward(self, x)
+
+
+QuickConv2d.__name__ = nn.Conv2d.__name__  # messages name layers by it
+
+
 def quicken(model: nn.Module) -> None:
-    """Give these gradients to a model's depthwise convolutions that gain by them, for training in bfloat16 on a CPU."""
+    """Give these gradients to a model's depthwise convolutions that gain by them; their weights stay."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d) and type(module) in (nn.Conv2d, _same()) and _gains(module):
-            # On the instance: who looks at a layer's class, as Opacus does, finds the one it knows.
-            module.forward = functools.partial(_forward, module)  # type: ignore[method-assign]
+            kind: Any = type(module)
+            module.__class__ = quick(kind)
+
+
+@functools.cache
+def quick(kind: Any) -> type[nn.Conv2d]:
+    """Return the class of layers of a kind that have these gradients."""
+    return QuickConv2d if kind is nn.Conv2d else type(kind.__name__, (kind,), {"forward": _forward})
+
+
+def unquicken(module: nn.Module) -> bool:
+    """Give a layer PyTorch's gradients again; return whether it had others."""
+    kind: Any = type(module).__base__
+    if not isinstance(module, nn.Conv2d) or type(module) is nn.Conv2d or type(module) is not quick(kind):
+        return False
+    module.__class__ = kind
+    return True
 
 
 def _gains(layer: nn.Conv2d) -> bool:
@@ -132,12 +158,13 @@ def _same() -> Any:
 
 
 def _forward(layer: nn.Conv2d, x: Tensor) -> Tensor:
+    plain = cast(type[nn.Conv2d], type(layer).__base__)
     trains = torch.is_grad_enabled() and (layer.weight.requires_grad or x.requires_grad)
     if x.device.type != "cpu" or not trains or _dtype(x) != torch.bfloat16:
-        return type(layer).forward(layer, x)
+        return plain.forward(layer, x)
     weight, bias = layer.weight.bfloat16(), None if layer.bias is None else layer.bias.bfloat16()
     maps, stride, padding = x.bfloat16(), cast(Pair, layer.stride), cast(Pair, layer.padding)
-    if type(layer) is not nn.Conv2d:
+    if plain is not nn.Conv2d:
         maps, padding = sys.modules[TIMM].pad_same(maps, layer.kernel_size, stride), (0, 0)
     return conv2d(maps, weight, bias, stride, padding)
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from clients.models.depthwise import quicken, unquicken
 from clients.models.networks import SplitModel, set_training
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import some
@@ -96,6 +97,7 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
         ConfigError: If Opacus has no gradients of single images for one of them, with its name.
     """
     hooks = _hooks()
+    changed = sum(map(unquicken, model.modules()))  # Opacus goes by a layer's very class
     if errors := hooks.validate(model):
         raise ConfigError(f"privacy.name=dp-sgd: {errors[0]}".replace("\n", " "))
     held = hooks(model, loss_reduction="sum")
@@ -106,6 +108,8 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
             yield PerImage(model, held)
     finally:
         held.cleanup()
+        if changed:
+            quicken(model)
         for module in model.modules():
             for name in ("activations", "max_batch_len"):
                 if name in vars(module):

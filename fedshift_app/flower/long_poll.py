@@ -6,7 +6,7 @@ keeps a question that it would answer with nothing until something was sent to t
 So a message is there at once, and an idle node asks every few seconds. The protocol is Flower's: plain SuperNodes are
 answered likewise.
 
-A message is pushed before its parts. Who asked is waked after the last part, when no further one comes for a moment.
+A message is pushed before its parts. Who asked is woken after the last part, when no further one comes for a moment.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ SENT_TO_SERVER = ("/v1/fleet/push-messages", "/v1/fleet/push-object")
 #: Seconds that a question is kept. A node's connection is then still open, and Flower's client waits for 30. The
 #: ServerApp looks at its own timeouts in between.
 NODE_SECONDS, SERVER_SECONDS = 5.0, 1.0
-QUIET, LATEST = 0.015, 0.1  # seconds after the last part, and after the first, at which those who ask are waked
+QUIET, LATEST = 0.015, 0.1  # seconds after the last part, and after the first, at which those who ask are woken
 EVERYONE = 0  # in the place of a node's id
 MOST_BODY = 10_000_000  # bytes of a question or a list of messages that is read; a longer one goes through as it is
 OK = 200
@@ -115,7 +115,7 @@ class LongPoll:
     def close(self) -> None:
         """Keep no question any more: the SuperLink ends."""
         self._closed = True
-        if self._loop is not None:
+        if self._loop is not None and not self._loop.is_closed():
             for mail in (self._nodes, self._server):
                 self._loop.call_soon_threadsafe(mail.close)
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import weakref
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 
 from clients.models import depthwise
 from clients.models.networks import build
+from clients.training.per_image import per_image
 
 Array = NDArray[np.float64]
 
@@ -127,7 +129,9 @@ def test_only_layers_that_gain_are_changed_and_only_in_bfloat16(monkeypatch: pyt
     plain = Net()
     ours = copy.deepcopy(plain)
     depthwise.quicken(ours)
-    assert [name for name, layer in ours.named_children() if "forward" in vars(layer)] == ["large", "strided"]
+    assert [name for name, layer in ours.named_children() if type(layer) is depthwise.QuickConv2d] == [
+        "large", "strided"
+    ]  # fmt: skip
     for one, other in zip(trained(plain, bf16=False), trained(ours, bf16=False), strict=True):
         assert torch.equal(one, other)
     assert calls == []
@@ -169,11 +173,13 @@ def test_networks_of_libraries_are_built_with_it(name: str, layers: int) -> None
     if name.startswith("timm:"):
         pytest.importorskip("timm", reason="the extra fedshift[timm] is not installed")
     model = build(name, 3, 0, 64).train()
-    quick = [layer for layer in model.modules() if "forward" in vars(layer)]
-    assert len(quick) == layers
     plain = copy.deepcopy(model)
     for layer in plain.modules():
-        vars(layer).pop("forward", None)
+        depthwise.unquicken(layer)
+    changed = [
+        ours for ours, theirs in zip(model.modules(), plain.modules(), strict=True) if type(ours) != type(theirs)
+    ]
+    assert len(changed) == layers
     sides = []
     for one in (model, plain):
         torch.manual_seed(0)  # dropout
@@ -184,3 +190,28 @@ def test_networks_of_libraries_are_built_with_it(name: str, layers: int) -> None
     assert torch.equal(sides[0][0], sides[1][0])
     ours, theirs = (torch.cat([one.flatten() for one in side]) for _, side in sides)
     assert float((ours - theirs).norm()) < 0.02 * float(theirs.norm())
+
+
+def test_a_model_is_let_go_of_without_the_garbage_collector() -> None:
+    model = Net()
+    depthwise.quicken(model)
+    weights = weakref.ref(model.large.weight)
+    del model
+    assert weights() is None
+
+
+def test_dp_sgd_finds_the_gradients_of_single_images() -> None:
+    pytest.importorskip("opacus", reason="the extra fedshift[dp] is not installed")
+    model = nn.Sequential(nn.Conv2d(6, 6, 5, padding=2, groups=6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 3))
+    x, y = drawn(0, 4, 6, 8, 8), torch.arange(4) % 3
+    exact = []
+    for i in range(4):
+        model.zero_grad()
+        F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]).backward()
+        exact.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).norm())
+    depthwise.quicken(model)
+    assert type(model[0]) is depthwise.QuickConv2d
+    with per_image(model) as images:
+        norms = images.norms(F.cross_entropy(model(x), y, reduction="none"))
+    torch.testing.assert_close(norms, torch.stack(exact), rtol=1e-5, atol=0)
+    assert type(model[0]) is depthwise.QuickConv2d

@@ -136,7 +136,7 @@ def test_it_is_answered_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -
     run(test)
 
 
-def test_a_server_app_is_waked_by_replies() -> None:
+def test_a_server_app_is_woken_by_replies() -> None:
     async def test(flower: Flower, app: LongPoll) -> None:
         question = asyncio.ensure_future(call(app, ASK_AS_SERVER, b""))
         await asyncio.sleep(0.05)
