@@ -177,7 +177,7 @@ def test_networks_of_libraries_are_built_with_it(name: str, layers: int) -> None
     for layer in plain.modules():
         depthwise.unquicken(layer)
     changed = [
-        ours for ours, theirs in zip(model.modules(), plain.modules(), strict=True) if type(ours) != type(theirs)
+        ours for ours, theirs in zip(model.modules(), plain.modules(), strict=True) if type(ours) is not type(theirs)
     ]
     assert len(changed) == layers
     sides = []
