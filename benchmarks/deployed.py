@@ -2,6 +2,7 @@
 
     python benchmarks/deployed.py --nodes 4,16,50 --secure                  # eight minutes at most on two cores
     python benchmarks/deployed.py --nodes 4 --megabytes 100 --slow --secure
+    python benchmarks/deployed.py --nodes 50 --share --most-gb 20           # with a process from which all are forked
 
 `handwritten` with FedAvg, one local epoch of the two-layer CNN on a tenth of the images, on SuperNodes of this machine
 with TLS and node keys. `--megabytes` also takes ResNet-10 with a layer behind it, of so many megabytes of weights,
@@ -168,7 +169,7 @@ class Inside:
 
 
 @contextlib.contextmanager
-def federation(home: Path, nodes: int, *, slow: bool, most: float) -> Iterator[Deployed]:
+def federation(home: Path, nodes: int, *, slow: bool, most: float, share: bool = False) -> Iterator[Deployed]:
     """Yield a federation of so many SuperNodes.
 
     Raises:
@@ -180,8 +181,12 @@ def federation(home: Path, nodes: int, *, slow: bool, most: float) -> Iterator[D
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state")}
     with contextlib.ExitStack() as stack:
         flower = stack.enter_context(
-            processes.group(local_superlink.empty_folder(home), local_superlink.environment(home) | own)
+            processes.group(
+                local_superlink.empty_folder(home),
+                local_superlink.environment(home) | own | (deploy_demo.shared(home) if share else {}),
+            )
         )
+        deploy_demo.share_libraries(flower)
         link = local_superlink.SuperLink(processes.free_port(), deploy_demo.make_credentials(home))
         local_superlink.start_superlink(flower, link)
         local_superlink.connect(home, link)
@@ -240,6 +245,7 @@ def main() -> None:
     parser.add_argument("--secure", action="store_true", help="each row with secure sums, too")
     parser.add_argument("--megabytes", type=int, default=0, help="the first number of nodes with such a network, too")
     parser.add_argument("--slow", action="store_true", help="the first number of nodes behind a slow line, too")
+    parser.add_argument("--share", action="store_true", help="SuperNodes fork from one process, as in a demo")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--most-gb", type=float, default=12.0)
@@ -256,7 +262,8 @@ def main() -> None:
                 left_out += [f"{case}: no time left" for case in cases]
                 continue
             try:
-                with federation(Path(name) / str(number), nodes, slow=slow, most=given.most_gb * GB) as deployed:
+                home, most = Path(name) / str(number), given.most_gb * GB
+                with federation(home, nodes, slow=slow, most=most, share=given.share) as deployed:
                     for case in cases:
                         if time.monotonic() - began > 60 * given.minutes:
                             left_out.append(f"{case}: no time left")

@@ -6,8 +6,13 @@ itself, so messages leave no traces for the next one; it has no key, connection 
 The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
 is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
 app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one.
+
+Many SuperNodes of one user on one machine, as in a demo, may have one process that imports the libraries:
+``fork_server.py --share ADDRESS`` forks for each of them what it would have started (:func:`share`). It is not the
+usual way: such nodes share memory, and end with whoever started that process.
 """
 
+import contextlib
 import gc
 import hashlib
 import json
@@ -15,6 +20,7 @@ import os
 import selectors
 import signal
 import socket
+import struct
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,6 +32,11 @@ from typing import Any, NoReturn
 LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
 MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
+MOST_ENVIRONMENT = 262144  # bytes
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+FILES = 3  # standard input, output and error
+WAITING = 64  # connections
+SHARE = "--share"
 THREADS = Path("/proc/self/task")
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"  # Flower's, which counts as 1 where it is not set
 
@@ -288,8 +299,73 @@ def refuse(control: socket.socket, why: str) -> None:
         return
 
 
+def origin() -> list[str]:
+    """Return what decides which libraries a process imports."""
+    return [sys.executable, os.environ.get("PYTHONPATH", "")]
+
+
+def share(address: str) -> None:
+    """Import, and fork a fork server for each SuperExec of this user that connects, until the parent is gone.
+
+    A connection begins with its environment and folder, as JSON, and three open files.
+
+    Args:
+        address: Of a socket that is made, in a folder that nobody else can enter.
+
+    Raises:
+        UnsafeError: If this process must not be forked from.
+    """
+    parent = os.getppid()
+    os.environ.setdefault(BLAS_THREADS, "1")  # as ``superexec.WarmProcess`` has it, before NumPy is imported
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(WAITING)  # who comes early waits
+        listener.settimeout(1.0)
+        import_libraries()
+        check_fork()
+        gc.collect()
+        gc.freeze()
+        while os.getppid() == parent:
+            with contextlib.suppress(TimeoutError):
+                control, _ = listener.accept()
+                with control:
+                    if os.fork() == 0:
+                        listener.close()
+                        serve_one(control)
+
+
+def serve_one(control: socket.socket) -> NoReturn:
+    """Be the fork server of one SuperExec, which must be this user's and import the same libraries."""
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.settimeout(None)
+        user = struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        content, files, _, _ = socket.recv_fds(control, MOST_ENVIRONMENT, FILES)
+        if user != os.getuid() or len(files) != FILES:
+            raise UnsafeError("it is of another user")
+        request = json.loads(content)
+        if request["origin"] != origin():
+            raise UnsafeError(f"it has the libraries of {origin()}, not of {request['origin']}")
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+            os.close(file)
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["folder"])
+        ForkServer(control).serve()
+    except (UnsafeError, OSError, ValueError, KeyError) as error:
+        refuse(control, str(error))
+    finally:
+        os._exit(0)
+
+
 def main() -> None:
     """Import, and serve."""
+    if sys.argv[1] == SHARE:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        share(sys.argv[2])
+        return
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends when its SuperExec does

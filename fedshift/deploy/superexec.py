@@ -25,6 +25,7 @@ ANSWER_SECONDS = 30.0  # to fork
 DEATHS = 3  # of warm processes, after which each message gets a cold one
 MOST_BYTES = 65536  # of an answer
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
+SHARED = "FEDSHIFT_WARM"  # as in ``fedshift_core.env``
 
 
 class LostError(Exception):
@@ -102,6 +103,45 @@ class WarmProcess:
             self._process.wait()
 
 
+class SharedWarmProcess(WarmProcess):
+    """A fork server that was forked from one which several SuperNodes of this user share (``fork_server.share``)."""
+
+    def __init__(self, address: str) -> None:
+        """Connect.
+
+        Raises:
+            OSError: If there is none.
+        """
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ready = False
+        request = {
+            "origin": [sys.executable, os.environ.get("PYTHONPATH", "")], "environment": dict(os.environ),
+            "folder": str(Path.cwd()),
+        }  # fmt: skip
+        try:
+            self._control.connect(address)
+            with Path(os.devnull).open() as nothing:
+                files = [nothing.fileno(), sys.stdout.fileno(), sys.stderr.fileno()]
+                socket.send_fds(self._control, [json.dumps(request).encode()], files)
+        except OSError:
+            self._control.close()
+            raise
+
+    def is_running(self) -> bool:
+        """Tell whether it is running."""
+        try:
+            self._control.setblocking(False)
+            return bool(self._control.recv(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def end(self) -> None:
+        """End it; the forked processes continue."""
+        self._control.close()
+
+
 class WarmExecutor:
     """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported its libraries.
 
@@ -166,7 +206,17 @@ class WarmExecutor:
 
     def _begin(self) -> None:
         if self._warm is None and self._deaths < DEATHS:
-            self._warm = WarmProcess(self._program)
+            self._warm = self._made()
+
+    def _made(self) -> WarmProcess:
+        """Return a warm process, of the shared one where there is one."""
+        address = os.environ.get(SHARED, "")
+        try:
+            if address and not self._deaths:
+                return SharedWarmProcess(address)
+        except OSError as error:
+            log(WARNING, "No shared warm process at %s (%s); this node has its own.", address, error.strerror)
+        return WarmProcess(self._program)
 
     def _count(self, problem: str) -> None:
         self._warm, self._deaths = None, self._deaths + 1
