@@ -20,8 +20,9 @@ from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import ROOT
 
-from fedshift.deploy import fork_server, superexec
-from fedshift.deploy.superexec import LostError, WarmExecutor, WarmProcess
+from fedshift.deploy import demo, fork_server, superexec
+from fedshift.deploy.superexec import LostError, SharedWarmProcess, WarmExecutor, WarmProcess
+from fedshift_core.env import WARM
 
 LIMIT = 30.0
 #: A warm process whose children write down what they find, in the place of a ClientApp.
@@ -35,7 +36,7 @@ left = []
 
 def run(task, app):
     found = {"left": list(left), "parent": os.getppid(), "app": app.fab_hash if app else "", "argv": sys.argv,
-             "drawn": [random.random(), float(numpy.random.rand())]}
+             "node": os.environ.get("NODE", ""), "drawn": [random.random(), float(numpy.random.rand())]}
     left.append(task["token"])
     if task["token"] == "slow":
         time.sleep(2)
@@ -54,6 +55,16 @@ def load(fab_hash):
 fork_server.ForkServer(socket.socket(fileno=int(sys.argv[1])), run=run, load=load).serve()
 """
 COMMAND = [sys.executable, "-P", "-c", PROGRAM]
+#: The same, shared by several SuperExecs.
+SHARING = (
+    PROGRAM[: PROGRAM.rindex("fork_server.ForkServer")]
+    + """
+import functools
+fork_server.import_libraries = lambda: None
+fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=run, load=load)
+fork_server.share(sys.argv[1])
+"""
+)
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
@@ -271,6 +282,108 @@ def test_where_flower_may_not_report_nothing_is_prepared(
     with pytest.raises(SystemExit):
         fork_server.work(task, None)
     assert seen == [silent, silent]
+
+
+@pytest.fixture
+def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The socket of a process that several share, and its environment."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
+    program = subprocess.Popen([sys.executable, "-P", "-c", SHARING, "warm"])
+    until(Path("warm").exists, "it does not listen")
+    yield "warm"
+    program.kill()
+    program.wait()
+
+
+class Sharing(Asked):
+    """One of several SuperExecs."""
+
+    def __init__(self, folder: Path, address: str) -> None:
+        self.folder, self.number = folder, 0
+        self.warm: Any = SharedWarmProcess(address)
+
+
+def test_several_share_a_process_and_nothing_else(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharing = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        monkeypatch.setenv("NODE", name)
+        sharing.append(Sharing(tmp_path / name, address))
+    assert all(one.warm.is_running() for one in sharing)
+    found = [[one.child("app"), one.child_of_app("app"), one.child_of_app("app")] for one in sharing]
+    assert [result["left"] for of in found for result in of] == [[]] * 6
+    servers = [of[0]["parent"] for of in found]
+    assert len({result["parent"] for of in found for result in of}) == 4  # a server and an app's process for each
+    assert len({psutil.Process(server).ppid() for server in servers}) == 1
+    assert [of[2]["node"] for of in found] == ["one", "two"]  # each with its own environment
+    sharing[0].warm.end()
+    until(lambda: not psutil.pid_exists(servers[0]), "it outlives its SuperExec")
+    assert sharing[1].child("app")["parent"] != servers[0]
+    sharing[1].warm.end()
+
+
+def test_with_other_libraries_or_without_the_process_a_node_has_its_own(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}/another")
+    with pytest.raises(LostError, match="it has the libraries of"):
+        SharedWarmProcess(address).wait()
+    with pytest.raises(OSError, match="No such file"):
+        SharedWarmProcess("nothing")
+    for where in (address, "nothing"):
+        monkeypatch.setenv(WARM, where)
+        cold: Any = Cold()
+        made = WarmExecutor(cold, COMMAND)
+        made.reconcile()
+        made.reconcile()
+        made.launch(spec(str(tmp_path / "child")))
+        until((tmp_path / "child").is_file, "no child")
+        assert type(made._warm) is WarmProcess
+        assert cold.launched == []
+        made.close()
+        (tmp_path / "child").unlink()
+
+
+def test_one_that_ends_is_replaced_by_the_nodes_own(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WARM, address)
+    cold: Any = Cold()
+    made = WarmExecutor(cold, COMMAND)
+    made.reconcile()
+    assert type(made._warm) is SharedWarmProcess
+    made.launch(spec(str(tmp_path / "child")))
+    until((tmp_path / "child").is_file, "no child")
+    psutil.Process(json.loads((tmp_path / "child").read_text())["parent"]).kill()
+    until(lambda: made._warm is not None and not made._warm.is_running(), "it is still there")
+    made.reconcile()
+    assert type(made._warm) is WarmProcess
+    assert cold.launched == []
+    made.close()
+
+
+def test_it_ends_with_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)
+    starter = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
+    command = [sys.executable, "-c", starter, sys.executable, "-P", "-c", SHARING, "warm"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        until(Path("warm").exists, "it does not listen")
+        assert psutil.pid_exists(pid)
+        parent.communicate("\n")
+    until(lambda: not psutil.pid_exists(pid), "it outlives its starter")
+
+
+def test_a_demo_shares_where_the_systems_sockets_allow_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert demo.shared(Path("/tmp/home")) == {WARM: "/tmp/home/warm"}
+    assert demo.shared(Path("/tmp") / ("a" * 100)) == {}
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert demo.shared(Path("/tmp/home")) == {}
 
 
 @pytest.mark.slow
