@@ -3,10 +3,11 @@
     python benchmarks/deploy.py [--rounds 6] [--turns 3] [--set "train.epochs=5"]
 
 The demo, `handwritten` with FedAvg on four SuperNodes with TLS and node keys on this machine's loopback. Two
-federations stand side by side, each with a SuperLink of its own: `plain` has `flower-supernode` and a ServerApp that
-looks for replies as Flower does (`FEDSHIFT_PLAIN_WAITS`), `ours` has `fedshift supernode`. Runs alternate; the same
-run with `engine=inline` stands for the arithmetic. The time of a round is the median over all rounds of all turns from
-the second round on (in the first of a run the app is imported). All weight hashes must be equal.
+federations stand side by side, each with a SuperLink of its own: `plain` has `flower-supernode`, a SuperLink that
+answers as Flower's does and a ServerApp that looks for replies likewise (`FEDSHIFT_PLAIN_WAITS`), `ours` has
+`fedshift supernode`. Runs alternate; the same run with `engine=inline` stands for the arithmetic. The time of a round
+is the median over all rounds of all turns from the second round on (in the first of a run the app is imported). All
+weight hashes must be equal.
 
 Memory is what a node's SuperNode, its executor and its warm processes hold between messages, in MB, as PSS (shared
 pages divided among those who share them), of the largest node, after the last run. The last line is one JSON object.
@@ -60,7 +61,7 @@ class Federation:
             with contextlib.suppress(psutil.Error):
                 words = " ".join(process.cmdline())
                 here = process.environ().get(processes.MARK) == self.flower.env[processes.MARK]
-                if here and ("flower-supernode" in words or "launch.supernode" in words):
+                if here and ("flower-supernode" in words or "deploy.supernode" in words):
                     nodes.append(held(process))
         return max(nodes, key=lambda kinds: sum(kinds.values()), default={})
 

@@ -185,11 +185,13 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
     from fedshift_app.flower import long_poll, middlewares
+    from fedshift_app.flower.polling import PLAIN_WAITS
 
     guard_superlink(guard)
-    long_poll.install()
-    middlewares.shorten()
-    middlewares.narrow()
+    if not os.environ.get(PLAIN_WAITS):
+        long_poll.install()
+        middlewares.shorten()
+        middlewares.narrow()
     os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()

@@ -25,7 +25,8 @@ from fedshift_core.env import LONG_POLL
 
 log = logging.getLogger("fedshift")
 
-PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"  # in the ServerApp's environment: Flower's own waits (benchmarks/deploy.py)
+#: In the environment of a SuperLink and its ServerApps: Flower's own waits and ways of requests (benchmarks/deploy.py).
+PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"
 NODE = "flwr.supernode.start_client_internal"
 #: Source text that each function must contain before its waits are replaced.
 SHAPES = {
