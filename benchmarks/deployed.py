@@ -23,6 +23,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +50,9 @@ ABOVE = 2.0  # target, in seconds
 BODY, FEATURES = 4_900_000, 512  # parameters and features of ResNet-10
 ROUND_TRIP, LOSS = 0.2, 0.01
 GB = 1e9
+#: Programs of a federation, by a part of their command: a message's process counts as the fork server's child, the
+#: ServerApp as that of the SuperLink's executor.
+PROGRAMS = ("fork_server.py", "superexec.py", "deploy.supernode", "launch.superlink", "flower-superexec")
 HEAD = (
     "nodes", "secure sums", "message MB", "network", "s a round", "arithmetic", "above", f"at most {ABOVE:g}",
     "CPU s a round", "of it arithmetic", "PSS a node MB", "equal",
@@ -130,14 +134,15 @@ class Deployed:
                     found |= {one.pid: one for one in (process, *process.children(recursive=True))}
         return list(found.values())
 
-    def cpu(self) -> float:
-        """Return the processor seconds of all processes so far, with those of ended children."""
-        total = 0.0
+    def cpu(self) -> Counter[str]:
+        """Return the processor seconds of all processes so far, with those of ended children, by program."""
+        seconds: Counter[str] = Counter()
         for process in self.members():
             with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-        return total
+                times, words = process.cpu_times(), " ".join(process.cmdline())
+                program = next((name for name in PROGRAMS if name in words), "others")
+                seconds[program] += times.user + times.system + times.children_user + times.children_system
+        return seconds
 
     def pss(self) -> float:
         """Return what all processes hold, in bytes."""
@@ -154,7 +159,11 @@ class Deployed:
         folder = runner.submit(self.flower, self.home, flat, [])
         now = os.times()
         submitting = now.children_user + now.children_system - mine.children_user - mine.children_system
-        return Measured(folder, self.cpu() - before + submitting)
+        after = self.cpu()
+        rounds = max(flat["rounds"], 1)
+        shares = ", ".join(f"{name} {(after[name] - before[name]) / rounds:.2f}" for name in sorted(after))
+        print(f"processor s a round, with the run's start and end: {shares}", file=sys.stderr, flush=True)
+        return Measured(folder, after.total() - before.total() + submitting)
 
 
 class Inside:

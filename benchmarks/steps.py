@@ -1,9 +1,9 @@
 """One training step in many variants, in turns. It shows which are faster on a device, and which keep the bits.
 
 Layouts, number formats, forms of SGD, gradients kept, ReLU in place, PyTorch's gradients of depthwise convolutions;
-on CUDA also TF32 off and a CUDA graph; and with
-``--clients 2,4`` so many clients on one device at once: in one process on streams of their own, and in processes of
-their own. Random images; neither Flower nor Ray. ``--compile`` adds torch.compile, and what its first step takes.
+on CUDA also TF32 off and a CUDA graph; and with ``--clients 2,4`` so many clients on one device at once: in one process
+on streams of their own, and in processes of their own. Random images; neither Flower nor Ray. ``--compile`` adds
+torch.compile, and what its first step takes.
 
 Run: python benchmarks/steps.py [--device cuda] [--network resnet10] [--batch 64] [--size 32] [--repeats 10]
      [--clients 2,4] [--compile] [--only usual,fused]
