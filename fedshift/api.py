@@ -203,7 +203,8 @@ def tune(
         seed: Seeds of the comparison; the first one is that of the search.
         paper: A printed table to compare the runs with.
         progress: Whether to show how it goes on.
-        more: Keys of :func:`run`; ``jobs``, ``pruning``, and ranges as ``search={"method.mu": [0.001, 1.0, "log"]}``.
+        more: Keys of :func:`run`; ``jobs``, ``pruning``, ``trial_rounds``, and ranges as
+            ``search={"method.mu": [0.001, 1.0, "log"]}``.
 
     Raises:
         FedShiftError: If anything is wrong, before anything starts; if a method or a run failed, after all others.

@@ -228,8 +228,8 @@ def tune(
 
     budget=N trials of each method; seed=0,1,2 for the comparison, the first one for the search; search.KEY=[LOW,HIGH],
     [LOW,HIGH,log], [LOW,HIGH,whole], {values: [A,B]} or off, where the method's own range is not wanted; pruning=false:
-    no trial ends early; jobs=N methods side by side. The same command again goes on where it was interrupted. Needs
-    the extra `tune`: Optuna.
+    no trial ends early; trial-rounds=N rounds for a trial, fewer than a compared run has; jobs=N methods side by side.
+    The same command again goes on where it was interrupted. Needs the extra `tune`: Optuna.
     """
     from fedshift.data.checking import check_data, check_model
 

@@ -16,6 +16,7 @@ from fedshift_app.config.layers import parse_set
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened
+from fedshift_core.plural import plural
 from fedshift_core.ranges import Range
 from fedshift_core.yaml_files import parse, written
 
@@ -34,6 +35,7 @@ class Options(BaseModel, frozen=True, extra="forbid"):
 
     budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values
     pruning: bool = True  # end trials early that are worse than the median
+    trial_rounds: int | None = Field(default=None, ge=1)  # of a trial; None: as many as the runs that are compared
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Plan:
         base: The method as it is, with the first seed.
         given: The keys behind it, without those of the search.
         experiment: Its experiment; empty for the default one.
+        rounds: Of a trial.
     """
 
     method: str
@@ -55,6 +58,7 @@ class Plan:
     base: Point
     given: Mapping[str, str]
     experiment: str
+    rounds: int
 
     @property
     def label(self) -> str:
@@ -64,7 +68,8 @@ class Plan:
     def trial(self, values: Mapping[str, Any]) -> Point:
         """Return the run that tries some values. It differs from the method only in these and reads no test image."""
         tried = {key: written(value) for key, value in values.items()}
-        return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **tried})
+        fewer = {} if self.rounds == self.base.config.rounds else {"rounds": str(self.rounds)}
+        return grid.point(self.label, self.experiment, {**self.given, **OF_TRIALS, **fewer, **tried})
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,8 @@ class Request:
     def key(self) -> str:
         """Return the name of the search, which a larger budget or more seeds do not change."""
         spaces = [[p.base.key, {key: place.as_yaml() for key, place in sorted(p.space.items())}] for p in self.plans]
-        content = json.dumps([self.options.pruning, sorted(spaces, key=str)], sort_keys=True)
+        fewer = [] if self.options.trial_rounds is None else [self.options.trial_rounds]
+        content = json.dumps([self.options.pruning, sorted(spaces, key=str), *fewer], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:8]
 
     def finals(self, chosen: Mapping[str, Mapping[str, Any]]) -> list[Point]:
@@ -123,8 +129,8 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
     rest = []
     for argument in arguments:
         key, sep, value = argument.partition("=")
-        if sep and key in Options.model_fields:
-            own[key] = value
+        if sep and key.replace("-", "_") in Options.model_fields:
+            own[key.replace("-", "_")] = value
         elif sep and key.startswith(SEARCH):
             search_texts[key.removeprefix(SEARCH).replace("-", "_")] = value
         else:
@@ -146,7 +152,7 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
         if not any(_belongs(key.replace("-", "_"), method) for method in methods):
             raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
     notes: list[str] = []
-    plans = tuple(_plan(grid_request, method, where, notes, check_data) for method in methods)
+    plans = tuple(_plan(grid_request, method, options, where, notes, check_data) for method in methods)
     unused = [key for key in where if not any(_belongs(key, method) for method in methods)]
     if unused:
         raise ConfigError(f"{SEARCH}{unused[0]}: no method of the search has this parameter")
@@ -160,7 +166,8 @@ def _options(own: Mapping[str, str]) -> Options:
         return Options.model_validate(own)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"{first['loc'][0]}: {first['msg']}, found {as_found(first['input'])}") from None
+        name = str(first["loc"][0]).replace("_", "-")
+        raise ConfigError(f"{name}: {first['msg']}, found {as_found(first['input'])}") from None
 
 
 def _place(key: str, text: str) -> Range | None:
@@ -192,8 +199,9 @@ def _belongs(key: str, method: str) -> bool:
 
 
 def _plan(
-    grid_request: GridRequest, method: str, where: Mapping[str, Range | None], notes: list[str], check_data: CheckData
-) -> Plan:
+    grid_request: GridRequest, method: str, options: Options, where: Mapping[str, Range | None], notes: list[str],
+    check_data: CheckData,
+) -> Plan:  # fmt: skip
     given = {key: values[0] for key, values in grid_request.values.items() if key not in METHOD_KEYS} | {
         "method": method
     }
@@ -206,6 +214,9 @@ def _plan(
             notes.append(
                 f"{FRACTION}={given[FRACTION]}: nodes set aside this share of their training images in all runs"
             )
+        rounds = options.trial_rounds or base.config.rounds
+        if rounds > base.config.rounds:
+            raise ConfigError(f"trial-rounds={rounds} is more than the {plural(base.config.rounds, 'round')} of a run")
         check_data(base.config, base.nodes)
         space = _space(grid_request.experiment, method, given, where)
     except FedShiftError as error:
@@ -217,7 +228,7 @@ def _plan(
         notes.append(f"{method}: {', '.join(outside)} is outside its search range; its first trial uses it anyway")
     if not space:
         notes.append(f"{method}: nothing to search; its trial is the unchanged method")
-    return Plan(method, space, default, base, given, grid_request.experiment)
+    return Plan(method, space, default, base, given, grid_request.experiment, rounds)
 
 
 def _space(

@@ -114,7 +114,7 @@ class Tuning:
         self.methods = [
             Method(plan, Search(
                 store, plan.method, plan.space, plan.default, seed=plan.base.config.seed,
-                rounds=plan.base.config.rounds, pruning=request.options.pruning,
+                rounds=plan.rounds, pruning=request.options.pruning,
             )) for plan in request.plans
         ]  # fmt: skip
         self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
@@ -288,8 +288,8 @@ class Tuning:
         rows = []
         keys = list(dict.fromkeys(key for method in self.methods for key in method.plan.space))
         summary: dict[str, Any] = {
-            "command": os.environ.get(COMMAND, ""), "budget": self.request.options.budget,
-            "pruning": self.request.options.pruning, "seed": self.request.plans[0].base.config.seed, "methods": {},
+            "command": os.environ.get(COMMAND, ""), **self.request.options.model_dump(),
+            "seed": self.request.plans[0].base.config.seed, "methods": {},
         }  # fmt: skip
         for method in self.methods:
             plan, best = method.plan, method.search.best(self.request.options.budget)

@@ -72,12 +72,22 @@ def test_what_the_command_sets_is_not_searched_and_ranges_may_be_its_own() -> No
     assert (tried.train.lr, tried.train.epochs, tried.method["mu"], tried.train.momentum) == (1e-05, 3, 0.5, 0.5)
 
 
+def test_trials_may_have_fewer_rounds_than_the_runs_that_are_compared() -> None:
+    request = read("method=fedprox", "budget=2", "rounds=8", "trial-rounds=3")
+    (plan,) = request.plans
+    assert (plan.rounds, plan.trial({}).config.rounds, plan.trial({"method.mu": 0.1}).config.rounds) == (3, 3, 3)
+    assert {point.config.rounds for point in request.finals({"fedprox": {"method.mu": 0.1}})} == {8}
+    assert request.key != read("method=fedprox", "budget=2", "rounds=8").key
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
         ([], "budget is missing"),
         (["budget=0"], "budget: .*greater than or equal to 1.*'0'"),
         (["budget=3", "pruning=maybe"], "pruning: .*'maybe'"),
+        (["budget=3", "trial-rounds=0"], "trial-rounds: .*greater than or equal to 1.*'0'"),
+        (["budget=3", "rounds=4", "trial-rounds=5"], "trial-rounds=5 is more than the 4 rounds of a run"),
         (["budget=3", "train.lr=0.1,0.2"], "train.lr: a search has one value of this key"),
         (["budget=3", "tuned={train.lr: 1}"], "tuned: a search sets this key itself"),
         (["budget=3", "method=fedprox", "method.taw=1"], "method.taw: no method of the search has this"),
