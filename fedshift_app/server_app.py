@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -271,7 +272,7 @@ def _look_for_room(output_dir: Path, past: Past | None, needed: disk_space.Neede
         disk_space.check(output_dir, disk_space.free(output_dir), needed)
     else:
         left = max(needed.folder - disk_space.taken(past.path), 0)
-        disk_space.check(past.path, disk_space.free(past.path), disk_space.Needed(needed.checkpoint, left))
+        disk_space.check(past.path, disk_space.free(past.path), replace(needed, folder=left))
 
 
 def _rounds(

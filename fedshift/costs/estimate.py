@@ -20,6 +20,7 @@ from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import console, disk_space
+from fedshift_app.run.disk_space import Needed
 from fedshift_core.plural import plural
 from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire.names import OWN, RETAKEN
@@ -64,7 +65,7 @@ class Estimate:
         playing: The number of nodes that train in a round.
         side_by_side: The number of nodes that train at a time.
         down: Bytes sent to all nodes of the first round.
-        folder: Bytes of the run folder when it is largest.
+        disk: Bytes of the run folder.
         measured: The measurements of one node.
         counted: Its FLOPs; None where they were not counted.
         prepared: Seconds from the configuration to the first message: images, model, measured arithmetic.
@@ -77,7 +78,7 @@ class Estimate:
     playing: int
     side_by_side: int
     down: int
-    folder: int
+    disk: Needed
     measured: Measured
     counted: Counted | None = None
     prepared: float = 0.0
@@ -197,7 +198,7 @@ def estimate(config: RunConfig, nodes: int, side_by_side: int, *, count: bool = 
     return Estimate(
         settled, strategy.federation, scored, roster, len(messages), max(1, min(side_by_side, len(messages))),
         sum(num_bytes(message.content) for message in messages),
-        disk_space.needed(settled, arrays, strategy, roster, simulated=True).folder, measured, counted, prepared,
+        disk_space.needed(settled, arrays, strategy, roster, simulated=True), measured, counted, prepared,
     )  # fmt: skip
 
 
@@ -245,7 +246,7 @@ def summary(result: Estimate) -> str:
             f"{disk_space.size(measured.memory)}{gpu} in this process, and the same in each of "
             f"{plural(result.side_by_side, 'client')} at a time{shared}",
         ),
-        ("disk", f"about {disk_space.size(result.folder)} for the run folder"),
+        ("disk", f"about {disk_space.size(result.disk.folder)} for the run folder"),
         ("machine", machine.describe()),
     ]
     if config.federation.secure_sums:

@@ -38,16 +38,24 @@ class Work:
         label: What they are.
         number: How many.
         cost: Of one.
+        keeps_weights: Whether a run that has ended keeps its weights; a trial of a search does not.
     """
 
     label: str
     number: int
     cost: RunCost
+    keeps_weights: bool = True
 
     @property
     def seconds(self) -> float:
         """Of all, one after another."""
         return self.number * self.cost.seconds
+
+    @property
+    def folders(self) -> int:
+        """Bytes of all run folders."""
+        disk = self.cost.estimate.disk
+        return disk.folder + (self.number - 1) * (disk.folder if self.keeps_weights else disk.texts)
 
 
 def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckModel = grid.unchecked) -> str:
@@ -106,7 +114,7 @@ def tune(arguments: Sequence[str], check_data: CheckData, check_model: CheckMode
     works, searches = [], []
     for plan in request.plans:
         budget = request.options.budget if plan.space else 1
-        work = Work(f"{plan.label}: trials", budget, measured.cost(plan.trial({}), workers))
+        work = Work(f"{plan.label}: trials", budget, measured.cost(plan.trial({}), workers), keeps_weights=False)
         works.append(work)
         searches.append(work.seconds)  # the trials of a method follow one another
     finals = request.finals({})
@@ -152,14 +160,14 @@ def _text(
     """Return table, totals, notes and advice."""
     flops = sum(work.number * work.cost.estimate.flops for work in works)
     alone = sum(work.seconds for work in works)
-    folders = sum(work.number * work.cost.estimate.folder for work in works)
+    folders = sum(work.folders for work in works)
     traffic = sum(work.number * work.cost.traffic for work in works)
     side = f"{jobs} side by side" if jobs > 1 else "one after another"
     rows = [HEAD, *map(_row, works)]
     gpu = ", ".join(f"{_hours(flops / rate / TERA)} at {rate:g}" for rate in RATES)
     busy = f"{flops / alone / GIGA:.3g} GFLOP/s a run" if alone else ""
     starts = f"{measured.start:.1f} s of each run is the start of its process"
-    largest = disk_space.size(max(work.cost.estimate.folder for work in works))
+    largest = disk_space.size(max(work.cost.estimate.disk.folder for work in works))
     lines = [
         ("time", f"about {_hours(total)} on this machine, {side} ({_hours(alone)} one after another); {starts}"),
         ("GPU", f"{flops / PETA:.3g} PFLOPs: about {gpu} TFLOP/s sustained; here {busy}"),
@@ -184,7 +192,7 @@ def _row(work: Work) -> tuple[str, ...]:
     of = work.cost.estimate
     return (
         shortened(plain(work.label, 4 * MOST_NAME), 40), str(work.number), duration(work.cost.seconds),
-        duration(work.seconds), f"{work.number * of.flops / PETA:.3g}", disk_space.size(work.number * of.folder),
+        duration(work.seconds), f"{work.number * of.flops / PETA:.3g}", disk_space.size(work.folders),
         disk_space.size(work.number * work.cost.traffic),
     )  # fmt: skip
 

@@ -36,10 +36,12 @@ class Needed:
     Attributes:
         checkpoint: One checkpoint, with what simulated nodes keep of its round.
         folder: The run folder at its largest.
+        texts: What is left of it without weights.
     """
 
     checkpoint: int
     folder: int
+    texts: int
 
 
 def needed(
@@ -58,7 +60,7 @@ def needed(
     kept_on_request = len(config.keep_rounds)
     chosen = kept_on_request + (CHECKPOINTS + kept_on_request if config.keep == model_selection.BEST else 0)
     folder_size = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + sent_once + text_bytes + REPORT
-    return Needed(shared + kept, folder_size)
+    return Needed(shared + kept, folder_size, text_bytes + REPORT)
 
 
 def check(folder: Path, free: int, run: Needed) -> None:

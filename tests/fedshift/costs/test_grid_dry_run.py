@@ -176,6 +176,9 @@ def test_a_search_is_its_trials_and_the_runs_to_compare(tmp_path: Path) -> None:
     text = tune([*keys, f"output-dir={tmp_path / 'runs'}"], unchecked)
     assert text.splitlines()[0] == "2 methods: at most 10 trials, then 8 runs to compare"
     assert "trials that end early take less" in text and not (tmp_path / "runs").exists()
+    # A trial's weights are removed when it has ended: five have one folder with weights, and four with texts.
+    trials, compared = (row(text, name)[-4:-2] for name in ("fedavg: trials", "fedavg: to"))
+    assert trials[1] == compared[1] == "MB" and float(trials[0]) < 0.75 * float(compared[0])
     assert row(text, "fedavg: trials")[2] == "5" and row(text, "fedprox: to")[3] == "4"
     assert "trials that end early" not in tune([*keys, "pruning=false", "search.train.lr=off"], unchecked)
 

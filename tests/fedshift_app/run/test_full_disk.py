@@ -19,7 +19,7 @@ from support import Command, ListeningGrid, Run, SmallDisk
 
 from fedshift.engine import inline
 from fedshift.report import build as report_build
-from fedshift.report import command
+from fedshift.report import command, predictions
 from fedshift_app.run import disk_space, status
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
@@ -260,7 +260,7 @@ def test_too_little_room_is_refused_before_there_is_a_folder(
 def test_little_room_is_reported_and_much_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(disk_space.log, "warning", lambda text, *given, **more: said.append(text % given))
-    needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000)
+    needed = disk_space.Needed(checkpoint=1_000_000, folder=7_500_000, texts=0)
     warning = (
         f"little room: 2 MB are free in {tmp_path}, the run needs about 7.5 MB; "
         "the run ends when a file cannot be written"
@@ -303,7 +303,7 @@ def test_a_run_of_a_second_that_was_before_gets_a_folder_of_its_own(
 @pytest.fixture
 def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out of a report what takes long: the figures of images."""
-    monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: None)
+    monkeypatch.setattr(report_build.predictions, "look", lambda record, data_dir, limit: predictions.Sight())
     monkeypatch.setattr(report_build.figures, "sections", lambda record, sight, numbers: [])
     monkeypatch.setattr(report_build.papers, "add", lambda *given: None)
 
