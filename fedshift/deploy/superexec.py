@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -32,28 +33,23 @@ class LostError(Exception):
     """There is no warm process, or it does not answer."""
 
 
-class WarmProcess:
-    """A running ``fork_server.py``, with methods to request children from it."""
+class Warm(ABC):
+    """A fork server with its libraries imported, of which children are requested through a socket.
 
-    def __init__(self, program: list[str]) -> None:
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # NumPy's library of linear algebra would start threads when it is imported, and a thread does not survive a
-        # fork. Its computations on a node are small; torch has threads of its own, from the first one it needs.
-        env = {BLAS_THREADS: "1"} | os.environ
-        with theirs:
-            self._process = subprocess.Popen(
-                [*program, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL
-            )
-        self._ready = False
+    Args:
+        control: The socket.
+    """
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
+    def __init__(self, control: socket.socket) -> None:
+        self._control, self._ready = control, False
 
+    @abstractmethod
     def is_running(self) -> bool:
         """Tell whether it is running."""
-        return self._process.poll() is None
+
+    @abstractmethod
+    def end(self) -> None:
+        """End it; the forked processes continue."""
 
     def wait(self) -> None:
         """Wait until it has finished its imports.
@@ -93,6 +89,30 @@ class WarmProcess:
             raise OSError(refused)
         return dict(answer)
 
+
+class WarmProcess(Warm):
+    """A process of its own that runs ``fork_server.py``."""
+
+    def __init__(self, program: list[str]) -> None:
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # NumPy's library of linear algebra would start threads when it is imported, and a thread does not survive a
+        # fork. Its computations on a node are small; torch has threads of its own, from the first one it needs.
+        env = {BLAS_THREADS: "1"} | os.environ
+        with theirs:
+            self._process = subprocess.Popen(
+                [*program, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL
+            )
+        super().__init__(control)
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        """Tell whether it is running."""
+        return self._process.poll() is None
+
     def end(self) -> None:
         """End it; the forked processes continue."""
         self._control.close()  # at which it ends by itself, unless it hangs
@@ -103,7 +123,7 @@ class WarmProcess:
             self._process.wait()
 
 
-class SharedWarmProcess(WarmProcess):
+class SharedWarmProcess(Warm):
     """A fork server that was forked from one which several SuperNodes of this user share (``fork_server.share``)."""
 
     def __init__(self, address: str) -> None:
@@ -112,8 +132,7 @@ class SharedWarmProcess(WarmProcess):
         Raises:
             OSError: If there is none.
         """
-        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._ready = False
+        super().__init__(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         request = {
             "origin": [sys.executable, os.environ.get("PYTHONPATH", "")], "environment": dict(os.environ),
             "folder": str(Path.cwd()),
@@ -151,7 +170,7 @@ class WarmExecutor:
     def __init__(self, cold: Executor, program: list[str] | None = None) -> None:
         self._cold, self._program = cold, program or [sys.executable, "-P", str(FORK_SERVER)]
         self._deaths = 0
-        self._warm: WarmProcess | None = None
+        self._warm: Warm | None = None
         self._begin()
 
     def get_eligible_capacity(
@@ -208,7 +227,7 @@ class WarmExecutor:
         if self._warm is None and self._deaths < DEATHS:
             self._warm = self._made()
 
-    def _made(self) -> WarmProcess:
+    def _made(self) -> Warm:
         """Return a warm process, of the shared one where there is one."""
         address = os.environ.get(SHARED, "")
         try:
