@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from fedshift.deploy.keeper import Keeper
-from fedshift_app.flower import middlewares, polling
-from fedshift_app.flower.backoff import Backoff, OtherPopen, OtherSleep
+from fedshift_app.flower import middlewares, polling, round_trips
+from fedshift_app.flower.backoff import Backoff, Other
 from fedshift_app.flower.long_poll import NODE_SECONDS
 from fedshift_core.paths import path_with_flower
 
@@ -40,6 +40,7 @@ def run_supernode(options: list[str], *, warm: bool) -> None:
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
     middlewares.shorten()
+    round_trips.spare_node()
     os.environ["PATH"] = path_with_flower()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Flower has no other; the command's would wait for its threads
@@ -53,17 +54,25 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS, kept=KEPT)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
     keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, **more))
+    confirmations, parts = round_trips.Confirmations(), round_trips.LastParts()
     pull, push = module._pull_and_store_message, module._push_messages
 
-    def pulled(**given: Any) -> Any:
-        run_id = pull(**given)
+    def pulled(confirm_message_received: Callable[..., None], pull_object: Callable[..., bytes], **given: Any) -> Any:
+        run_id = pull(
+            confirm_message_received=confirmations.later(confirm_message_received),
+            pull_object=parts.before_pull(pull_object), **given,
+        )  # fmt: skip
         if run_id is not None:
             bell.ring()  # not before: the message must be there when its process asks for it
             reply.restart()
         return run_id
 
-    def pushed(**given: Any) -> None:
-        push(**given)
+    def pushed(send: Callable[..., Any], **given: Any) -> None:
+        def sent(*parts: Any) -> Any:
+            confirmations.wait()
+            return send(*parts)
+
+        push(send=sent, **given)
         wait_for_state(given["state"])
         idle.restart()
 
@@ -82,8 +91,8 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     polling.look_sooner_for_parts(module)
     changed: Any = module
     changed._pull_and_store_message, changed._push_messages = pulled, pushed
-    changed.time = OtherSleep(sleep)
-    changed.subprocess = OtherPopen(subprocess, start)
+    changed.time = Other(time, sleep=sleep)
+    changed.subprocess = Other(subprocess, Popen=start)
 
 
 def wait_for_state(

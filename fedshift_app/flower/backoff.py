@@ -55,21 +55,17 @@ class Backoff:
         self._woke = self._clock()
 
 
-class OtherSleep:
-    """The module ``time`` with another ``sleep``, for a module of Flower."""
+class Other:
+    """A module with some other attributes, for a module of Flower that uses it.
 
-    def __init__(self, sleep: Callable[[float], None]) -> None:
-        self.sleep = sleep
+    Args:
+        module: The module.
+        changed: Its other attributes, by name.
+    """
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
-
-
-class OtherPopen:
-    """The module ``subprocess`` with another ``Popen``, for a module of Flower."""
-
-    def __init__(self, module: ModuleType, start: Callable[..., Any]) -> None:
-        self._module, self.Popen = module, start
+    def __init__(self, module: ModuleType, **changed: Any) -> None:
+        self._module = module
+        vars(self).update(changed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._module, name)

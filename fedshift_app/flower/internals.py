@@ -184,7 +184,7 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
     """Run ``flower-superlink`` in this process, behind :func:`guard_superlink`."""
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    from fedshift_app.flower import long_poll, middlewares
+    from fedshift_app.flower import long_poll, middlewares, round_trips
     from fedshift_app.flower.polling import PLAIN_WAITS
 
     guard_superlink(guard)
@@ -192,6 +192,7 @@ def run_superlink(options: list[str], guard: Callable[..., Any]) -> None:
         long_poll.install()
         middlewares.shorten()
         middlewares.narrow()
+        round_trips.spare_superlink()
     os.environ["PATH"] = path_with_flower()
     sys.argv = ["flower-superlink", *options]
     flower_superlink()

@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedshift_app.flower.backoff import Backoff, OtherSleep
+from fedshift_app.flower.backoff import Backoff, Other
 from fedshift_app.flower.internals import HTTP_GRID
 from fedshift_app.flower.versions import unread
 from fedshift_core.env import LONG_POLL
@@ -31,12 +31,17 @@ NODE = "flwr.supernode.start_client_internal"
 #: Source text that each function must contain before its waits are replaced.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
-    (NODE, "_push_messages"): ("time.sleep(0.5)", "state.get_messages_legacy(is_reply=True)"),
-    (NODE, "_pull_and_store_message"): ("state.create_task(", "state.store_message(message)", "= pull_objects("),
+    (NODE, "_push_messages"): (
+        "time.sleep(0.5)", "state.get_messages_legacy(is_reply=True)", "= send(message, object_tree, clientapp",
+    ),
+    (NODE, "_pull_and_store_message"): (
+        "state.create_task(", "state.store_message(message)", "= pull_objects(", "pull_object(run_id, obj_id)",
+        "confirm_message_received(run_id, message.metadata.message_id)",
+    ),
     (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),
     (HTTP_GRID, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
-}
+}  # fmt: skip
 #: Seconds between two polls of the SuperLink; Flower's own are 3. A poll costs it some 5 ms of computing.
 LEAST, MOST = 0.1, 3.0
 KEPT = 0.01  # between two questions that the SuperLink keeps (``long_poll``)
@@ -80,7 +85,7 @@ def quicken_grid(grid: Grid) -> None:
 
     grid.send_and_receive = sent  # type: ignore[method-assign]
     look_sooner_for_parts(sys.modules[HTTP_GRID])
-    sys.modules[HTTP_GRID].time = OtherSleep(lambda _seconds: backoff.wait())  # type: ignore[attr-defined]
+    sys.modules[HTTP_GRID].time = Other(time, sleep=lambda _seconds: backoff.wait())  # type: ignore[attr-defined]
 
 
 def look_sooner_for_parts(module: ModuleType) -> None:

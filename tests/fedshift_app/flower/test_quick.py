@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -155,10 +156,45 @@ def test_the_superexec_is_woken_once_a_message_is_there(
         return next(result)
 
     module = quickened(_pull_and_store_message=pull)
-    assert module._pull_and_store_message(state=None) is None
+    given = {"state": None, "confirm_message_received": print, "pull_object": print}
+    assert module._pull_and_store_message(**given) is None
     assert not heard(bells[0])
-    assert module._pull_and_store_message(state=None) == 7
+    assert module._pull_and_store_message(**given) == 7
     assert heard(bells[0])
+
+
+def test_the_next_message_brings_what_is_new_and_a_reply_waits_for_the_confirmation(
+    quickened: Callable[..., Any],
+) -> None:
+    may, seen = threading.Event(), list[str]()
+
+    def pull_object(run_id: int, name: str) -> bytes:
+        seen.append(f"brought {name}")
+        return b"."
+
+    def confirm(run_id: int, name: str) -> None:
+        assert may.wait(20)
+        seen.append(f"confirmed {name}")
+
+    def pull(*, message: str, parts: str, pull_object: Any, confirm_message_received: Any) -> int:
+        for part in parts:
+            pull_object(1, part)
+        confirm_message_received(1, message)
+        return 1
+
+    def push(*, send: Any, state: Any) -> None:
+        may.set()
+        seen.append(send("reply", "tree", 0.5))
+
+    module = quickened(_pull_and_store_message=pull, _push_messages=push)
+    given = {"pull_object": pull_object, "confirm_message_received": confirm}
+    state = SimpleNamespace(get_tasks=lambda statuses: [])
+    module._pull_and_store_message(message="score", parts="wa", **given)
+    assert seen == ["brought w", "brought a"]
+    module._push_messages(send=lambda *parts: f"sent {parts}", state=state)
+    module._pull_and_store_message(message="train", parts="wb", **given)
+    module._push_messages(send=lambda *parts: "sent", state=state)
+    assert seen[2:] == ["confirmed score", "sent ('reply', 'tree', 0.5)", "brought b", "confirmed train", "sent"]
 
 
 def test_the_superexec_is_ours_and_sees_one_pipe_alone(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedshift_app.flower.backoff import Backoff, OtherSleep
+from fedshift_app.flower.backoff import Backoff, Other
 
 
 class Clock:
@@ -72,7 +72,7 @@ def test_only_sleep_is_another() -> None:
     import time
 
     slept: list[float] = []
-    other = OtherSleep(slept.append)
+    other = Other(time, sleep=slept.append)
     other.sleep(3)
     assert slept == [3]
     assert other.monotonic is time.monotonic
