@@ -236,7 +236,7 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
     root = sites.data_dir(source)
     # With a folder of its name, a site is the same for its own node, which else may have its images in data-dir itself.
     apart = own and not layout.named(root, domain).is_dir()
-    same = replace(source, skip_broken=False)
+    same = replace(source, skip_broken=False, classes_stated=True)  # neither changes what there is
 
     def look() -> Site | None:
         site = sites.look(domain, source, own=own)

@@ -134,6 +134,13 @@ def test_another_split_is_another_listing(home: Path, looks: list[str], more: di
     assert names(found(home, **more)) == names(other) and len(looks) == 2
 
 
+def test_a_run_takes_what_init_found_whose_classes_nobody_had_stated(home: Path, looks: list[str]) -> None:
+    survey = folders.survey(Source(home))
+    unchanged._known.clear()
+    again = folders.survey(Source(home, classes=survey.classes))
+    assert len(looks) == 1 and again.sites == survey.sites and again.classes == CLASSES
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"0\n", b"0\n{}\n", b"x\n{}\n", b"3718361094\n{}\n", b"\xff\n\n"])
 def test_what_is_damaged_is_listed_again(home: Path, looks: list[str], content: bytes) -> None:
     first = found(home)
