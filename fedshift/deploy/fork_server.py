@@ -319,8 +319,9 @@ def share(address: str) -> None:
     os.environ.setdefault(BLAS_THREADS, "1")  # as ``superexec.WarmProcess`` has it, before NumPy is imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(address)
+        listener.bind(f"{address}.new")
         listener.listen(WAITING)  # who comes early waits
+        os.rename(f"{address}.new", address)  # noqa: PTH104 - from its first moment on it listens
         listener.settimeout(1.0)
         import_libraries()
         check_fork()
