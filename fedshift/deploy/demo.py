@@ -18,7 +18,7 @@ from fedshift_core.errors import ConfigError
 
 EXPERIMENT = "handwritten"
 MOST_NODES = 16  # the most SuperNodes of a demo
-MOST_ADDRESS = 107  # bytes of a socket's path
+MOST_ADDRESS = 107 - len(fork_server.NEW)  # bytes of a socket's path
 #: Keys of `fedshift run` that a demo refuses: it starts a new run, on processes of its own.
 REFUSED = ("resume", "round", *LAUNCH_KEYS)
 #: A demo's images are nobody's: no owner hides anything, so that its numbers are those of a simulation.

@@ -37,6 +37,7 @@ BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 FILES = 3  # standard input, output and error
 WAITING = 64  # connections
 SHARE = "--share"
+NEW = ".new"  # ends the name of a socket that does not listen yet
 THREADS = Path("/proc/self/task")
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"  # Flower's, which counts as 1 where it is not set
 
@@ -319,9 +320,9 @@ def share(address: str) -> None:
     os.environ.setdefault(BLAS_THREADS, "1")  # as ``superexec.WarmProcess`` has it, before NumPy is imported
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(f"{address}.new")
+        listener.bind(f"{address}{NEW}")
         listener.listen(WAITING)  # who comes early waits
-        os.rename(f"{address}.new", address)  # noqa: PTH104 - from its first moment on it listens
+        os.rename(f"{address}{NEW}", address)  # noqa: PTH104 - from its first moment on it listens
         listener.settimeout(1.0)
         import_libraries()
         check_fork()
