@@ -10,6 +10,7 @@
 A plain SuperNode or SuperLink at the other end changes nothing but the time.
 """
 
+import contextlib
 import inspect
 import logging
 import threading
@@ -65,10 +66,18 @@ def spare_node() -> None:
 
 
 def spare_superlink() -> None:
-    """Let the SuperLink of this process keep idle connections open."""
+    """Let the SuperLink of this process keep idle connections open, and have as many as the system allows.
+
+    A node has up to six, and systems often start a process with 1,024 open files at most, which it may raise.
+    """
     if problem := unknown(SUPERLINK):
         log.info("this SuperLink's connections are as in plain Flower: %s", problem, extra={"event": "plain"})
         return
+    with contextlib.suppress(ImportError, ValueError, OSError):  # another system, or it does not allow more
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     module: Any = import_module(SUPERLINK)
     run = module.uvicorn.run
     module.uvicorn = Other(

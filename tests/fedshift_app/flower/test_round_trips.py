@@ -1,6 +1,9 @@
 """What a SuperNode spares its line to the SuperLink, against Flower's own classes and a server of our own."""
 
 import inspect
+import resource
+import subprocess
+import sys
 import threading
 from importlib import import_module
 from types import SimpleNamespace
@@ -8,6 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
+from support import ROOT
 
 from fedshift_app.flower import round_trips
 from fedshift_app.flower.round_trips import CLIENT, PARTS, SUPERLINK, Confirmations, LastParts
@@ -60,7 +64,18 @@ def test_a_nodes_connections_stay_open_for_a_minute_and_four_parts_travel_at_onc
     assert parts.pull_objects(names, pull) == {name: name.encode() for name in names}
 
 
+def test_the_superlink_has_as_many_connections_as_the_system_allows() -> None:
+    program = (
+        "import resource as r; most = r.getrlimit(r.RLIMIT_NOFILE)[1]; r.setrlimit(r.RLIMIT_NOFILE, (256, most));"
+        "from fedshift_app.flower import round_trips; round_trips.spare_superlink();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE) == (most, most))"
+    )
+    said = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert said.stdout.split()[-1] == "True"
+
+
 def test_the_superlink_closes_idle_connections_last(restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "setrlimit", lambda *given: None)
     started: list[dict[str, Any]] = []
     module: Any = import_module(SUPERLINK)
     monkeypatch.setattr(module, "uvicorn", SimpleNamespace(run=lambda **options: started.append(options), other=1))
