@@ -15,8 +15,9 @@ from typing import Any
 
 from fedshift.deploy.keeper import Keeper
 from fedshift_app.flower import middlewares, polling, round_trips
-from fedshift_app.flower.backoff import Backoff, Other
+from fedshift_app.flower.backoff import Backoff
 from fedshift_app.flower.long_poll import NODE_SECONDS
+from fedshift_app.flower.patches import Other
 from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
@@ -62,15 +63,16 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
             confirm_message_received=confirmations.later(confirm_message_received),
             pull_object=parts.before_pull(pull_object), **given,
         )  # fmt: skip
+        parts.after_pull()
         if run_id is not None:
             bell.ring()  # not before: the message must be there when its process asks for it
             reply.restart()
         return run_id
 
     def pushed(send: Callable[..., Any], **given: Any) -> None:
-        def sent(*parts: Any) -> Any:
+        def sent(*reply: Any) -> Any:
             confirmations.wait()
-            return send(*parts)
+            return send(*reply)
 
         push(send=sent, **given)
         wait_for_state(given["state"])

@@ -3,8 +3,6 @@
 import math
 import time
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
 
 
 class Backoff:
@@ -53,19 +51,3 @@ class Backoff:
         wanted = max(self._share * (now - self._since), self._politeness * took) if took < self._kept else 0.0
         self._sleep(min(max(wanted, self._least), self._most))
         self._woke = self._clock()
-
-
-class Other:
-    """A module with some other attributes, for a module of Flower that uses it.
-
-    Args:
-        module: The module.
-        changed: Its other attributes, by name.
-    """
-
-    def __init__(self, module: ModuleType, **changed: Any) -> None:
-        self._module = module
-        vars(self).update(changed)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._module, name)

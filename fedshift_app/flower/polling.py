@@ -6,7 +6,6 @@ asks for its parts again a second later. With another version of Flower, or one 
 and a log line says so: the numbers stay the same, but come later.
 """
 
-import inspect
 import logging
 import os
 import sys
@@ -18,8 +17,9 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from fedshift_app.flower.backoff import Backoff, Other
+from fedshift_app.flower.backoff import Backoff
 from fedshift_app.flower.internals import HTTP_GRID
+from fedshift_app.flower.patches import Other, missing
 from fedshift_app.flower.versions import unread
 from fedshift_core.env import LONG_POLL
 
@@ -57,13 +57,8 @@ def unknown(module: str) -> str:
     imported = import_module(module)
     if getattr(imported, "time", None) is not time:
         return f"{module} does not sleep with the module time"
-    for (place, name), parts in SHAPES.items():
-        if place == module:
-            text = inspect.getsource(getattr(imported, name)) if hasattr(imported, name) else ""
-            for part in parts:
-                if part not in text:
-                    return f"{module}.{name} does not contain {part}"
-    return ""
+    lacks = missing(SHAPES, module)
+    return "" if lacks is None else "{} does not contain {}".format(*lacks)
 
 
 def quicken_grid(grid: Grid) -> None:

@@ -11,14 +11,13 @@ A plain SuperNode or SuperLink at the other end changes nothing but the time.
 """
 
 import contextlib
-import inspect
 import logging
 import threading
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from fedshift_app.flower.backoff import Other
+from fedshift_app.flower.patches import Other, missing
 from fedshift_app.flower.versions import unread
 
 log = logging.getLogger("fedshift")
@@ -29,9 +28,9 @@ CLIENT, PARTS = "flwr.supercore.protobuf.client", "flwr.supercore.inflatable.inf
 SUPERLINK = "flwr.superlink.cli.flower_superlink"
 #: Source text that each function or class must contain before it is changed.
 SHAPES = {
-    (CLIENT, "ProtobufClient"): "self._client = httpx.Client(\n            verify=verify,",
-    (PARTS, "get_num_workers"): "return min(max_concurrent, num_cores)",
-    (SUPERLINK, "_run_superlink_http_api"): "    uvicorn.run(\n        app=fastapi_app,",
+    (CLIENT, "ProtobufClient"): ("self._client = httpx.Client(\n            verify=verify,",),
+    (PARTS, "get_num_workers"): ("return min(max_concurrent, num_cores)",),
+    (SUPERLINK, "_run_superlink_http_api"): ("    uvicorn.run(\n        app=fastapi_app,",),
 }
 MOST_BYTES = 256_000_000  # of parts that are kept
 MOST_CONNECTIONS = 100  # as httpx has it by itself
@@ -43,12 +42,8 @@ def unknown(*modules: str) -> str:
 
     if problem := unread(package_version):
         return problem
-    for (place, name), part in SHAPES.items():
-        if place in modules:
-            found = getattr(import_module(place), name, None)
-            if found is None or part not in inspect.getsource(found):
-                return f"{place}.{name} is not what it was"
-    return ""
+    lacks = missing(SHAPES, *modules)
+    return "" if lacks is None else f"{lacks[0]} is not what it was"
 
 
 def spare_node() -> None:
@@ -96,8 +91,8 @@ class LastParts:
 
     def __init__(self, most: int = MOST_BYTES) -> None:
         self._most, self._lock = most, threading.Lock()
-        self._before: dict[tuple[int, str], bytes] = {}
-        self._now: dict[tuple[int, str], bytes] = {}
+        self._kept: dict[tuple[int, str], bytes] = {}
+        self._arriving: dict[tuple[int, str], bytes] = {}
 
     def before_pull(self, pull: Callable[[int, str], bytes]) -> Callable[[int, str], bytes]:
         """Return a function that asks ``pull`` for those parts of the next message, if one comes, that are not kept.
@@ -105,22 +100,22 @@ class LastParts:
         Args:
             pull: Returns a part, given a run and the part's name.
         """
-        begun = False
 
         def pulled(run_id: int, name: str) -> bytes:
-            nonlocal begun
-            with self._lock:
-                if not begun:
-                    begun, self._before, self._now = True, self._now, {}
-                content = self._before.get((run_id, name))
+            content = self._kept.get((run_id, name))
             if content is None:
                 content = pull(run_id, name)
             with self._lock:
-                if sum(map(len, self._now.values())) + len(content) <= self._most:
-                    self._now[run_id, name] = content
+                if sum(map(len, self._arriving.values())) + len(content) <= self._most:
+                    self._arriving[run_id, name] = content
             return content
 
         return pulled
+
+    def after_pull(self) -> None:
+        """Keep the message that has arrived in place of the one before, if there was any."""
+        if self._arriving:
+            self._kept, self._arriving = self._arriving, {}
 
 
 class Confirmations:

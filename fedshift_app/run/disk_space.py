@@ -54,13 +54,13 @@ def needed(
     shared = weights * (1 + config.server.moments) + _knowledge(strategy, initial, len(nodes)) + node_bytes
     kept = len(nodes) * _kept(config, weights) if simulated else 0
     scores = domains * config.evaluate.scorers(len(nodes))
-    text_bytes = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes))
+    texts = config.rounds * (OF_A_ROUND + 60 * scores + 8 * len(nodes)) + REPORT
     sent_once = sum(array.nbytes for array in strategy.federation.model.start.values())
     # Rounds that the run is asked to keep, and the best round up to each of them.
     kept_on_request = len(config.keep_rounds)
     chosen = kept_on_request + (CHECKPOINTS + kept_on_request if config.keep == model_selection.BEST else 0)
-    folder_size = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + sent_once + text_bytes + REPORT
-    return Needed(shared + kept, folder_size, text_bytes + REPORT)
+    folder_size = (CHECKPOINTS + chosen) * shared + (OF_A_NODE + chosen) * kept + sent_once + texts
+    return Needed(shared + kept, folder_size, texts)
 
 
 def check(folder: Path, free: int, run: Needed) -> None:

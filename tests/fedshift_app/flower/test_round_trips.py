@@ -37,7 +37,7 @@ def test_another_flower_is_left_alone(monkeypatch: pytest.MonkeyPatch, restored:
         round_trips.spare_node()
         round_trips.spare_superlink()
     monkeypatch.setattr(
-        round_trips, "SHAPES", {(CLIENT, "ProtobufClient"): "nothing of the kind", (SUPERLINK, "gone"): ""}
+        round_trips, "SHAPES", {(CLIENT, "ProtobufClient"): ("nothing of the kind",), (SUPERLINK, "gone"): ("",)}
     )
     assert round_trips.unknown(CLIENT) == f"{CLIENT}.ProtobufClient is not what it was"
     round_trips.spare_node()
@@ -124,6 +124,7 @@ class Line:
         self.brought.clear()
         pull = parts.before_pull(self)
         assert [pull(run_id, name) for name in names] == [name.encode() * 10 for name in names]
+        parts.after_pull()
         return list(self.brought)
 
 
@@ -136,6 +137,7 @@ def test_a_part_of_the_last_message_is_not_brought_again() -> None:
     assert line.message(parts, "c") == [(1, "c")]
     assert line.message(parts, "weights") == [(1, "weights")]  # only the last message's are kept
     assert line.message(parts, "weights", run_id=2) == [(2, "weights")]  # another run's are its own
+    assert [*parts._kept] == [(2, "weights")] and not parts._arriving  # between messages nothing else is held
 
 
 def test_no_more_is_kept_than_there_is_room_for() -> None:

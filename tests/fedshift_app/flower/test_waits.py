@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedshift_app.flower.backoff import Backoff, Other
+from fedshift_app.flower.backoff import Backoff
+from fedshift_app.flower.patches import Other
 
 
 class Clock:
