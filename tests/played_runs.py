@@ -14,8 +14,8 @@ import json, os, pathlib, sys, time
 given = dict(argument.partition("=")[::2] for argument in sys.argv[1:])
 home = pathlib.Path(__file__).parent
 fate = home / f"fate-{given['seed']}"
-todo = fate.read_text().split("\\n") if fate.exists() else []
-act, rest = (todo[0], todo[1:]) if todo else ("", [])
+acts = fate.read_text().split("\\n") if fate.exists() else []
+act, rest = (acts[0], acts[1:]) if acts else ("", [])
 fate.write_text("\\n".join(rest))
 with (home / "started").open("a") as file:
     file.write(f"{given['seed']} {'resumed' if 'resume' in given else 'new'} {os.getpid()}\\n")

@@ -203,23 +203,23 @@ class FeatureStore:
         with self._writing() as (rows, index):
             self._read()  # another process may have been here
             wanted = {key: place for place, key in reversed(list(enumerate(keys))) if key not in self._places}
-            todo = sorted(wanted.values())  # of an image that is there twice the first
-            if todo:
-                self.check_room(len(todo))
+            absent = sorted(wanted.values())  # of an image that is there twice the first
+            if absent:
+                self.check_room(len(absent))
             number = len(self)
             rows.truncate(number * self.kind.row_bytes)
             index.truncate(number * RECORD)
             rows.seek(0, os.SEEK_END)
             index.seek(0, os.SEEK_END)
-            for start in range(0, len(todo), FLUSHED):
-                chunk = todo[start : start + FLUSHED]
+            for start in range(0, len(absent), FLUSHED):
+                chunk = absent[start : start + FLUSHED]
                 values = self._of_kind(compute(np.array(chunk, np.int64)))
                 rows.write(values.tobytes())
                 rows.flush()
                 index.write(b"".join(_record(keys[at], value) for at, value in zip(chunk, values, strict=True)))
                 index.flush()
                 if done is not None:
-                    done(start + len(chunk), len(todo))
+                    done(start + len(chunk), len(absent))
         self._read()
 
     def _of_kind(self, values: NDArray[Any]) -> NDArray[Any]:
