@@ -231,18 +231,19 @@ class DomainClient(LocalTrainer[P]):
             features.
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
-        self.take(parameters)
-        metrics = self.features.before_training(self, config)
-        phases = self._prepare_round(server_round)
-        self.passed(PROTOTYPES)
-        with self.own_draws("dropout", server_round):
-            terms = self._train(server_round, phases)
-        self._trained_here = True
-        self._contribution = self.finish_round(server_round)
-        self.passed(PROTOTYPES)
-        self._keep_private()
-        metrics |= terms | self.features.after_training(self, config)
-        self.passed(EVALUATION)
+        with self.own_draws("around-training", server_round):
+            self.take(parameters)
+            metrics = self.features.before_training(self, config)
+            phases = self._prepare_round(server_round)
+            self.passed(PROTOTYPES)
+            with self.own_draws("dropout", server_round):
+                terms = self._train(server_round, phases)
+            self._trained_here = True
+            self._contribution = self.finish_round(server_round)
+            self.passed(PROTOTYPES)
+            self._keep_private()
+            metrics |= terms | self.features.after_training(self, config)
+            self.passed(EVALUATION)
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -253,6 +254,12 @@ class DomainClient(LocalTrainer[P]):
             numbers of features; their arrays are in :attr:`records`.
         """
         self.server_round = int(config.get(SERVER_ROUND, 0))
+        with self.own_draws("scores", self.server_round):
+            return self._evaluated(parameters, config)
+
+    def _evaluated(
+        self, parameters: list[NDArray[Any]], config: dict[str, Any]
+    ) -> tuple[float, int, dict[str, Any]]:
         self.take(parameters)
         metrics: dict[str, Any] = {}
         self.records = {}

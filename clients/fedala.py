@@ -92,6 +92,7 @@ class FedALAClient(DomainClient[FedALAParams]):
         for tensor in self._top.values():
             tensor.requires_grad_(True)
         self._fill(local)
+        self.start_modules(times, "ala-")
         images, epoch_losses = self._sample(times), list[float]()
         with self.own_draws("dropout-ala", times):
             for epoch in itertools.count(1):

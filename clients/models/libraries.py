@@ -1,8 +1,4 @@
-"""A library's network as an encoder, and what is the same for all libraries. Names of its weights stay the library's.
-
-Dropout and stochastic depth of such networks draw from torch's global generator; ``draws`` says that a client must
-seed it (``NodeTools.own_draws``).
-"""
+"""A library's network as an encoder, and what is the same for all libraries. Names of its weights stay the library's."""
 
 import difflib
 import functools
@@ -31,8 +27,6 @@ class LibraryEncoder(nn.Module):
         head: What the library calls the layer that was taken out, such as ``fc``.
         aside: Starts of the library's names of further parts that are not used (auxiliary outputs).
     """
-
-    draws = True
 
     def __init__(self, body: nn.Module, name: str, head: str, aside: tuple[str, ...] = ()) -> None:
         super().__init__()

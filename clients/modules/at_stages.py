@@ -113,6 +113,11 @@ class StageModules(Modules[P], Generic[P]):
             seed = int(torch.randint(2**62, (), generator=rng))
             layer.start_round(np.random.default_rng(seed))
 
+    def end_round(self, model: SplitModel) -> None:
+        """Let the layers do nothing until the next round."""
+        for layer in self.layers(model):
+            layer.rng = layer.domains = None
+
     def start_batch(self, model: SplitModel, batch: Batch) -> None:
         """Let the layers know the domains of the images that come."""
         for layer in self.layers(model):

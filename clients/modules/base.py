@@ -59,6 +59,9 @@ class Modules(Parametrised[P]):
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Prepare local training; all noise comes from ``rng``, a CPU generator."""
 
+    def end_round(self, model: SplitModel) -> None:
+        """Forget what :meth:`start_round` has left in the model, which another node may have next."""
+
     def start_batch(self, model: SplitModel, batch: Batch) -> None:
         """Look at a batch before the method's loss does."""
 
@@ -109,6 +112,11 @@ class AllModules:
         for place, entry in enumerate(self._entries):
             entry.cross_entropy = loss or _plain
             entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
+
+    def end_round(self, model: SplitModel) -> None:
+        """Forget what :meth:`start_round` has left in the model."""
+        for entry in self._entries:
+            entry.end_round(model)
 
     def start_batch(self, model: SplitModel, batch: Batch) -> None:
         """Let all entries look at a batch before the method's loss does."""

@@ -177,6 +177,10 @@ class F2DCModel(SplitModel):
         self._train_rng = torch.Generator(self.classifier.weight.device)
         self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
 
+    def end_round(self) -> None:
+        """Forget the round's noise, and what a pass left."""
+        self._train_rng, self._seen = None, None
+
     def train(self, mode: bool = True) -> "F2DCModel":
         """Switch the mode; each scoring draws the same noise, whatever was scored before."""
         if not mode:
@@ -288,6 +292,11 @@ class F2DCModules(Modules[F2DCParams]):
         """Take this round's noise from ``rng``."""
         if isinstance(model, F2DCModel):
             model.start_round(rng)
+
+    def end_round(self, model: SplitModel) -> None:
+        """Let the model refuse to train until the next round."""
+        if isinstance(model, F2DCModel):
+            model.end_round()
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return lambda1 L_DFD and lambda2 L_DFC, each averaged over the insertions (Eq. 9)."""

@@ -153,16 +153,17 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
     @contextmanager
     def own_draws(self, purpose: str, server_round: int) -> Iterator[None]:
-        """Let what a library's network draws (dropout, stochastic depth) depend on run seed, purpose, node and round.
+        """Let what is drawn from torch's global generator depend on run seed, purpose, node and round.
 
-        Our own networks draw nothing.
+        Dropout and stochastic depth of libraries' and users' networks draw from it, and losses of users may. FedShift's
+        own networks and methods draw nothing from it.
         """
-        if not getattr(self.model.encoder, "draws", False):
-            yield
-            return
-        device = self.setup.device
+        device, seed = self.setup.device, torch_seed(self.setup.seed, purpose, self.setup.index, server_round)
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(torch_seed(self.setup.seed, purpose, self.setup.index, server_round))
+            if device.type == "cuda":
+                torch.manual_seed(seed)
+            else:
+                torch.default_generator.manual_seed(seed)  # the same numbers, and a hundredth of the time
             yield
 
     def class_prototypes(self) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ class LocalTrainer(NodeTools[P]):
     ) -> None:  # fmt: skip
         super().__init__(model, setup, params, train_set, private, bench, public_set)
         self._modules = modules
+        modules.end_round(model)  # the model may be another node's of a moment ago
         self._phase = Phase(0)
         self.class_loss = ClassLoss()
         self._trained_here = False  # the model is what local training left, not what the server sent
@@ -144,10 +145,14 @@ class LocalTrainer(NodeTools[P]):
         with self.own_draws("dropout", coming):
             self._train(coming, [phase.cut(epochs, most) for phase in phases])
 
-    def _prepare_round(self, server_round: int) -> Sequence[Phase]:
+    def start_modules(self, server_round: int, prefix: str = "") -> None:
+        """Let the modules draw anew by (seed, node, round); ``prefix``: for what is not local training."""
         self._modules.start_round(
-            self.model, lambda purpose: self.torch_rng(purpose, server_round), self.cross_entropy
+            self.model, lambda purpose: self.torch_rng(prefix + purpose, server_round), self.cross_entropy
         )  # fmt: skip
+
+    def _prepare_round(self, server_round: int) -> Sequence[Phase]:
+        self.start_modules(server_round)
         self.start_round(server_round)
         return self.phases(server_round)
 

@@ -10,6 +10,11 @@ from support import changed, fit, new_client, same, shared, weights
 from torch.nn import functional as F
 
 from clients.fedala import CALM, LAST, OWN, TIMES, WEIGHTS, FedALAClient
+from clients.modules.base import AllModules, Modules
+from clients.modules.f2dc import F2DCModules
+from clients.modules.mixstyle import MixStyleModules
+from clients.params.f2dc import F2DCParams
+from clients.params.mixstyle import MixStyleParams
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_core.wire.names import DOMAINS, SERVER_ROUND
@@ -186,3 +191,22 @@ def test_it_lowers_the_loss_on_the_nodes_images() -> None:
     before = loss()
     made.received()
     assert loss() < before
+
+
+@pytest.mark.parametrize("modules", [MixStyleModules(MixStyleParams(probability=1.0)), F2DCModules(F2DCParams())])
+def test_the_mixture_does_not_depend_on_whom_the_model_served_before(modules: Modules) -> None:
+    options: dict[str, Any] = {"model": "cnn", "modules": [modules]}
+    made = trained(rounds=2, **options)
+    sent = from_server(made)
+
+    def mixed(before: bool) -> list[NDArray[Any]]:
+        first = new_client(FedALAClient, **PLAIN | options)
+        if before:
+            fit(first, 1)
+        later = FedALAClient(
+            first.model, first.setup, first.params, first.train_set, first.test_set, modules=AllModules([modules])
+        )
+        later.memory.update(made.memory)
+        return fit(later, 3, sent)[0]
+
+    assert same(mixed(before=False), mixed(before=True))

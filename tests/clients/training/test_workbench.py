@@ -149,3 +149,17 @@ def test_client_tells_where_its_time_went_if_asked() -> None:
         each.fit(weights(used), {"server-round": 1})
     assert {f"seconds/{DATA}", f"seconds/{TRAINING}"} < set(requested.features.finish(requested, 0.0))
     assert not not_asked.features.finish(not_asked, 0.0)
+
+
+def test_what_draws_from_torchs_own_generator_draws_by_seed_node_and_round() -> None:
+    def trained(state: int, server_round: int = 1) -> list[np.ndarray[Any, Any]]:
+        with torch.random.fork_rng():
+            torch.manual_seed(state)
+            network = build("cnn", 10, 0)
+            network.encoder.append(torch.nn.Dropout(0.5))
+            at = Workbench(network, CPU, TRAIN, IMAGES)
+            return list(client(at, 0).fit(weights(at), {"server-round": server_round})[0])
+
+    first, second, later = trained(1), trained(2), trained(1, server_round=2)
+    assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(first, later, strict=True))
