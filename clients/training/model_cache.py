@@ -5,11 +5,15 @@ asking the system for its memory again, would be paid at every message. Nothing 
 the next one.
 """
 
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from clients.images.augment import Pipeline
@@ -115,8 +119,28 @@ def optimizer_of(train: TrainConfig, weights: Iterable[nn.Parameter]) -> torch.o
     return kind(weights, lr=train.lr, weight_decay=train.weight_decay, foreach=True)
 
 
+@dataclass(frozen=True)
+class _Held:
+    """Images and labels on the device, and what owns the arrays that they are copies of."""
+
+    owners: tuple["weakref.ref[NDArray[Any]]", ...]
+    x: Tensor
+    y: Tensor
+
+    def lives(self) -> bool:
+        """Tell whether the arrays are still there: while they are, nobody else's lie at their address."""
+        return all(owner() is not None for owner in self.owners)
+
+
+def _owner(array: NDArray[Any]) -> NDArray[Any]:
+    """Return the array that owns an array's memory, or is the last to know who does."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
 class DeviceImages:
-    """Image sets on the device, each moved there once as a whole while they fit.
+    """Image sets on the device, each moved there once as a whole while they fit, and kept while their arrays are.
 
     On a CPU the tensors are the arrays themselves.
     """
@@ -126,7 +150,7 @@ class DeviceImages:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._held: OrderedDict[tuple[int, ...], tuple[ImageSet, Tensor, Tensor]] = OrderedDict()
+        self._held: OrderedDict[tuple[int, ...], _Held] = OrderedDict()
 
     def get(self, images: ImageSet, *, labels_only: bool = False) -> tuple[Tensor, Tensor]:
         """Return images (N, H, W, 3), uint8, and labels (N,) on the device. Images that do not fit are on the CPU.
@@ -140,13 +164,14 @@ class DeviceImages:
         if self._device.type == "cpu":
             return x, y
         key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)
-        if key not in self._held:
+        if key not in self._held or not self._held[key].lives():
+            self._held = OrderedDict((key, held) for key, held in self._held.items() if held.lives())
             if not self._make_room(x.nbytes):
                 return x, y.to(self._device)
-            # With the arrays themselves: while they live, nobody else's can lie at their address.
-            self._held[key] = images, x.to(self._device), y.to(self._device)
+            owners = weakref.ref(_owner(images.x)), weakref.ref(_owner(images.y))
+            self._held[key] = _Held(owners, x.to(self._device), y.to(self._device))
         self._held.move_to_end(key)
-        return self._held[key][1:]
+        return self._held[key].x, self._held[key].y
 
     def _make_room(self, wanted: int) -> bool:
         while wanted > self.SHARE * self._free(wanted / self.SHARE):
