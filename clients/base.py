@@ -257,9 +257,7 @@ class DomainClient(LocalTrainer[P]):
         with self.own_draws("scores", self.server_round):
             return self._evaluated(parameters, config)
 
-    def _evaluated(
-        self, parameters: list[NDArray[Any]], config: dict[str, Any]
-    ) -> tuple[float, int, dict[str, Any]]:
+    def _evaluated(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
         self.take(parameters)
         metrics: dict[str, Any] = {}
         self.records = {}

@@ -1,4 +1,4 @@
-"""A library's network as an encoder, and what is the same for all libraries. Names of its weights stay the library's."""
+"""A library's network as an encoder, and what all libraries share. Names of its weights stay the library's."""
 
 import difflib
 import functools
