@@ -320,8 +320,8 @@ class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         0.0,
         ge=0,
         le=86_400,
-        description="Least number of seconds from one checkpoint to the next; the last round always has one, 0: each "
-        "round.",
+        description="Least number of seconds from one checkpoint to the next; the first and the last round always have "
+        "one, 0: each round.",
     )
     rounds: RunRounds = Field(
         description="Number of rounds; with `evaluate.patience` the largest number; 0 trains nothing and scores the "

@@ -117,14 +117,15 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
 def is_due(config: RunConfig, checkpoint: Checkpoint, since: float) -> bool:
     """Tell whether a round gets a checkpoint (``checkpoint_seconds``).
 
-    Each round has one where nodes keep private parts of it, or where a round is kept by its validation accuracy.
+    Each round has one where nodes keep private parts of it, or where a round is kept by its validation accuracy. The
+    first has one always, so that a run that is killed early can be continued.
 
     Args:
         config: The run.
         checkpoint: That of the round.
         since: Seconds since the last one was written.
     """
-    if since >= config.checkpoint_seconds or checkpoint.server_round in (config.rounds, *config.keep_rounds):
+    if since >= config.checkpoint_seconds or checkpoint.server_round in (1, config.rounds, *config.keep_rounds):
         return True
     return bool(checkpoint.memory) or config.keep != "last" or config.evaluate.patience > 0
 
