@@ -1,6 +1,7 @@
 """Reads the EXIF orientation of an image, which a camera writes instead of turning the pixels."""
 
 import struct
+from collections.abc import Callable
 
 from PIL import Image
 
@@ -28,8 +29,17 @@ def orientation(content: bytes, image: Image.Image) -> int:
         content: The file.
         image: The same file, opened by Pillow; not used for a TIFF, which is opened without the tag.
     """
+    return _stated(lambda: _of_tiff(content) if content.startswith(tiff.MAGIC) else _of_others(content, image))
+
+
+def of_opened(image: Image.Image) -> int:
+    """Return the orientation that an image opened by Pillow states, as :func:`orientation` does."""
+    return _stated(lambda: image.getexif().get(_TAG))
+
+
+def _stated(read: Callable[[], object]) -> int:
     try:
-        value = _of_tiff(content) if content.startswith(tiff.MAGIC) else _of_others(content, image)
+        value = read()
     except Exception:  # Pillow raises nearly any type on a damaged EXIF block, and the pixels may be fine
         return UPRIGHT
     return value if isinstance(value, int) and value in _TURNS else UPRIGHT

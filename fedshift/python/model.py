@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
+from datasets.io import exif
 from datasets.io.resize import fit
 from fedshift.export import images, opening, predicting, saved, saving, scorer
 from fedshift.export.saved import SavedModel
@@ -108,7 +109,15 @@ class Model(nn.Module):
             image = Image.fromarray(image)
         if not isinstance(image, Image.Image):
             raise ConfigError(f"preprocess: expected a file, a Pillow image or an array, found {type(image).__name__}")
-        return np.asarray(fit(image.convert("RGB"), self.size, self.about.resize))
+        if image.mode.startswith(("I", "F")):
+            raise ConfigError(
+                f"preprocess: expected pixels of 8 bits a channel, found a Pillow image of mode {image.mode}; give its "
+                "file, which is read as the run reads it"
+            )
+        rgb = image.convert("RGB")
+        if self.about.images().exif == "apply":
+            rgb = exif.turned(rgb, exif.of_opened(image))
+        return np.asarray(fit(rgb, self.size, self.about.resize))
 
 
 def of_run(folder: Path, *, node: int | None, server_round: int | None, before: bool) -> Model:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from support import InlineRun, refusal_of
 
 import fedshift as fs
@@ -97,6 +98,21 @@ def test_a_model_refuses_what_it_has_no_scores_of(finished_run: InlineRun) -> No
     assert refusal_of(fs.ConfigError, model.scores, [0]) == expected + "[0]"
     assert refusal_of(fs.ConfigError, model.preprocess, []) == "preprocess: no image is given"
     assert "found (0, 3, 3) of uint8" in refusal_of(fs.ConfigError, model.preprocess, np.zeros((0, 3, 3), np.uint8))
+    for deep in (np.full((8, 8), 4000, np.uint16), np.zeros((8, 8), np.int32), np.zeros((8, 8), np.float32)):
+        message = refusal_of(fs.ConfigError, model.preprocess, Image.fromarray(deep))
+        assert message.startswith("preprocess: expected pixels of 8 bits a channel, found a Pillow image of mode ")
+
+
+@pytest.mark.parametrize("exif", ["ignore", "apply"])
+def test_an_image_opened_by_pillow_is_turned_as_its_file_is(exif: str, finished_run: InlineRun, tmp_path: Path) -> None:
+    model: Any = fs.load(finished_run(rounds=2, set=f"{SHORT} dataset.exif={exif}").folder).model()
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 24, 3), np.uint8)
+    orientation = Image.Exif()
+    orientation[274] = 6
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=orientation)
+    with Image.open(tmp_path / "turned.png") as opened:
+        assert torch.equal(model.preprocess(opened), model.preprocess(tmp_path / "turned.png"))
+    assert torch.equal(model.preprocess(pixels), model.preprocess(tmp_path / "turned.png")) == (exif == "ignore")
 
 
 def test_numbers_of_numpy_are_whole_numbers() -> None:
