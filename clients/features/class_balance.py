@@ -47,16 +47,21 @@ class ClassBalanceOnNode(NodeFeature):
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Weigh classes by the images of all nodes; raise ``FedShiftError`` if the message lacks their numbers."""
-        _take(client, request)
+        take_totals(client, request)
         return {}
 
     def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Weigh classes likewise where something trains before a score."""
-        _take(client, request)
+        take_totals(client, request)
         return nullcontext()
 
 
-def _take(client: Client, request: Mapping[str, Any]) -> None:
+def take_totals(client: Client, request: Mapping[str, Any]) -> None:
+    """Weigh classes by the numbers of images of all nodes that the server has sent, where the run asks for that.
+
+    Raises:
+        FedShiftError: If they are missing.
+    """
     if not client.setup.train.asks_federation:
         return
     if CLASS_TOTALS not in request:

@@ -227,8 +227,9 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     Returns:
         The images of the batch, and the step of each phase that has epochs in this round.
     """
-    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1)
+    request = message.content.config_records[CONFIG]
+    server_round = int(str(request[SERVER_ROUND]))
+    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1, request)
     order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
     client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
     after: list[tuple[Phase, int]] = []

@@ -15,6 +15,7 @@ from clients.adapt.base import Adaptation
 from clients.adapt.catalog import ADAPTATIONS
 from clients.base import ClientSetup, DomainClient
 from clients.features import catalog as features
+from clients.features import class_balance
 from clients.models import networks
 from clients.models.catalog import NETWORKS
 from clients.models.freezing import freeze
@@ -42,7 +43,7 @@ from fedshift_core.registry import imported
 from fedshift_core.seeding import torch_seed
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import DEPLOYMENT as DEPLOYMENT
-from fedshift_core.wire.names import DOMAINS, ENGINE, RUN, SERVER_ROUND
+from fedshift_core.wire.names import ENGINE, RUN
 from fedshift_core.wire.names import SIMULATION as SIMULATION
 
 
@@ -342,7 +343,9 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
     return [arrays[name] for name in client.shared_names]
 
 
-def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0) -> None:
+def load(
+    arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0, request: Mapping[str, Any] | None = None
+) -> None:
     """Put shared arrays into the client's model, and its private parts with them, as before a score; score nothing.
 
     Args:
@@ -350,8 +353,13 @@ def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0
         client: Whose model they are for.
         whose: Where they are from, for the message.
         server_round: The round they are of.
+        request: What the server asks with them, for a client that is then to train; None: it only classifies.
 
     Raises:
-        FedShiftError: As :func:`in_order`.
+        FedShiftError: As :func:`in_order`, or if the request lacks what training needs.
     """
-    client.evaluate(in_order(arrays, client, whose), {SERVER_ROUND: server_round, DOMAINS: []})
+    client.server_round = server_round
+    with client.own_draws("scores", server_round):
+        client.take(in_order(arrays, client, whose))
+    if request is not None:
+        class_balance.take_totals(client, request)

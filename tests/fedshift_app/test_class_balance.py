@@ -10,12 +10,16 @@ from flwr.app import Message, MessageType
 from PIL import Image
 from support import ROOT, InlineRun, ListeningGrid
 
+import fedshift as fs
 from clients.base import DomainClient
+from clients.losses.imbalance import class_loss
 from clients.modules.base import Modules
 from clients.training.batches import Batch
 from datasets import catalog
 from datasets.base import Source
+from fedshift.costs import measuring
 from fedshift.data import init
+from fedshift.report import features, reading
 from fedshift_app.config import class_balance, registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -173,6 +177,21 @@ def test_numbers_of_the_federation_travel_where_they_are_asked_for(
     for kind, totals in watching.seen:
         assert totals == (None if kind == MessageType.QUERY else wanted)
     assert {kind for kind, _ in watching.seen} == {MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE}
+
+
+def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tmp_path: Path) -> None:
+    asked = f"{SHORT} train.class_weights=balanced train.class_counts=federation"
+    run = run_inline(rounds=1, set=asked)
+    fs.load(run.folder).save(tmp_path / "saved")
+    record = reading.read(run.folder, "report")
+    node = features.chosen_node(record, 0)
+    assert node is not None
+    client = features.after_local_training(record, record.config, node, named=True)
+    counts = np.sum([node.class_counts for node in record.nodes], axis=0)
+    expected = class_loss(record.config.train, counts, client.class_names, client.setup.device)
+    assert expected.weights is not None and client.class_loss.weights is not None
+    assert client.class_loss.weights.tolist() == expected.weights.tolist()
+    assert measuring.measure("fedavg", record.config, len(record.nodes))
 
 
 def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watching: type[Watching]) -> None:
