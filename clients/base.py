@@ -9,7 +9,7 @@ travels), ``received`` (after the weights came), ``phases`` (local training in p
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -286,10 +286,6 @@ class DomainClient(LocalTrainer[P]):
         for domain, images in asked_images(self.test_set, request, self.setup.seed, mixed=mixed):
             with self.of_domain(domain):
                 yield domain, images
-
-    def of_domain(self, domain: str) -> AbstractContextManager[None]:
-        """Return what holds while images of a domain are scored, which need not be the node's."""
-        return nullcontext() if self.normalizer is None else self.normalizer.of_domain(domain)
 
     def take(self, parameters: list[NDArray[Any]]) -> None:
         """Put what the server sent into the model and let the method act on it."""

@@ -193,9 +193,7 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
         state = self.model.state_dict()
         self._kept_head = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
         if self._ahead is None:
-            coming = self.server_round + 1
-            phases = self._prepare_round(coming)
-            with self.own_draws("dropout", coming):
+            with self.round_ahead() as (coming, phases):
                 self._train(coming, phases[:1])
             self._ahead = {name: tensor.clone() for name, tensor in state.items() if name.startswith(PERSONAL)}
             self._own = self._mean_feature()

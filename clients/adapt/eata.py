@@ -149,4 +149,5 @@ class EATAAdaptation(Stream[EATAParams]):
         clean = None
         if self.params.fisher_alpha > 0 and len(held) >= LEAST:
             clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))
-        return EATA(client.model, own, self.params, clean)
+        with client.of_own_images():
+            return EATA(client.model, own, self.params, clean)

@@ -72,8 +72,8 @@ class NormalizationOnNode(NodeFeature):
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Draw nodes from the beginning."""
-        if isinstance(client.normalizer, ByNodes):
-            client.normalizer.restart()
+        if client.normalizer is not None:
+            client.normalizer.restart(client.server_round)
         return {}
 
 
@@ -94,16 +94,17 @@ class ByNodes:
         self._config = client.setup.images
         self._harmonised = self._config.normalization == HARMONISED
         self._rng: torch.Generator | None = None
+        self._round: int | None = None  # of the training for which nodes are drawn; None: the client's
         self._domain = ""  # whose images are scored; empty for the node's own
         self._own: tuple[FloatArray, FloatArray] | None = None
 
-    def restart(self) -> None:
+    def restart(self, server_round: int) -> None:
         """Draw nodes from the beginning, for a round's training."""
-        self._rng = None
+        self._rng, self._round = None, server_round
 
     @contextmanager
     def of_domain(self, domain: str) -> Iterator[None]:
-        """Let images as they are be those of a domain."""
+        """Let images be those of a domain; empty: of the node."""
         before, self._domain = self._domain, domain
         try:
             yield
@@ -112,11 +113,11 @@ class ByNodes:
 
     def plain(self, x: Tensor) -> Tensor:
         """Normalise images (B, 3, H, W) by the statistics of the node, or of the domain that is scored."""
-        return self._anew(x, *self._one(self._of_domain() if self._domain else self.own()))
+        return self._anew(x, *self._one(self._of_these()))
 
     def augmented(self, batch: Batch) -> Batch:
         """Normalise views of images: with ``fedrdn`` each by the statistics of a node that is drawn."""
-        fixed = None if self._config.normalization == "fedrdn" else self.own()
+        fixed = None if self._config.normalization == "fedrdn" else self._of_these()
         return replace(batch, x=self._view(batch.x, fixed), second=self._view(batch.second, fixed))
 
     def own(self) -> Numbers:
@@ -129,6 +130,9 @@ class ByNodes:
             numbers = pixel_statistics.of(self._client.train_set.x, BINS)
             self._own = numbers.mean, np.sqrt(numbers.variance) if self._harmonised else numbers.image_std
         return self._own
+
+    def _of_these(self) -> Numbers:
+        return self._of_domain() if self._domain else self.own()
 
     def _of_domain(self) -> Numbers:
         of_all = self._client.federation_images
@@ -155,7 +159,8 @@ class ByNodes:
         if of_all is None:  # a client that no message has reached
             return self._view(x, self.own())
         if self._rng is None:
-            self._rng = self._client.torch_rng(PURPOSE, self._client.server_round)
+            server_round = self._client.server_round if self._round is None else self._round
+            self._rng = self._client.torch_rng(PURPOSE, server_round)
         if self._config.normalization_draw == "batch":
             j, k = torch.randint(len(of_all), (2, 1), generator=self._rng).numpy()
         else:

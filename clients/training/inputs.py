@@ -77,7 +77,10 @@ class Normalizer(Protocol):
         """Normalise augmented views of images."""
 
     def of_domain(self, domain: str) -> AbstractContextManager[None]:
-        """Let images as they are be those of a domain, not of the node."""
+        """Let images be those of a domain that is scored, not of the node; empty: of the node again."""
+
+    def restart(self, server_round: int) -> None:
+        """Draw from the beginning, for the training of a round."""
 
 
 class Observer(Protocol):

@@ -1,7 +1,7 @@
 """What every client works with: the model on the bench, batches, scoring, generators, weights in and out. No hook."""
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -166,6 +166,14 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
                 torch.default_generator.manual_seed(seed)  # the same numbers, and a hundredth of the time
             yield
 
+    def of_domain(self, domain: str) -> AbstractContextManager[None]:
+        """Return what holds while images of a domain are scored, which need not be the node's."""
+        return nullcontext() if self.normalizer is None else self.normalizer.of_domain(domain)
+
+    def of_own_images(self) -> AbstractContextManager[None]:
+        """Return what holds while the node's training images are looked at, in the midst of a score too."""
+        return self.of_domain("")
+
     def class_prototypes(self) -> tuple[Tensor, Tensor]:
         """Average the features of all training images by class, in evaluation mode, not augmented.
 
@@ -180,7 +188,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         """As :meth:`class_prototypes`, of what ``encode`` makes of images: (B, 3, H, W) to (B, D)."""
         self.model.eval()
         sums: Tensor | None = None
-        with torch.inference_mode():
+        with torch.inference_mode(), self.of_own_images():
             for x, y in self.plain_batches(self.train_set):
                 z = encode(x).float()
                 sums = z.new_zeros(self.model.num_classes, z.shape[1]) if sums is None else sums

@@ -1,6 +1,7 @@
 """Local training: the hooks that a method overrides for it, and the loop that calls them."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -140,10 +141,19 @@ class LocalTrainer(NodeTools[P]):
             epochs: Of each phase, in place of its own.
             most: Of a phase with images of its own, how many of them at most.
         """
-        coming = self.server_round + 1
-        phases = self._prepare_round(coming)
-        with self.own_draws("dropout", coming):
+        with self.round_ahead() as (coming, phases):
             self._train(coming, [phase.cut(epochs, most) for phase in phases])
+
+    @contextmanager
+    def round_ahead(self) -> Iterator[tuple[int, Sequence[Phase]]]:
+        """Prepare the node's next local round, and let its draws be those of the body; yield its number and phases."""
+        coming = self.server_round + 1
+        if self.normalizer is not None:
+            self.normalizer.restart(coming)
+        with self.of_own_images():
+            phases = self._prepare_round(coming)
+            with self.own_draws("dropout", coming):
+                yield coming, phases
 
     def start_modules(self, server_round: int, prefix: str = "") -> None:
         """Let the modules draw anew by (seed, node, round); ``prefix``: for what is not local training."""

@@ -262,7 +262,7 @@ class RunFolder:
             moments: What the server's optimiser keeps.
         """
         started = time.perf_counter()
-        self.history.append(replace(result, passing={}))  # those of all rounds would fill the memory
+        self.history.append(replace(result, passing={}, statistics={}))  # those of all rounds would fill the memory
         names, number = self.config.dataset.known().classes, result.server_round
         for feature in classes(self.config.features):
             if section := feature.section_of(result, names, nodes, drawn=self.config.shift.label_mix == "own"):
