@@ -8,6 +8,7 @@ A method overrides a few: ``start_run`` (what must be there before round 1), ``w
 
 from collections.abc import Callable, Mapping
 from typing import ClassVar
+from weakref import ref
 
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
@@ -68,6 +69,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
         )  # fmt: skip
         self.roster.max_images = federation.config.federation.max_images
         self._observer = observer
+        self._weights_of: tuple[list[ref[Update]], list[float]] = ([], [])
         self._result = RoundResult(0)
         self._global = ArrayRecord()
         self._training = Training(0, (), 0, self._global)
@@ -185,9 +187,19 @@ class MethodHooks(FedAvg, Parametrised[P]):
     def node_weights(self, updates: list[Update]) -> list[float]:
         """Return the weight of each update by the run's rule (``aggregation.weights``), else by the method's.
 
+        The updates of a round are weighed once, whoever asks: some rules take a step each time.
+
         Raises:
             FederationError: If they are not as many as the updates, finite, from 0 up and 1 in sum.
         """
+        known, weights = self._weights_of
+        if not known or len(known) != len(updates) or any(a() is not b for a, b in zip(known, updates, strict=True)):
+            weights = self._weigh_updates(updates)
+            self._weights_of = [ref(update) for update in updates], weights  # weak: a merge lets weights go
+        return list(weights)
+
+    def _weigh_updates(self, updates: list[Update]) -> list[float]:
+        """Return the weight of each update, by a step of the rule."""
         rule, method = self.federation.config.aggregation, self.federation.config.method["name"]
         if (given := self.features.weights(updates, self._training)) is not None:
             weights, option = given

@@ -1,6 +1,7 @@
 """FedCode on the server: Eqs 4 and 9 by hand and against loops, pseudo-labels, classes and nodes that come and go."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,14 @@ from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import ask, check_knowledge, new_strategy, node
+from support import ask, check_knowledge, federation, new_strategy, node
 from support import prototypes_of as semantic
 
 from fedshift_app.config import registry
 from fedshift_core.limits import Refused
+from fedshift_core.options.averaging import AggregationConfig
+from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
+from strategies.features.base import Training
 from strategies.fedcode import FedCodeServerParams, FedCodeStrategy, cluster_styles
 from strategies.federation.updates import Update
 
@@ -264,6 +268,23 @@ def test_heads_are_averaged_by_share_of_images_for_scoring() -> None:
     np.testing.assert_allclose(sent["head-weight"], np.full((C, D), 1.75))
     np.testing.assert_allclose(sent["head-bias"], np.full(C, -1.75))
     assert sent["head-weight"].dtype == np.float32
+
+
+@pytest.mark.parametrize("rule", ["afl", "ga"])
+def test_heads_weigh_as_encoders_do_by_a_rule_that_takes_steps(rule: str) -> None:
+    run = federation(num_classes=C, feature_dim=D, aggregation=AggregationConfig(weights=rule, afl_groups="node"))
+    server = FedCodeStrategy(run, FedCodeServerParams(global_model="average_heads"), lambda *numbers: None)
+    metrics = {RECEIVED_LOSS: (3.0, 1.0), LOCAL_RECEIVED: (2.0, 2.0), LOCAL_TRAINED: (0.5, 1.9)}
+    for number in (1, 2):
+        server._training = Training(number, [node(0), node(1)], 2, ArrayRecord())
+        updates = [
+            replace(update(ONES, ALL, index=i, head=float(i)), metrics={name: of[i] for name, of in metrics.items()})
+            for i in range(2)
+        ]
+        weights = server.node_weights(updates)
+        server.merge_knowledge(updates)
+        np.testing.assert_allclose(server.knowledge["head-weight"], np.full((C, D), weights[1]), rtol=1e-6)
+    assert weights[0] > weights[1]
 
 
 # --- switches, parameters and refusals -------------------------------------------------------------

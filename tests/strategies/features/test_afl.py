@@ -14,7 +14,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
 from fedshift_core.options.averaging import AggregationConfig
 from fedshift_core.params import Params
-from fedshift_core.wire.names import RECEIVED_LOSS
+from fedshift_core.wire.names import LOCAL_RECEIVED, LOCAL_TRAINED, RECEIVED_LOSS
 from strategies.base import DomainStrategy
 from strategies.features import afl
 from strategies.features.base import Training
@@ -27,6 +27,11 @@ RULE = AggregationConfig(weights="afl", afl_step=0.5)
 def update(index: int, images: int, loss: float | None) -> Update:
     metrics = {} if loss is None else {RECEIVED_LOSS: loss}
     return Update(node(index, counts=(images, 0, 0)), ArrayRecord(), {}, images, metrics)
+
+
+def gap_update(index: int, loss: float, received: float, trained: float) -> Update:
+    metrics = {RECEIVED_LOSS: loss, LOCAL_RECEIVED: received, LOCAL_TRAINED: trained}
+    return Update(node(index, counts=(10, 0, 0)), ArrayRecord(), {}, 10, metrics)
 
 
 def test_the_exponential_step_by_hand() -> None:
@@ -84,6 +89,36 @@ def test_the_strategy_carries_the_weights_on(groups: str, odds: list[float], mon
         collected.append(made.node_weights([update(0, 10, 2.0), update(1, 10, 1.0)]))
         made.moments = {name: array.copy() for name, array in made.moments.items()}  # as a checkpoint does
     assert [first / second for first, second in collected] == pytest.approx(odds)
+
+
+class MeanOfNumbers(DomainStrategy[Params]):
+    """Averages a number of the nodes by the weights of the round."""
+
+    def merge_knowledge(self, updates: list[Update]) -> None:
+        """Ask for the weights once more."""
+        self.knowledge = {"mean": np.array(self.node_weights(updates))}
+
+
+@pytest.mark.parametrize("rule", ["afl", "ga"])
+def test_a_method_that_asks_for_the_weights_gets_those_of_the_round(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both rules take a step each time they weigh: a round takes one."""
+    monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(2)]))
+    of_run = AggregationConfig(weights=rule, afl_step=0.5, afl_groups="node")
+    plain, asks = (
+        kind(federation(aggregation=of_run, rounds=9), Params(), lambda *numbers: None)
+        for kind in (DomainStrategy, MeanOfNumbers)
+    )
+    for number in (1, 2, 3):
+        updates = [gap_update(0, 2.0, 2.0, 0.5), gap_update(1, 1.0, 2.0, 1.9)]
+        for made in (plain, asks):
+            made._training = Training(number, made.roster.nodes, 2, ArrayRecord())
+        weights = asks.node_weights(updates)
+        asks.merge_knowledge(updates)
+        assert asks.knowledge["mean"].tolist() == weights == plain.node_weights(updates)
+        assert {name: array.tolist() for name, array in asks.moments.items()} == {
+            name: array.tolist() for name, array in plain.moments.items()
+        }
+    assert weights[0] > weights[1]
 
 
 @pytest.mark.parametrize(
