@@ -125,6 +125,10 @@ class StageModules(Modules[P], Generic[P]):
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
         """Return no term; what the method does besides its loss is no pass over the batch."""
+        self.forget(model)
+        return {}
+
+    def forget(self, model: SplitModel) -> None:
+        """Let go of the domains of the images."""
         for layer in self.layers(model):
             layer.domains = None
-        return {}

@@ -69,6 +69,9 @@ class Modules(Parametrised[P]):
         """Return the named, weighted loss terms of the batch that the method's loss has just seen."""
         return {}
 
+    def forget(self, model: SplitModel) -> None:
+        """Let go of what passes over a batch left; called in place of :meth:`terms` where labels are no classes."""
+
 
 class AllModules:
     """The entries of a section ``modules``, in their order; one that makes another model is put in first."""
@@ -129,3 +132,8 @@ class AllModules:
         for entry in self._entries:
             weighted |= entry.terms(model, batch)
         return weighted
+
+    def forget(self, model: SplitModel) -> None:
+        """Let all entries let go of what passes over a batch left."""
+        for entry in self._entries:
+            entry.forget(model)

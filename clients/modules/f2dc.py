@@ -173,7 +173,7 @@ class F2DCModel(SplitModel):
 
     def start_round(self, rng: torch.Generator) -> None:
         """Take this round's noise from ``rng``; it is drawn on the model's device."""
-        self._seen = None
+        self.forget()
         self._train_rng = torch.Generator(self.classifier.weight.device)
         self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
 
@@ -223,6 +223,10 @@ class F2DCModel(SplitModel):
             raise RuntimeError("modules f2dc: the method's loss made no training pass with gradients")
         seen, self._seen = self._seen, None
         return seen
+
+    def forget(self) -> None:
+        """Let go of what a training pass left."""
+        self._seen = None
 
     def _insertion(self, n: int) -> Insertion:
         return cast(Insertion, self.decoupling[f"stage{n}"])
@@ -315,6 +319,11 @@ class F2DCModules(Modules[F2DCParams]):
             each = [terms.calibration(at.insertion.logits(at.star), batch.y, self.cross_entropy) for at in seen.latents]
             weighted["dfc"] = p.lambda2 * _mean(each)
         return weighted
+
+    def forget(self, model: SplitModel) -> None:
+        """Let go of the latent features of a training pass."""
+        if isinstance(model, F2DCModel):
+            model.forget()
 
     def _dfd(self, at: Latents, logits: Tensor, y: Tensor) -> Tensor:
         plus, minus = at.insertion.logits(at.plus), at.insertion.logits(at.minus)

@@ -60,6 +60,10 @@ class WithinDomainsModules(Modules[WithinDomainsParams]):
 
     def start_round(self, model: SplitModel, rng: torch.Generator) -> None:
         """Forget what earlier passes left."""
+        self.forget(model)
+
+    def forget(self, model: SplitModel) -> None:
+        """Let go of the features and logits of a training pass."""
         vars(model)["seen_within"].outcome = None
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:

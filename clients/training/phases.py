@@ -30,6 +30,7 @@ class Phase:
         fresh: The optimiser starts without the momentum of the phase before.
         images: In place of the node's own training images, such as those of the public set; the loss gets their labels.
         batch_size: In place of ``train.batch_size``.
+        classes: Whether the labels of its images are classes; where not, modules add no terms.
         samples: How many samples an epoch has, where the method makes them itself; for estimates. None: its images.
     """
 
@@ -42,6 +43,7 @@ class Phase:
     fresh: bool = False
     images: ImageSet | None = None
     batch_size: int | None = None
+    classes: bool = True
     samples: int | None = None
 
     def cut(self, epochs: int | None, most: int | None) -> "Phase":

@@ -131,8 +131,11 @@ class LocalTrainer(NodeTools[P]):
     def terms_of(self, batch: Batch) -> dict[str, Tensor]:
         """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
         self._modules.start_batch(self.model, batch)
-        loss = self._phase.loss or self.loss
-        return loss(batch) | self._modules.terms(self.model, batch)
+        terms = (self._phase.loss or self.loss)(batch)
+        if self._phase.classes:
+            return terms | self._modules.terms(self.model, batch)
+        self._modules.forget(self.model)
+        return terms
 
     def train_ahead(self, epochs: int | None = None, most: int | None = None) -> None:
         """Train as the node's next local round will, for whoever wants to score the outcome; nothing is sent.

@@ -1,5 +1,7 @@
 """FedMD on a node: transfer learning, digest and revisit, and what it contributes."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,13 @@ from support import (
 from clients.fedmd import FedMDClient
 from clients.local import LocalClient
 from clients.losses import fedmd as equations
+from clients.modules.base import Modules
+from clients.modules.f2dc import F2DCModules
+from clients.modules.mixstyle import MixStyleModules
+from clients.modules.within import WithinDomainsModules
+from clients.params.f2dc import F2DCParams
+from clients.params.mixstyle import MixStyleParams
+from clients.params.within import WithinDomainsParams
 from clients.training.settings import ImageConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
@@ -107,6 +116,35 @@ def test_the_reported_loss_is_a_mean_over_public_and_own_images() -> None:
     _, metrics = fit(made, 2)
     digest, ce = metrics["loss/digest"], metrics["loss/ce"]
     assert metrics["loss"] == pytest.approx((6 * digest + 20 * ce) / 26, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("modules", "own_terms"),
+    [
+        (lambda: F2DCModules(F2DCParams(insert_after="last")), ["dfd", "dfc"]),
+        (lambda: WithinDomainsModules(WithinDomainsParams(rex=1.0)), ["rex"]),
+        (lambda: MixStyleModules(MixStyleParams(probability=1.0)), []),
+    ],
+    ids=["f2dc", "within-domains", "mixstyle"],
+)
+def test_modules_have_no_terms_where_labels_are_places_among_the_scores(
+    modules: Callable[[], Modules[Any]], own_terms: list[str]
+) -> None:
+    """Six places and four classes: read as a class, a place would end the round, or train on nonsense."""
+    domains = np.arange(12) % 2
+    public = replace(PUBLIC, domains=domains)
+    images = replace(image_set(12), domains=domains)
+    made = later(modules=[modules()], public_set=lambda: public, train_set=images)
+    made._prepare_round(2)
+    made.model.train()
+    made._phase, revisit = made.phases(2)
+    placed = replace(batch(6, y=[5, 4, 3, 2, 1, 0]), domains=torch.tensor([0, 1] * 3))
+    assert list(made.terms_of(placed)) == ["digest"]
+    made._phase = revisit
+    own = replace(batch(4), domains=torch.tensor([0, 1] * 2))  # another number: nothing is left of the batch before
+    assert list(made.terms_of(own)) == ["ce", *own_terms]
+    _, metrics = fit(made, 2)
+    assert sorted(terms_in(metrics)) == sorted(["digest", "ce", *own_terms])
 
 
 def test_it_contributes_the_scores_of_the_next_window_in_evaluation_mode() -> None:
