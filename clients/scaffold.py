@@ -13,7 +13,7 @@ c the server's control variate, c_i the node's.
 Deviations: (1) with momentum, K of option II is the sum of the weights with which gradients entered y
 (``losses.scaffold.steps_of_gradients``): the paper's nodes take plain SGD steps; (2) option I takes the gradient of
 cross-entropy over all of the node's images, not augmented, in evaluation mode; (3) private parts (``model.bn = local``)
-and buffers have no control variate.
+and buffers have no control variate; (4) a round at the rate 0 (``train.schedule_end=0``) keeps c_i by option II.
 """
 
 from collections.abc import Iterable

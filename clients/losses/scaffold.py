@@ -1,5 +1,6 @@
 """The equations of SCAFFOLD on a node."""
 
+import torch
 from torch import Tensor
 
 
@@ -19,6 +20,8 @@ def steps_of_gradients(steps: int, momentum: float) -> float:
 def next_control(c_i: Tensor, c: Tensor, x: Tensor, y: Tensor, lr: float, steps: float) -> Tensor:
     r"""Return the node's next control variate by option II: :math:`c_i-c+\frac1{K\eta}(x-y)`.
 
+    It is c_i where the rate is 0, or rounds to it: steps of no length tell no gradient.
+
     Args:
         c_i: The node's control variate, (P,).
         c: The server's, (P,).
@@ -27,4 +30,5 @@ def next_control(c_i: Tensor, c: Tensor, x: Tensor, y: Tensor, lr: float, steps:
         lr: The rate of the steps, eta.
         steps: Their number, K.
     """
-    return c_i - c + (x - y) / (steps * lr)
+    length = steps * lr
+    return c_i if length < torch.finfo(x.dtype).tiny else c_i - c + (x - y) / length

@@ -1,5 +1,6 @@
 """SCAFFOLD on a node: gradients taken apart from the steps that it made, both options, what it keeps and sends."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,20 @@ def test_a_local_round_by_option_ii(momentum: float, decay: float) -> None:
     assert equations.steps_of_gradients(BATCHES, momentum) == pytest.approx(counted.sum())
     np.testing.assert_allclose(made.memory[CONTROL], wanted, rtol=1e-3, atol=2e-4)
     np.testing.assert_allclose(made.contribution()[CHANGE], made.memory[CONTROL] - c_i, atol=1e-6)
+
+
+@pytest.mark.parametrize("smallest", [{"schedule": "cosine", "schedule_end": 0.0}, {"lr_decay": 1e-30}])
+def test_a_round_at_the_rate_0_keeps_the_control_variate(smallest: dict[str, Any]) -> None:
+    """Also where the rate is so small that float32 has only 0 for it."""
+    made = client(**smallest)
+    made.setup = replace(made.setup, rounds=3)
+    given, size = shared(made), number(made)
+    c, c_i = 0.1 * drawn(1, size).numpy(), 0.1 * drawn(2, size).numpy()
+    made.knowledge, made.memory = {SERVERS: c}, {CONTROL: c_i.copy()}
+    arrays, _ = fit(made, 3, given)
+    assert all(np.array_equal(one, two) for one, two in zip(arrays, given, strict=True))
+    np.testing.assert_array_equal(made.memory[CONTROL], c_i)
+    assert not made.contribution()[CHANGE].any()
 
 
 def test_option_i_is_the_gradient_over_all_images_where_the_round_began() -> None:
