@@ -38,7 +38,11 @@ class FedHEALParams(Params):
 
     use_mask: bool = Field(True, description="Whether inconsistent updates of single parameters are left out.")
     use_fair: bool = Field(True, description="Whether nodes weigh by how far they move; false: by number of images.")
-    tau: float = Field(0.3, ge=0, lt=1, description="Smallest consistency of an update; 0: all updates stay.")
+    tau: float = Field(
+        0.3, ge=0, lt=1,
+        description="Share of the node's earlier rounds, of which more must have gone the way of an update for it to "
+        "stay; 0: one such round is enough.",
+    )  # fmt: skip
     beta: float = Field(
         0.4, ge=0, le=1, description="How fast the step of a node's weight follows its distance; 0: not at all."
     )
