@@ -9,7 +9,8 @@ nodes share, and an eraser (``dse``) of the node's own that makes the other half
 Deviations: (1) the term compares each channel's mean and variance with the global ones, where the released code mixes
 channels and layers (``kl=released``); (2) a network's own BatchNorm stays in its place behind the layer, and its
 activations where they were; a linear layer of an odd width loses the one channel too many, as its convolutions do;
-(3) a batch of one image, where a layer has one value for each channel, goes by running statistics.
+(3) a batch of one image, where a layer has one value for each channel, goes by running statistics, and the
+layer has no part in the term.
 """
 
 from collections.abc import Iterator
@@ -39,12 +40,17 @@ PRIVATE = (".dse_bn.running_mean", ".dse_bn.running_var", ".dse_bn.num_batches_t
 # --- the layers ------------------------------------------------------------------------------------
 
 
+def _has_no_variance(x: Tensor) -> bool:
+    """Tell whether a map (B, C, H, W) has one value for each channel."""
+    return x.numel() == x.shape[1]
+
+
 class _AnyBatch(nn.BatchNorm2d):
     """BatchNorm that goes by its running statistics where there is one value for each channel, hence no variance."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Normalise (B, C, H, W)."""
-        if self.training and x.numel() == self.num_features:
+        if self.training and _has_no_variance(x):
             return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
         return super().forward(x)
 
@@ -60,7 +66,7 @@ class Erased(nn.Module):
 
     Attributes:
         out_channels: Of the whole, those of the layer.
-        watched: Keep the statistics of each training pass.
+        watched: Keep the statistics of each training pass that has a variance.
         seen: Mean and variance of the output by channel, (C,) each, before BN_dfe.
     """
 
@@ -95,7 +101,7 @@ class Erased(nn.Module):
         """Map (B, C_in, H, W) as the layer did, or (B, D_in) to (B, D)."""
         x1 = self.dse_bn(self.dfe_conv(x[..., None, None] if self.is_flat else x))
         y = torch.cat([x1, self.dse_conv(x1)], dim=1)[:, : self.out_channels] + self.dfe_bias[:, None, None]
-        if self.watched and self.training:
+        if self.watched and self.training and not _has_no_variance(y):
             var, mean = torch.var_mean(y.float(), dim=(0, 2, 3), correction=0)
             self.seen = mean, var
         if self.dfe_bn is not None:

@@ -238,6 +238,24 @@ def test_the_term_is_there_from_round_two_and_changes_the_weights(kl: str) -> No
     assert all(layer.seen is None and not layer.watched for _, layer in layers_of(made.model))
 
 
+@pytest.mark.parametrize("kl", ["gaussian", "released"])
+def test_layers_without_a_variance_have_no_part_in_the_term(kl: str) -> None:
+    """One image: a linear layer has one value for each channel; the convolutions' maps have many."""
+    made = client({"kl": kl}, train_set=image_set(1, classes=C), model="cnn")
+    arrays, _ = fit(made)
+    made.take(arrays)
+    made.model.train()
+    made.start_round(2)
+    made.model(batch(1).x)
+    layers = dict(layers_of(made.model))
+    flat = {name for name, layer in layers.items() if layer.is_flat}
+    assert flat
+    assert {name for name, layer in layers.items() if layer.seen is None} == flat
+    if kl == "gaussian":
+        _, metrics = fit(client(train_set=image_set(1, classes=C), model="cnn", clip=10.0), 2, arrays)
+        assert metrics["loss/kl"] < 100
+
+
 def test_a_client_made_anew_goes_on_from_its_memory() -> None:
     whole = client()
     start = shared(whole)
