@@ -117,7 +117,7 @@ def combinations(features: NDArray[np.float32], variances: NDArray[np.float32]) 
         variances: V, (N,).
 
     Returns:
-        alpha, (N, N), a node's in each row; from 0 up, 1 in sum, none above 0 below ``LEAST`` before the last scaling.
+        alpha, (N, N), a node's in each row; from 0 up, 1 in sum; those up to ``LEAST`` are 0, unless all are.
     """
     h = features.reshape(len(features), -1).astype(np.float64)  # N x CD
     spread = np.diag(np.maximum(variances.astype(np.float64), 0))
@@ -143,6 +143,7 @@ def _on_simplex(q: Floats) -> Floats | None:
     root = np.sqrt(np.maximum(values, 0))[:, None] * vectors.T  # root^T root = Q
     beta, _ = nnls(np.vstack([root, np.ones(len(q))]), np.append(np.zeros(len(q)), 1.0))
     alpha: Floats = beta / beta.sum()
-    alpha[alpha <= LEAST] = 0
-    alpha /= alpha.sum()
+    if alpha.max() > LEAST:  # else all are as small, as of a thousand nodes or more that are alike
+        alpha[alpha <= LEAST] = 0
+        alpha /= alpha.sum()
     return alpha
