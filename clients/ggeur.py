@@ -11,11 +11,12 @@ What trains is what comes after the frozen encoder: the projection, if there is 
 rows: a node's own features and, up to ``samples`` a class, f + sum_m eps_m sqrt(lambda_m) xi_m, eps standard normal,
 around its own features and around the prototypes of the other domains.
 
-Deviations: (1) statistics come with the node's first round, whose training is FedAvg's; (2) the ten largest eigenvalues
-are scaled, as the code's comment says, its line the ten smallest (``scaled``); (3) the node's own features and each
-prototype have equal numbers of drawn rows, which the code has on average, also for a class that the node does not hold;
-(4) nothing is added to the diagonal of a covariance, which the code needs for Cholesky; (5) loss, optimiser and weights
-of nodes are the run's (the code: softmax before cross-entropy, Adam, all nodes alike).
+Deviations: (1) statistics come with the node's first round, and rows are drawn from round 2 on by those that have come
+before: a node whose first round is a later one trains on rows at once, drawn without its own covariances; (2) the ten
+largest eigenvalues are scaled, as the code's comment says, its line the ten smallest (``scaled``); (3) the node's own
+features and each prototype have equal numbers of drawn rows, which the code has on average, also for a class that the
+node does not hold; (4) nothing is added to the diagonal of a covariance, which the code needs for Cholesky; (5) loss,
+optimiser and weights of nodes are the run's (the code: softmax before cross-entropy, Adam, all nodes alike).
 """
 
 from collections.abc import Iterator
@@ -76,7 +77,7 @@ class GGEURClient(DomainClient[GGEURParams]):
         return super().kept_names(model, config, params, modules)
 
     def phases(self, server_round: int) -> list[Phase]:
-        """Return the local epochs: over rows from the second round on, when all statistics are there."""
+        """Return the local epochs: over rows from the second round on, when there are statistics."""
         drawn = self.params.samples * self.model.num_classes if server_round > 1 else 0
         return [replace(phase, samples=drawn or None) for phase in super().phases(server_round)]
 

@@ -63,6 +63,15 @@ def test_a_node_without_covariances_trains_as_fedavg_and_tells_its_statistics() 
     assert made.memory == {}
 
 
+def test_a_node_that_comes_late_tells_its_statistics_and_trains_on_rows_at_once() -> None:
+    made = client(sent(), lacking=1)
+    made.take(shared(made))
+    made.start_round(4)
+    order = torch.Generator().manual_seed(0)
+    assert isinstance(next(made.training_batches(made.train_set, 8, 1, order, order, order)), Rows)
+    assert made.finish_round(4)["means"].shape == (C, D)
+
+
 def test_statistics_are_of_the_features_before_a_projection_and_cut_to_principal_components() -> None:
     made = client(lacking=1, projection=4, params={"pca": 2})
     fit(made)
