@@ -1,4 +1,4 @@
-"""Scores the last checkpoint of a finished run again on its nodes, into a new run folder."""
+"""Scores the models of a finished run again, of its last or kept round, on its nodes, into a new run folder."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model, resuming
 from fedshift_app.run import precision as run_precision
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
-from fedshift_app.run.folder import Past, RunFolder
+from fedshift_app.run.folder import Past, RunFolder, weights_hash
 from fedshift_app.run.status import COMPLETED, StatusFile
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import MOST_ROUNDS, as_found, whole
 from fedshift_core.wire.names import DEPLOYMENT
 from strategies.features.validation import Validation
 from strategies.federation.context import RoundResult
@@ -73,7 +73,7 @@ class Checked:
         config: The configuration of the new folder.
         saved_config: The run's ``config.yaml``.
         server_round: The round after which its models are scored.
-        digest: The SHA-256 of its weights, from its results.
+        digest: The SHA-256 of the shared weights of that round.
     """
 
     path: Path
@@ -88,7 +88,7 @@ class Checked:
         Raises:
             ConfigError: If its checkpoint is missing or damaged.
         """
-        return resuming.look(self.path, self.saved_config, self.config, None, self.server_round)
+        return _past(self.path, self.saved_config, self.config, self.server_round)
 
     @property
     def marks(self) -> dict[str, Any]:
@@ -107,8 +107,8 @@ def check(question: Question) -> Checked:
     """Check whether a run can be scored so; the scoring itself checks its images.
 
     Raises:
-        ConfigError: If the run is not finished, was deployed, has no checkpoint any more, or a key would change what
-            was trained.
+        ConfigError: If the run is not finished or was deployed, the checkpoint of its last or kept round cannot be
+            used or is of other weights than its results, or a key would change what was trained.
     """
     path = question.path
     saved_config = resuming.read_config(path)
@@ -125,11 +125,29 @@ def check(question: Question) -> Checked:
     config = resuming.as_kept(configuration.resolve(given), kept)
     _refuse_training(path, kept, config)
     results = _results(path)
-    chosen = results.get("chosen_round") or {}
-    past = resuming.look(path, saved_config, config, None, int(chosen.get("round", 0)))
-    if past.checkpoint is None:
-        raise ConfigError(f"{path} has no checkpoint")
-    return Checked(path, config, saved_config, past.completed, str(results.get("weights_sha256", "")))
+    server_round = int((results.get("chosen_round") or {}).get("round", 0) or results["rounds"])
+    checkpoint = _past(path, saved_config, config, server_round).checkpoint
+    assert checkpoint is not None  # a named checkpoint exists, or was refused
+    digest = weights_hash(checkpoint.weights)
+    recorded = results.get("weights_sha256")  # of the last round
+    if server_round == results["rounds"] and digest != recorded:
+        raise ConfigError(
+            f"{path}: the weights of round {server_round} are not those of {RESULTS_FILE}: their SHA-256 is {digest}, "
+            f"weights_sha256 is {as_found(recorded)}"
+        )
+    return Checked(path, config, saved_config, server_round, digest)
+
+
+def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server_round: int) -> Past:
+    """Return the run's state after that round, never after another one.
+
+    Raises:
+        ConfigError: If its checkpoint is missing or damaged.
+    """
+    try:
+        return resuming.look(path, saved_config, config, None, server_round)
+    except ConfigError as error:
+        raise error.under("rescore") from None
 
 
 def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
@@ -232,10 +250,9 @@ def _results(folder: Path) -> dict[str, Any]:
     chosen = content.get("chosen_round") if isinstance(content, dict) else ""
     if not isinstance(content, dict) or not isinstance(chosen, dict | None):
         raise ConfigError(f"{file}: it does not belong to a run")
-    if not isinstance((chosen or {}).get("round", 0), int):
-        raise ConfigError(
-            f"{file}: chosen_round.round: expected a whole number, found {as_found((chosen or {})['round'])}"
-        )
+    for key, value in (("rounds", content.get("rounds")), ("chosen_round.round", (chosen or {}).get("round", 0))):
+        if whole(value, 0, MOST_ROUNDS) is None:
+            raise ConfigError(f"{file}: {key}: expected a whole number, found {as_found(value)}")
     return content
 
 

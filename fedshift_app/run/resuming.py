@@ -277,7 +277,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         history = [round_result(line, config) for line in lines[:number]]
         return replace(past, checkpoint=checkpoint, history=history)
     if damaged and server_round:
-        raise ConfigError(f"round: cannot go back to round {server_round}: {damaged[0]}")
+        raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
     if damaged:
         reasons = "; ".join(damaged).replace(f"{path}/", "")
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,8 @@ def test_the_kept_round_is_scored(finished_run: InlineRun, tmp_path: Path) -> No
     assert scored.results["final"] == chosen["domains"]
     assert scored.results["chosen_round"]["round"] == chosen["round"]
     assert scored.results["chosen_round"]["validation"] == chosen["validation"]
+    marks = yaml.safe_load((scored.folder / "config.yaml").read_text())["scored_again"]
+    assert (marks["round"], marks["weights_sha256"]) == (chosen["round"], scored.results["weights_sha256"])
 
 
 def test_a_round_chosen_by_validation_that_was_not_scored_again_is_no_result(
@@ -158,10 +161,11 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
         command.rescore([str(tmp_path / "nothing")])
     for change, message in (
         (lambda path: (path / "results.json").unlink(), "is not finished; continue it: fedshift run resume="),
-        (lambda path: shutil.rmtree(path / "checkpoint"), "no checkpoint"),
+        (lambda path: shutil.rmtree(path / "checkpoint"), "rescore: round: 1 is not kept in .*; kept are none"),
         (lambda path: deployed(path), "is a deployment"),
         (lambda path: (path / "results.json").write_text('{"avg": '), "results.json: cannot be read as JSON"),
         (lambda path: (path / "results.json").write_text("[]"), "results.json: it does not belong to a run"),
+        (lambda path: (path / "results.json").write_text("{}"), "rounds: expected a whole number, found None"),
     ):
         copy = tmp_path / "copy"
         shutil.copytree(run.folder, copy)
@@ -170,6 +174,36 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
             command.rescore([str(copy), "shift.severity=1", f"output-dir={other}"])
         shutil.rmtree(copy)
     assert not other.exists()
+
+
+def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, tmp_path: Path) -> None:
+    """Also where an earlier checkpoint is whole; and no other weights than those that the results are of."""
+    run = finished_run(rounds=2, set=QUICK)
+    kept = run.folder / "checkpoint" / "weights-00002.safetensors"
+
+    def refused(change: Callable[[Path], object], message: str) -> None:
+        copy = tmp_path / "copy"
+        shutil.copytree(run.folder, copy)
+        change(copy)
+        with pytest.raises(ConfigError, match=message):
+            command.rescore([str(copy), "evaluate.bn=[own]", f"output-dir={tmp_path / 'other'}", "jobs=1"])
+        shutil.rmtree(copy)
+
+    def swap(copy: Path) -> None:
+        results = json.loads((copy / "results.json").read_text())
+        (copy / "results.json").write_text(json.dumps(results | {"weights_sha256": "0" * 64}))
+
+    turned = bytes([*kept.read_bytes()[:-1], kept.read_bytes()[-1] ^ 1])
+    refused(
+        lambda copy: (copy / "checkpoint" / kept.name).write_bytes(turned),
+        "rescore: round: the checkpoint of round 2 cannot be used: .*weights-00002.* its hash differs",
+    )
+    refused(
+        lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(),
+        "rescore: round: 2 is not kept in .*; kept are 1",
+    )
+    refused(swap, "the weights of round 2 are not those of results.json: their SHA-256 is [0-9a-f]{64}, .* is '?0{9}")
+    assert not (tmp_path / "other").exists()
 
 
 def test_runs_that_are_not_finished_are_left_out_by_name(

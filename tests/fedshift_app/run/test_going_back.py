@@ -144,11 +144,12 @@ def test_what_cannot_be_gone_back_to(interrupted: Path, capsys: Any) -> None:
     (part,) = (folder / "checkpoint").glob(f"nodes/node-{index}/round-00002-*")
     part.unlink()
     assert refusal_of(ConfigError, runner.run_inline, given | {"round": 2}, 4) == (
-        f"round: cannot go back to round 2: {folder}/checkpoint/nodes/node-{index} lacks the private parts of round 2"
+        f"round: the checkpoint of round 2 cannot be used: {folder}/checkpoint/nodes/node-{index} "
+        "lacks the private parts of round 2"
     )
     weights = folder / "checkpoint" / "weights-00004.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
-    assert f"round: cannot go back to round 4: {weights} has " in refusal_of(
+    assert f"round: the checkpoint of round 4 cannot be used: {weights} has " in refusal_of(
         ConfigError, runner.run_inline, given | {"round": 4}, 4
     )
     assert checkpoints.rounds(folder / "checkpoint") == [5, 4, 2]
