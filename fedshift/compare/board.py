@@ -110,6 +110,7 @@ def of_runs(runs: Sequence[Run]) -> Board:
         ConfigError: If no run is in a table.
     """
     left_out: list[str] = []
+    runs = run_metrics.with_rounds(runs, "last5")  # no score of the page chooses a round
     tables = [
         table
         for split, pool in _pools(runs)

@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fedshift.compare import run_facts
 from fedshift.compare.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
-from fedshift.results.settings import BASELINE, BN_STATISTICS, NODES
+from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.files import early_stop_text, lost_text, untrained_line
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
@@ -40,7 +41,12 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     again = [run for row in rows for run in row.runs if run.scored_again]
     if again:
         what = "all runs" if len(again) == sum(len(row.runs) for row in rows) else f"{len(again)} of the runs"
-        notes.append(f"{what}: models of other runs, after their last round, scored again (fedshift rescore)")
+        rounds_text = " or ".join(
+            text
+            for text, of_kept in (("their last round", False), ("the round that they kept", True))
+            if any((run.config["keep"] != LAST) == of_kept for run in again)
+        )
+        notes.append(f"{what}: models of other runs, after {rounds_text}, scored again (fedshift rescore)")
     if accuracy:
         notes.append("STD: over the domains of a run, then mean and spread over seeds")
         if any(WORST in row.values and row.values[WORST].n for row in rows):
@@ -179,11 +185,12 @@ def of_paper(rows: Sequence[Row], table: printed_module.Table) -> list[str]:
     column_map = table.column_map(rows[0].runs[0].config)
     notes = [f"{table.id}: {paper.paper} ({paper.venue}), {printed.id}, {printed.dataset}: {printed.metric}"]
     notes += [f"the paper: {text}" for text in (printed.statistic, printed.scenario) if text]
-    config = rows[0].runs[0].config
-    ours = {"rounds": config["rounds"], "epochs": config["train.epochs"], "nodes": config[NODES]}
+    runs = [run for row in rows for run in row.runs]
+    keys = {"rounds": "rounds", "epochs": "train.epochs", "nodes": NODES}
+    ours = {name: run_facts.values(run.config[key] for run in runs) for name, key in keys.items()}
     budget = printed.budget.model_dump()
     budgets = ", ".join(f"{key} {ours[key]} (paper {budget[key] or 'not stated'})" for key in ours)
-    notes.append(f"budget: {budgets}; network {config['model.name']} (paper {paper.backbone})")
+    notes.append(f"budget: {budgets}; network {run_facts.network(runs)} (paper {paper.backbone})")
     if printed.model_evaluated:
         notes.append(f"the paper scores {printed.model_evaluated}")
     domains = {column for row in rows for column in row.values} - {*OVERALL}

@@ -28,11 +28,11 @@ def facts(runs: Sequence[Run]) -> list[tuple[str, str]]:
         for figures_of_run in (run.results.figures for run in runs)
     ]
     return [
-        ("rounds", _values(run.config["rounds"] for run in runs)),
-        ("local epochs", _values(run.config["train.epochs"] for run in runs)),
+        ("rounds", values(run.config["rounds"] for run in runs)),
+        ("local epochs", values(run.config["train.epochs"] for run in runs)),
         ("network", network(runs)),
-        ("nodes", _values(run.config[NODES] for run in runs)),
-        ("test images", _values(images)),
+        ("nodes", values(run.config[NODES] for run in runs)),
+        ("test images", values(images)),
         ("seeds", str(len({run.results.seed for run in runs}))),
         ("methods", str(len({run.results.method for run in runs}))),
     ]
@@ -44,22 +44,22 @@ def budget(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return [
         (
             TRAINING,
-            _values(
+            values(
                 f"{plural(config['rounds'], 'round')} x {plural(config['train.epochs'], 'epoch')}" for config in configs
             ),
         ),
         ("network", network(runs)),
-        ("image size", _values(map(_size, configs))),
-        ("pretrained weights", _values(map(_weights, configs))),
-        ("arithmetic", _values(run.surroundings.get("arithmetic", UNRECORDED) for run in runs)),
-        ("nodes", _values(config[NODES] for config in configs)),
+        ("image size", values(map(_size, configs))),
+        ("pretrained weights", values(map(_weights, configs))),
+        ("arithmetic", values(run.surroundings.get("arithmetic", UNRECORDED) for run in runs)),
+        ("nodes", values(config[NODES] for config in configs)),
         ("seeds", str(len({run.results.seed for run in runs}))),
     ]
 
 
 def network(runs: Sequence[Run]) -> str:
     """Return the network of runs, or the networks of their nodes."""
-    return _values(", ".join(run.config["model.per_node"]) or str(run.config["model.name"]) for run in runs)
+    return values(", ".join(run.config["model.per_node"]) or str(run.config["model.name"]) for run in runs)
 
 
 def _size(config: Mapping[str, Any]) -> str:
@@ -83,6 +83,7 @@ def _weights(config: Mapping[str, Any]) -> str:
     return f"{name}{kept}"
 
 
-def _values(values: Iterable[object]) -> str:
-    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in values))
+def values(each: Iterable[object]) -> str:
+    """Return the value of all, or the values in which they differ, in one text."""
+    distinct = list(dict.fromkeys(plain(str(value), MOST_NAME) for value in each))
     return some(distinct, MOST_VALUES, " / ")

@@ -3,7 +3,7 @@
 import json
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from fedshift.compare import WIDTH
 from fedshift.compare.formats import escaped, harmless, markdown_table, remarks
 from fedshift.compare.rows import Row, named
 from fedshift.compare.table import mix_warnings, numbers
+from fedshift.papers.deviations import HELD_OUT
+from fedshift.results.metrics import LAST_OR_KEPT
 from fedshift.tables import columns
 from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError
@@ -64,9 +66,10 @@ class SiteTable:
     def grid(self) -> list[list[str]]:
         """Return the head and the lines of the table."""
         lines = [["site", "images", "patients", *self.rows]]
+        seeds = {row: len({entry.seed for entry in self.entries if entry.row == row}) for row in self.rows}
         for site in self.sites:
             mine = [entry for entry in self.entries if entry.site == site]
-            cells = [_cell([entry for entry in mine if entry.row == row]) for row in self.rows]
+            cells = [_cell([entry for entry in mine if entry.row == row], seeds[row]) for row in self.rows]
             lines.append([site, _range(entry.images for entry in mine), _range(e.patients for e in mine), *cells])
         return lines
 
@@ -123,7 +126,7 @@ def table(
         forms = [*OVERALL, *(f"{kind}:CLASS" for kind in BY_CLASS)]
         raise ConfigError(f"--sites is {as_found(figure)}; allowed are {', '.join(forms)}{meant(name, OVERALL)}")
     compared = numbers(
-        paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out
+        paths, paper="", score="last5", allow_different=allow_different, scored=scored, held_out=held_out, of_kept=True
     )
     runs = [(row, part) for row in compared.rows for run in row.runs for part in run.singles]
     have = [(row, run, run.results.site_figures) for row, run in runs if run.results.site_figures is not None]
@@ -134,13 +137,19 @@ def table(
         )
     entries: list[Entry] = []
     for row, run, sites in have:
-        entries += _entries(row, run.results.seed, sites, name, label)
+        chosen = _held_out(sites, run.config[HELD_OUT]) if held_out else sites
+        entries += _entries(row, run.results.seed, chosen, name, label)
+    if not entries:
+        raise ConfigError(
+            f"--sites {plain(figure, MOST_NAME)} --unseen: these runs have metrics of sites, but of no domain that was "
+            "held out"
+        )
     lacking = [run.name for row, run in runs if run.results.site_figures is None]
     order = dict.fromkeys(entry.site for entry in entries if entry.site != ALL)
     last = (ALL,) if any(entry.site == ALL for entry in entries) else ()
     return SiteTable(
-        title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} (0 to 1) of each site, by method, in the "
-        "last round or the one that was kept",
+        title=f"{name.replace('_', ' ')}{f' of {label}' if label else ''} (0 to 1) of each site"
+        f"{' of a domain that no node held' if held_out else ''}, by method, in the {LAST_OR_KEPT}",
         figure=figure,
         sites=(*order, *last),
         rows=tuple(dict.fromkeys(entry.row for entry in entries)),
@@ -148,6 +157,13 @@ def table(
         notes=tuple(_notes(entries, lacking)),
         warnings=(*mix_warnings([run for _, run, _ in have]), *compared.warnings),
         unreadable=compared.unreadable,
+    )
+
+
+def _held_out(sites: Sites, domains: Collection[str]) -> Sites:
+    """Return the sites of domains that no node of a run held; figures of all sites are of others, too."""
+    return sites.model_copy(
+        update={"sites": tuple(site for site in sites.sites if site.domain in domains), "overall": None}
     )
 
 
@@ -192,8 +208,13 @@ def _notes(entries: Sequence[Entry], lacking: Sequence[str]) -> list[str]:
     return notes
 
 
-def _cell(entries: Sequence[Entry]) -> str:
-    """Return a figure over seeds with its interval, and with the number of its classes where some are left out."""
+def _cell(entries: Sequence[Entry], seeds: int) -> str:
+    """Return a figure over seeds with its interval, and with the numbers of classes and seeds where some are left out.
+
+    Args:
+        entries: Of the site and row.
+        seeds: The seeds of the row.
+    """
     figures = [entry.figure for entry in entries]
     known = [(f.value, f.low, f.high) for f in figures if None not in (f.value, f.low, f.high)]
     if not known:
@@ -205,7 +226,8 @@ def _cell(entries: Sequence[Entry]) -> str:
         if fewer
         else ""
     )
-    return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}"
+    of_seeds = f", {len(known)} of {plural(seeds, 'seed')}" if len(known) < seeds else ""
+    return f"{value:.3f} ({low:.3f} to {high:.3f}){classes}{of_seeds}"
 
 
 def _range(numbers: Any) -> str:

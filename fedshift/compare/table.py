@@ -56,9 +56,9 @@ class Numbers:
 
 def numbers(
     paths: Sequence[Path], *, paper: str, score: str, allow_different: bool, costs: Path | None = None,
-    scored: str = "", held_out: bool = False,
+    scored: str = "", held_out: bool = False, of_kept: bool = False,
 ) -> Numbers:  # fmt: skip
-    """Read and compare runs, see ``fedshift.compare.compare``."""
+    """Read and compare runs, see ``fedshift.compare.compare`` and, of ``of_kept``, ``results.metrics.with_rounds``."""
     if paper:
         printed.get(paper).check_of_runs()
     run_metrics.score(score)  # reports a wrong name before any file is read
@@ -71,7 +71,7 @@ def numbers(
     given = reading.read(paths)
     result = numbers_of(
         given.runs, given.unfinished, paper=paper, score=score, allow_different=allow_different, costs=costs,
-        scored=scored, held_out=held_out,
+        scored=scored, held_out=held_out, of_kept=of_kept,
     )  # fmt: skip
     unreadable = tuple(given.left_out())
     return replace(result, warnings=(*result.warnings, *unreadable), unreadable=unreadable)
@@ -79,11 +79,12 @@ def numbers(
 
 def numbers_of(
     runs: Sequence[Run], unfinished: Sequence[str], *, paper: str, score: str, allow_different: bool,
-    costs: Path | None = None, scored: str = "", held_out: bool = False,
+    costs: Path | None = None, scored: str = "", held_out: bool = False, of_kept: bool = False,
 ) -> Numbers:  # fmt: skip
-    """Compare runs that were read (``results.loading.read``), see ``fedshift.compare.compare``."""
+    """Compare runs that were read (``results.loading.read``), see :func:`numbers`."""
     table = printed.get(paper) if paper else None
     _, called = run_metrics.score(score)
+    runs = run_metrics.with_rounds(runs, score, of_kept=of_kept)
     repeated: list[str] = []
     repetitions: list[Run] = []
     if held_out:
@@ -95,7 +96,7 @@ def numbers_of(
     accuracy, lowest, unnamed, differences = made.accuracy, made.lowest, made.unnamed, made.differences
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
-    called = run_metrics.called_of(called, {run.averaged(score) for run in runs})
+    called = run_metrics.called_of(called, runs, score)
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *made.notes, *repeated]
     if held_out:
@@ -172,7 +173,8 @@ class _Rows:
 
 def rows_of(runs: Sequence[Run], score: str) -> tuple[list[Row], tuple[str, ...]]:
     """Return the rows of runs that may differ in more than method and seed, without a paper's, and their columns."""
-    made = _rows(_with_statistics(runs, score), score, "", allow_different=True)
+    runs = run_metrics.with_rounds(_with_statistics(runs, score), score)
+    made = _rows(runs, score, "", allow_different=True)
     return made.rows, made.columns
 
 

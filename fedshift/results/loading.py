@@ -10,7 +10,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
-from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, TUNED, own_settings
+from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, ROUND, ROW_SECTIONS, TUNED, own_settings
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
@@ -74,6 +74,7 @@ class Results(_Results):
     dataset: str
     seed: int
     evaluated: str  # global model, personal models
+    rounds: int | None = Field(None, ge=0, le=MOST_ROUNDS)  # the last one, or of models scored again theirs
     averaged_rounds: int
     domains: Domains
     final: Domains
@@ -115,6 +116,8 @@ class Run:
         images: The SHA-256 of its images at its start, by domain and split; empty where unknown.
         contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
         parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
+        compared_round: The round that its compared numbers are of, last or kept, as ``keep`` names it
+            (``results.metrics.with_rounds``).
     """
 
     place: Path
@@ -128,6 +131,7 @@ class Run:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
+    compared_round: str = LAST
 
     @functools.cached_property
     def method_settings(self) -> Mapping[str, tuple[Any, Any]]:
@@ -201,7 +205,7 @@ class Run:
         return {
             key: value for key, value in self.config.items()
             if key not in ASIDE and not key.startswith(ROW_SECTIONS)
-        }  # fmt: skip
+        } | {ROUND: self.compared_round}  # fmt: skip
 
 
 class Given(NamedTuple):

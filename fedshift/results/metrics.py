@@ -1,9 +1,11 @@
 """The scores of ``--score``: which numbers of finished runs are compared."""
 
 import shlex
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from fedshift.results.loading import Run
+from fedshift.results.settings import LAST
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS, last_rounds
@@ -115,26 +117,51 @@ LOWEST_IS_BEST = ("ece",)
 OVER_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
 #: Name of the scores that are means over five rounds.
 LAST_FIVE = "mean of the last five rounds"
+LAST_ROUND, LAST_OR_KEPT = "last round", "last round or the one that was kept"
+#: Scores whose round is chosen for each run, whatever it keeps.
+_CHOSEN = ("best", "validation")
 
 
-def called_of(called: str, rounds: Collection[int]) -> str:
-    """Return the name of a score with the number of averaged rounds.
+def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> list[Run]:
+    """Return runs with the round that their numbers are of, by which groups are told apart.
+
+    Metrics are of the round whose model a run keeps, and so are all numbers of models that were scored again.
+
+    Args:
+        runs: The runs.
+        score: The score.
+        of_kept: Whether other numbers are compared, which are of the kept round, too.
+    """
+
+    def compared(run: Run) -> str:
+        kept = of_kept or score in FIGURES or (run.scored_again and score not in _CHOSEN)
+        return str(run.config["keep"]) if kept else LAST
+
+    return [
+        run if run.compared_round == (known := compared(run)) else replace(run, compared_round=known) for run in runs
+    ]
+
+
+def called_of(called: str, runs: Sequence[Run], score: str) -> str:
+    """Return the name of a score with the number of averaged rounds, and which round it is.
 
     Args:
         called: As :data:`SCORES` has it.
-        rounds: The numbers of rounds over which the runs of a table average.
+        runs: The runs of a table.
+        score: The score.
     """
-    if not rounds or set(rounds) == {LAST_ROUNDS}:
-        return called
-    least, most = min(rounds), max(rounds)
-    rounds_text = last_rounds(most) if least == most else f"last {least} to {most} rounds"
-    return called.replace(LAST_FIVE, rounds_text if most == 1 else f"mean of the {rounds_text}")
+    rounds: Collection[int] = {run.averaged(score) for run in runs}
+    if rounds and rounds != {LAST_ROUNDS}:
+        least, most = min(rounds), max(rounds)
+        rounds_text = last_rounds(most) if least == most else f"last {least} to {most} rounds"
+        called = called.replace(LAST_FIVE, rounds_text if most == 1 else f"mean of the {rounds_text}")
+    return called.replace(LAST_ROUND, LAST_OR_KEPT) if any(run.compared_round != LAST for run in runs) else called
 
 
 #: The scores of ``--score``.
 SCORES: dict[str, tuple[Score, str]] = {
     "last5": (lambda run: run.results.domains, LAST_FIVE),
-    "final": (lambda run: run.results.final, "last round"),
+    "final": (lambda run: run.results.final, LAST_ROUND),
     "best": (lambda run: run.results.best_test.domains, "best round, chosen after seeing test results"),
     "validation": (_validation, "round chosen on validation images"),
     "bn": (_all_statistics, f"AVG and WORST by BatchNorm's statistics (evaluate.bn), {LAST_FIVE}"),
@@ -142,6 +169,6 @@ SCORES: dict[str, tuple[Score, str]] = {
         f"{BN_SCORE}{kind}": (_by_statistics(kind), f"BatchNorm's statistics {description}, {LAST_FIVE}")
         for kind, description in BN_STATISTICS_TEXT.items()
     },
-    **{name: (_by_figure(name), "last round") for name in FIGURES},
+    **{name: (_by_figure(name), LAST_ROUND) for name in FIGURES},
     "clients": (_clients, f"client models after local training, {LAST_FIVE}"),
 }

@@ -25,6 +25,8 @@ ASIDE = (
 TUNED = "tuned."
 #: The number of nodes, named like a setting; ``allocation.counts=any`` leaves it open.
 NODES = "nodes"
+#: The round that the compared numbers are of, named like a setting: its values are those of ``keep``.
+ROUND, LAST = "round", "last"
 #: Kinds of BatchNorm statistics. A run's settings have the first, which its numbers use; a score may name another.
 BN_STATISTICS = "evaluate.bn"
 #: The method with which the others are compared; it changes no settings of other sections.

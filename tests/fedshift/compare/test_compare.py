@@ -21,11 +21,12 @@ from hypothesis import strategies as st
 from run_folders import write_run
 from support import ROOT, Command, undrawn
 
-from fedshift.compare import compare, figures, keep
+from fedshift.compare import board, compare, figures, keep
 from fedshift.compare.footnotes import OPEN
 from fedshift.compare.page import words
 from fedshift.html.drawing import titled
 from fedshift.papers.deviations import MOST_NAMED, MOST_VALUE, Altered, listed
+from fedshift.results import loading
 from fedshift.results.statistics import paired, spread
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -132,6 +133,49 @@ def test_figures_are_scores(make_run: MakeRun, tmp_path: Path) -> None:
         compare([*runs, old], score="auc")
     other = make_run("fedbn", 0, two(1, 2), flat=flat, figures=figures_of(1, 2, n=7))
     assert "test images of fedbn: scan 7, street 7" in " ".join(compare([*runs, other]).markdown().split("\n"))
+
+
+def test_numbers_of_the_kept_round_and_of_the_last_do_not_stand_in_one_group(make_run: MakeRun) -> None:
+    given = f"{SCAN_STREET} allocation.validation_fraction=0.2"
+    kept = f"{given} keep=best-validation"
+    chosen = {"best_validation": {"round": 3, "domains": two(70, 70)}}
+    figures = figures_of(50, 30)
+
+    def pair(**recorded: Any) -> list[Path]:
+        last = make_run("fedavg", 0, two(60, 40), flat={"set": given}, figures=figures, recorded=recorded, **chosen)
+        best = make_run(
+            "fedprox", 0, two(61, 41), flat={"set": kept}, figures=figures | {"round": 3}, recorded=recorded, rounds=3,
+            **chosen,
+        )  # fmt: skip
+        return [last, best]
+
+    runs = pair()
+    for score in ("balanced_accuracy", "macro_f1", "auc", "ece"):
+        with pytest.raises(ConfigError, match=r"round is last \(fedavg-0-\d\) and best-validation \(fedprox-0-\d\)"):
+            compare(runs, score=score)
+        numbers = compare(runs, score=score, allow_different=True).numbers
+        assert {(row.method, row.group, row.difference) for row in numbers.rows} == {
+            ("fedavg", "round=last", None), ("fedprox", "round=best-validation", None)
+        }  # fmt: skip
+        assert numbers.title.endswith("last round or the one that was kept")
+    assert compare(runs[:1], score="auc").numbers.title.endswith("AUC (%), last round")
+    for score in ("last5", "final", "best", "validation"):
+        assert compare(runs, score=score).numbers.rows[1].difference is not None
+    assert compare(runs, score="final").numbers.title.endswith("last round")
+
+    # All numbers of models that were scored again are of the round that was kept.
+    again = pair(scored_again={"run": "another"})
+    with pytest.raises(ConfigError, match="round is last"):
+        compare(again, score="final")
+    assert compare(again, score="validation").numbers.rows[1].difference is not None
+    table = compare(again, score="final", allow_different=True)
+    of = "all runs: models of other runs, after {}, scored again (fedshift rescore)"
+    assert of.format("their last round or the round that they kept") in table.numbers.notes
+    assert of.format("the round that they kept") in compare(again[1:]).numbers.notes
+    assert table.numbers.title.endswith("last round or the one that was kept")
+    rounds = {(line["method"], line["round"]) for line in csv.DictReader(io.StringIO(table.runs_csv()))}
+    assert rounds == {("fedavg", "20"), ("fedprox", "3")}
+    assert len(board.of_runs(loading.read(again).runs).tables) == 2
 
 
 @given(st.lists(st.floats(0, 100), min_size=3, max_size=6), st.floats(-50, 50))
@@ -449,6 +493,18 @@ def test_a_papers_row_stands_next_to_ours(make_run: MakeRun) -> None:
     assert any(note.startswith(budget) for note in table.numbers.notes)
     assert any(note.startswith("print error: Table 2 FDSE") for note in table.numbers.notes)
     assert "81.24" in table.text() and "ours - paper" in table.markdown()
+
+
+def test_the_budget_next_to_a_papers_rows_is_that_of_all_groups(make_run: MakeRun) -> None:
+    runs = [
+        make_run("fedavg", 0, DIGITS, experiment="f2dc-digits", flat={"set": f"train.epochs={epochs} {network}"})
+        for epochs, network in ((5, ""), (6, "model.name=cnn"))
+    ]
+    notes = compare(runs, paper="f2dc.table2", allow_different=True).numbers.notes
+    budget = (
+        "budget: rounds 100 (paper 100), epochs 6 / 5 (paper 10), nodes 4 (paper 20); network cnn / resnet10 (paper "
+    )
+    assert any(note.startswith(budget) for note in notes)
 
 
 def as_many(number: int) -> list[dict[str, Any]]:

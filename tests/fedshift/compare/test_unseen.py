@@ -75,6 +75,16 @@ def test_each_domain_comes_from_the_run_whose_nodes_did_not_hold_it(keep: Keep) 
     assert numbers.notes[0].startswith("each domain as the run scored it in which no node held it")
 
 
+def test_metrics_of_last_and_kept_rounds_make_no_row_together(keep: Keep) -> None:
+    """A joined run would have a domain of either."""
+    of = {"figures": True, "settings": "allocation.validation_fraction=0.2"}
+    kept = {"figures": True, "settings": "allocation.validation_fraction=0.2 keep=best-validation"}
+    runs = [keep("fedavg", f"[{out}]", **(kept if out == "scan" else of)) for out in THREE]
+    with pytest.raises(ConfigError, match=r"round is best-validation .* and last"):
+        compare(runs, score="auc", held_out=True)
+    assert len(compare(runs, score="final", held_out=True).numbers.rows) == 1
+
+
 def test_without_the_flag_they_are_groups_and_a_note_names_it(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0})
     numbers = compare(runs, allow_different=True).numbers
