@@ -336,6 +336,14 @@ def test_with_replacement_allows_more_than_all() -> None:
         ({"share_per": "domain"}, "share_per=domain needs a number under share"),
         ({"share_per": "domain", "share": 0.3, "with_replacement": True}, "found share=0.3, with_replacement=true"),
         ({"with_replacement": True, "share": 0.3, "label_skew": 1.0}, "exclude each other"),
+        (
+            {"with_replacement": True, "share": 0.3, "test_fraction": 0.2},
+            "with_replacement and test_fraction exclude each other.*found with_replacement=true, test_fraction=0.2",
+        ),
+        (
+            {"with_replacement": True, "share": 0.3, "mixing": 0.5},
+            "with_replacement and mixing exclude each other.*found with_replacement=true, mixing=0.5",
+        ),
         ({"last_takes_rest": True}, "last_takes_rest needs a number under share"),
         ({"last_takes_rest": True, "share": 0.3, "with_replacement": True}, "last_takes_rest and with_replacement"),
         ({"last_takes_rest": True, "share": 0.3, "label_skew": 1.0}, "last_takes_rest and label_skew exclude"),
