@@ -172,13 +172,13 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def _shared_images_are_trained_on(self) -> "Allocation":
         if self.with_replacement and self.test_fraction > 0:
             raise ValueError(
-                "with_replacement and test_fraction exclude each other: other nodes may train on images of a node's own "
-                f"test set; found with_replacement=true, test_fraction={self.test_fraction:g}"
+                "with_replacement and test_fraction exclude each other: other nodes may train on images of a node's "
+                f"own test set; found with_replacement=true, test_fraction={self.test_fraction:g}"
             )
         if self.with_replacement and self.mixing > 0:
             raise ValueError(
-                "with_replacement and mixing exclude each other: a node may get an image from the mixture that it holds "
-                f"already; found with_replacement=true, mixing={self.mixing:g}"
+                "with_replacement and mixing exclude each other: a node may get an image from the mixture that it "
+                f"holds already; found with_replacement=true, mixing={self.mixing:g}"
             )
         return self
 

@@ -6,6 +6,7 @@ Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,)
 import numpy as np
 from numpy.typing import NDArray
 
+from datasets.partition import stratified
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
@@ -157,6 +158,22 @@ def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Genera
     ]
     off = np.sort(np.concatenate([images[:0], *pieces]))
     return np.setdiff1d(images, off), off
+
+
+def test_of_groups(labels: Indices, groups: NDArray[np.str_], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Return which images of a domain are test images where all images of a group stay on one side.
+
+    Args:
+        labels: Labels of the domain's images, shape (N,).
+        groups: The group of each, shape (N,), texts; an image without one is on its own.
+        fraction: Share of each class that is wanted, above 0 and below 1.
+        seed: The run's seed.
+
+    Returns:
+        True for test images, shape (N,); none or all of them where groups allow no other cut.
+    """
+    units = [f"/{group}" if group else str(place) for place, group in enumerate(groups.tolist())]
+    return stratified.test_part(labels.tolist(), units, fraction, seed)
 
 
 def _proportional(counts: Indices, fraction: float) -> Indices:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, overload
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.partition import shares
 from datasets.partition.allocation import Allocation
@@ -21,7 +22,8 @@ class Parts:
     Attributes:
         train: Images to train on, at least one.
         validation: Images to choose a round by; empty where none are set aside.
-        test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split.
+        test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split. No
+            group of images (a patient) is in it that a node of the domain trains or validates on.
     """
 
     train: Indices
@@ -129,7 +131,7 @@ def _order(domain: str, number: int, seed: int) -> Indices:
 
 def node_parts(
     allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0,
+    public: float = 0.0, groups: NDArray[np.str_] | None = None,
 ) -> Parts:  # fmt: skip
     """Return which of its domain's images a node holds.
 
@@ -145,18 +147,20 @@ def node_parts(
         num_classes: Number of classes of the data set.
         seed: The run's seed.
         public: Which share of them is public (:func:`public_part`); 0 for none.
+        groups: As ``ImageSet.groups``, of the same images, shape (N,); a test set is cut by group then.
 
     Raises:
-        DataError: If the domain has too few images.
+        DataError: If the domain has too few images, or groups allow no test set.
     """
     domain = dealt[index]
     holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed, public)
-    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed)
+    in_test = _test_of_groups(allocation, domain, labels, groups, seed, public)
+    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed, in_test)
 
 
 def domain_parts(
     allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0,
+    public: float = 0.0, groups: NDArray[np.str_] | None = None,
 ) -> Mapping[int, Parts]:  # fmt: skip
     """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
     nodes = np.array([index for index, held in enumerate(dealt) if held == domain], np.int64)
@@ -165,8 +169,9 @@ def domain_parts(
         if 0 in holdings.sizes:
             raise _no_image(domain, int(nodes[holdings.sizes.index(0)]), labels, len(nodes))
         return DomainParts(nodes, holdings)
+    in_test = _test_of_groups(allocation, domain, labels, groups, seed, public)
     return {
-        index: _parts_of(allocation, domain, holdings, place, index, labels, seed)
+        index: _parts_of(allocation, domain, holdings, place, index, labels, seed, in_test)
         for place, index in enumerate(nodes.tolist())
     }
 
@@ -175,14 +180,44 @@ def _no_image(domain: str, index: int, labels: Indices, nodes: int) -> DataError
     return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {plural(nodes, 'node')}")
 
 
+def _test_of_groups(
+    allocation: Allocation, domain: str, labels: Indices, groups: NDArray[np.str_] | None, seed: int, public: float
+) -> NDArray[np.bool_] | None:
+    """Return which images of a domain are test images, (N,), where its nodes' test sets are cut by group; else None.
+
+    All nodes of a domain have one cut, as they may divide the images of a group.
+
+    Raises:
+        DataError: If a part of the images is public: all nodes have those, whatever their group.
+    """
+    if groups is None or allocation.test_fraction == 0:
+        return None
+    if public:
+        raise DataError(
+            f"dataset.public={public:g} and allocation.test_fraction={allocation.test_fraction:g}: images of "
+            f"{domain!r} have groups (patients), and public images may be of one that is tested on; allowed is one of "
+            "both keys"
+        )
+    return shares.test_of_groups(labels, groups, allocation.test_fraction, seed)
+
+
 def _parts_of(
-    allocation: Allocation, domain: str, holdings: Sequence[Indices], place: int, index: int, labels: Indices, seed: int
-) -> Parts:
+    allocation: Allocation, domain: str, holdings: Sequence[Indices], place: int, index: int, labels: Indices,
+    seed: int, in_test: NDArray[np.bool_] | None,
+) -> Parts:  # fmt: skip
     """Divide what one node holds, the ``place``-th of its domain, into its parts."""
     held = holdings[place]
     if len(held) == 0:
         raise _no_image(domain, index, labels, len(holdings))
-    train, test = _cut(allocation, "test", held, index, labels, seed)
+    if in_test is None:
+        train, test = _cut(allocation, "test", held, index, labels, seed)
+    else:
+        train, test = np.sort(held[~in_test[held]]), np.sort(held[in_test[held]])
+        if len(train) == 0 or len(test) == 0:
+            raise DataError(
+                f"allocation.test_fraction: node {index} holds {plural(len(held), 'image')} of {domain!r}, and all of "
+                f"them are to {'train' if len(train) else 'test'} on, as images of a group (a patient) stay together"
+            )
     train, validation = _cut(allocation, "validation", train, index, labels, seed)
     return Parts(train, validation, test)
 

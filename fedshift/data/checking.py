@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets import catalog
-from datasets.base import Split
+from datasets.base import ImageSet, Split
 from datasets.io import looks
+from datasets.listing import joined
 from datasets.partition.shares import divide_given
 from datasets.partition.splits import domain_parts
 from fedshift_app.config.sections import RunConfig
@@ -22,6 +23,8 @@ REMEDY = (
 
 #: Labels of images, shape (N,), int64, by domain and split.
 Labels = Mapping[tuple[str, Split], NDArray[np.int64]]
+#: Groups of the images that the nodes of a domain divide, as ``ImageSet.groups``, by domain.
+Groups = Mapping[str, NDArray[np.str_] | None]
 
 
 @looks.handed_on()
@@ -36,26 +39,32 @@ def check_data(config: RunConfig, nodes: int) -> float:
     """
     cfg = config.dataset
     catalog.check_files(cfg.kind, node_data.read_parts(config), cfg.source())
-    labels: dict[tuple[str, Split], NDArray[np.int64]] = {}
+    sets: dict[tuple[str, Split], ImageSet] = {}
     for domain, split in node_data.read_parts(config):
         try:
-            labels[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form()).y
+            sets[domain, split] = catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
         except DataError as error:
             if UNREADABLE not in str(error) or cfg.skip_broken:
                 raise
             raise DataError(error.text, error.remedy or REMEDY) from None
-    held = check_shares(config, nodes, labels)
+    groups = {
+        domain: joined([sets[domain, part] for part in config.allocation.pool]).groups
+        for domain in cfg.domains
+        if (domain, "train") in sets
+    }
+    held = check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
     catalog.load.cache_clear()  # the nodes read for themselves
     return held
 
 
-def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
+def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups | None = None) -> float:
     """Deal images to nodes by their labels, as a run does.
 
     Args:
         config: The run's configuration.
         nodes: Number of nodes.
         labels: Of every domain and split that the run reads; missing domains are not checked.
+        groups: Of domains whose images have some; None if no test set is cut (``allocation.test_fraction``).
 
     Returns:
         How many images a node trains on, on average.
@@ -73,7 +82,10 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels) -> float:
             continue
         pool = np.concatenate([labels[domain, split] for split in allocation.pool])
         given = labels.get((domain, "validation"))
-        parts = domain_parts(allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share)
+        parts = domain_parts(
+            allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share,
+            groups.get(domain) if groups else None,
+        )  # fmt: skip
         if given is not None:
             divide_given(domain, "validation", given, dealt.count(domain), config.seed)
         held += sum(len(part.train) for part in parts.values())

@@ -7,6 +7,7 @@ import numpy as np
 
 from datasets import catalog
 from datasets.base import ImageSet, Source, Split
+from datasets.listing import joined
 from datasets.partition import mixing
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices
@@ -46,12 +47,12 @@ def _domain_parts(
     allocation: Allocation, dataset: DatasetConfig, source: Source, num_nodes: int, domain: str, seed: int
 ) -> Mapping[int, Parts]:
     """Return the part of a domain's pool that each simulated node holds, by index of the node."""
-    labels = [read(dataset, domain, split, source, shared=True).y for split in allocation.pool]
+    pool = joined([read(dataset, domain, split, source, shared=True) for split in allocation.pool])
     held = _dealt(allocation, dataset.domains, num_nodes, seed)
     classes = len(dataset.known().classes)
     if allocation.validation_fraction > 0 and catalog.gives(dataset.kind, domain, "validation", source, own=False):
         allocation = allocation.cut(read(dataset, domain, "validation", source, shared=True).y)
-    return domain_parts(allocation, held, domain, np.concatenate(labels), classes, seed, dataset.public_share)
+    return domain_parts(allocation, held, domain, pool.y, classes, seed, dataset.public_share, pool.groups)
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.partition import shares
 from datasets.partition.allocation import Allocation
-from datasets.partition.splits import Parts, mixed_test, node_parts
+from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -283,6 +283,50 @@ def test_own_test_sets_are_cut_from_all_images_of_a_domain() -> None:
     assert Allocation().pool == ("train",)
     assert Allocation(validation_fraction=0.1).pool == ("train",)
     assert Allocation(test_fraction=0.2).pool == ("train", "test")
+
+
+def grouped(nodes: int, groups: NDArray[np.str_], seed: int, **chosen: Any) -> list[Parts]:
+    """Deal one domain of two classes to its nodes, by group."""
+    labels, allocation = labels_of([len(groups) // 2] * 2), Allocation(counts={"a": nodes}, **chosen)
+    dealt = ("a",) * nodes
+    parts = domain_parts(allocation, dealt, "a", labels, 2, seed, 0.0, groups)
+    for index in range(nodes):
+        alone = node_parts(allocation, dealt, index, labels, 2, seed, 0.0, groups)
+        assert all(np.array_equal(getattr(parts[index], name), kept) for name, kept in vars(alone).items())
+    return list(parts.values())
+
+
+@pytest.mark.parametrize("validation", [0.0, 0.2])
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_patient_is_not_tested_on_and_trained_on(nodes: int, validation: float) -> None:
+    """Nor by another node of the domain, which may hold other images of the patient."""
+    patients = np.array([f"P{place % 15}" for place in range(120)])
+    parts = grouped(nodes, patients, 0, test_fraction=0.2, validation_fraction=validation)
+    tested = np.unique(np.concatenate([patients[each.test] for each in parts]))
+    others = np.unique(np.concatenate([patients[held] for each in parts for held in (each.train, each.validation)]))
+    assert len(tested) == 3
+    assert sorted([*tested, *others]) == sorted(set(patients))
+    assert sum(len(each.train) + len(each.validation) + len(each.test) for each in parts) == 120
+
+
+def test_images_without_a_patient_are_on_their_own() -> None:
+    (parts,) = grouped(1, np.full(40, ""), 0, test_fraction=0.25)
+    assert len(parts.test) == 10
+
+
+def test_without_a_test_part_patients_change_nothing() -> None:
+    patients = np.array([f"P{place % 15}" for place in range(120)])
+    kept = deal([60, 60], 2, 0, validation_fraction=0.2).parts
+    for one, other in zip(grouped(2, patients, 0, validation_fraction=0.2), kept, strict=True):
+        assert np.array_equal(one.train, other.train)
+        assert np.array_equal(one.validation, other.validation)
+
+
+def test_a_single_patient_cannot_be_cut() -> None:
+    with pytest.raises(
+        DataError, match=r"allocation\.test_fraction: node 0 holds 10 images of 'a', and all .* train on"
+    ):
+        grouped(1, np.full(10, "P1"), 0, test_fraction=0.2)
 
 
 # --- a test set drawn after a node's labels --------------------------------------------------------------

@@ -22,7 +22,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings
 from fedshift_app.node.data import Own, Place, own_images
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, DataError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
@@ -51,6 +51,35 @@ def test_own_test_sets_are_cut_from_all_images_of_the_domain() -> None:
     assert sum(len(part) for part in held) == len(set.union(*held)) == 450
     assert set.union(*held) == set(whole("scan"))
     assert len(first.test or ()) == pytest.approx(0.2 * 225, abs=6)
+
+
+def patients(folder: Path) -> str:
+    """Write two sites, each of ten patients with four images; return the words of a run with them."""
+    rows, pixels = ["file,label,domain,patient"], np.random.default_rng(0).integers(0, 255, (80, 16, 16, 3), np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).save(folder / f"{number}.png")
+        rows.append(f"{number}.png,{'ab'[number % 2]},{('east', 'west')[number // 40]},P{number // 2 % 10}")
+    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+    return f"dataset.data_dir={folder} dataset.size=32 allocation.validation_fraction=0 allocation.test_fraction=0.3"
+
+
+def test_own_test_sets_are_cut_by_patient(tmp_path: Path) -> None:
+    cfg = config(patients(tmp_path), dataset="folders")
+    check_data(cfg, 4)
+    own = [own_images(cfg, place(cfg, index, 4)) for index in (0, 2)]  # the two nodes of east
+    tested, trained = (
+        {group for each in sets if each is not None and each.groups is not None for group in each.groups.tolist()}
+        for sets in ([each.test for each in own], [each.train for each in own])
+    )
+    assert len(tested) == 3
+    assert len(trained) == 7
+    assert not tested & trained
+
+
+def test_patients_of_a_public_set_cannot_be_kept_out_of_a_test(tmp_path: Path) -> None:
+    cfg = config(f"{patients(tmp_path)} dataset.public=0.1", dataset="folders", method="fedmd")
+    with pytest.raises(DataError, match=r"dataset\.public=0\.1 and allocation\.test_fraction=0\.3: images of 'east'"):
+        check_data(cfg, 4)
 
 
 def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
