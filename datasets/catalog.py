@@ -291,3 +291,13 @@ def _images(
 def _drawn(image_files: ImageFiles) -> TypeGuard[Arrays]:
     """Return whether images are generated from a seed, not read from files."""
     return isinstance(image_files, Arrays) and not image_files.files
+
+
+#: What is remembered of images by what a configuration says of them, not by what is on the disk.
+_REMEMBERED = (load, load_own, load_public, gives, check_own_files)
+
+
+def forget() -> None:
+    """Forget all images of this process, as their files may have changed; who has some keeps them."""
+    for function in _REMEMBERED:
+        function.cache_clear()

@@ -134,6 +134,7 @@ def _place(run_config: Any) -> tuple[Path, str]:
 
 def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfig, past: Past | None) -> str:
     engine = _engine(grid)
+    node_data.forget()  # nodes may be in this process, after those of another run
     if past is not None:
         resuming.check_engine(past, engine)
         resuming.check_images(past, config)

@@ -38,6 +38,7 @@ def check_data(config: RunConfig, nodes: int) -> float:
         DataError: With the file or folder.
     """
     cfg = config.dataset
+    node_data.forget()
     catalog.check_files(cfg.kind, node_data.read_parts(config), cfg.source())
     sets: dict[tuple[str, Split], ImageSet] = {}
     for domain, split in node_data.read_parts(config):
@@ -53,7 +54,7 @@ def check_data(config: RunConfig, nodes: int) -> float:
         if (domain, "train") in sets
     }
     held = check_shares(config, nodes, {key: images.y for key, images in sets.items()}, groups)
-    catalog.load.cache_clear()  # the nodes read for themselves
+    catalog.forget()  # the nodes read for themselves
     return held
 
 

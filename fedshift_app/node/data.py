@@ -382,3 +382,13 @@ def _corrupted(
     else:
         broken = corruptions.corrupt(clean.x, shift.corruption, shift.severity, keys, seed)
     return ImageSet(broken, clean.y, groups=clean.groups)
+
+
+_REMEMBERED = (_public, _both_splits, _corrupted)  # by the configuration, not by what is on the disk
+
+
+def forget() -> None:
+    """Forget images and who holds them, at a run's start: files may have changed since the last of this process."""
+    holdings.forget()
+    for function in _REMEMBERED:
+        function.cache_clear()

@@ -105,3 +105,13 @@ def read(dataset: DatasetConfig, domain: str, split: Split, source: Source, shar
     if shared or source.data_dir is None:
         return catalog.load(dataset.kind, domain, split, source, dataset.size, dataset.form())
     return catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
+
+
+_REMEMBERED = (_domain_parts, _exchanged, _test_parts)  # by the configuration, not by what is on the disk
+
+
+def forget() -> None:
+    """Forget how images are dealt, and the images: their files may have changed."""
+    catalog.forget()
+    for function in _REMEMBERED:
+        function.cache_clear()

@@ -139,6 +139,7 @@ def check_images(past: Past, config: RunConfig) -> None:
     """
     if past.engine == DEPLOYMENT or not past.images:
         return
+    node_data.forget()  # so that what is read from here on is what is compared here
     fingerprints = node_data.fingerprints(config)
     changed = [
         f"{domain} {split}"

@@ -1,5 +1,7 @@
 """Which images a node trains, validates and is tested on; corrupted, held-out and own test sets in whole runs."""
 
+from inspect import signature
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -369,3 +371,39 @@ def test_how_images_become_squares_is_a_key_in_simulation_and_on_a_real_node(
     black = (content["pad"] == 0).all(axis=(2, 3))
     assert black[:, [*range(8), *range(24, 32)]].all() and not black[:, 8:24].any()
     assert not np.array_equal(content["squash"], content["crop"])
+
+
+def test_a_second_run_of_a_process_takes_what_is_on_the_disk_then(tmp_path: Path, run_inline: InlineRun) -> None:
+    def draw(names: range) -> None:
+        rng = np.random.default_rng(names.start)
+        for site, label in product(("east", "west"), "ab"):
+            (tmp_path / "sites" / site / label).mkdir(parents=True, exist_ok=True)
+            for name in names:
+                pixels = rng.integers(0, 255, (32, 32, 3), np.uint8)
+                Image.fromarray(pixels).save(tmp_path / "sites" / site / label / f"{name}.png")
+
+    chosen = {
+        "dataset": "folders", "rounds": 1,
+        "set": f"dataset.data_dir={tmp_path / 'sites'} dataset.size=32 allocation.validation_fraction=0.2 "
+        "shift.name=corruption shift.severity=1 train.epochs=1 train.precision=float32",
+    }  # fmt: skip
+    draw(range(5))
+    cfg = config(chosen["set"], dataset="folders")
+    assert check_data(cfg, 2) == 6  # of ten, two to test on, and two to validate on
+    first = run_inline(nodes=2, **chosen)
+    draw(range(5, 20))
+    second = run_inline(nodes=2, **chosen)
+    assert check_data(cfg, 2) == 26
+    for site, label, name in product(("east", "west"), "ab", range(4, 20)):
+        (tmp_path / "sites" / site / label / f"{name}.png").unlink()
+    third = run_inline(nodes=2, **chosen)
+    trained = [[node["num_examples"] for node in run.results["nodes"]] for run in (first, second, third)]
+    assert trained == [[6, 6], [26, 26], [5, 5]]
+
+
+def test_all_that_is_remembered_of_images_is_forgotten_at_the_start_of_a_run() -> None:
+    forgotten = {*catalog._REMEMBERED, *holdings._REMEMBERED, *node_data._REMEMBERED}
+    for module in (catalog, holdings, node_data):
+        for function in vars(module).values():
+            if hasattr(function, "cache_clear") and "source" in signature(function).parameters:
+                assert function in forgotten
