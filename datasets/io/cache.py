@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import PLAIN, Form, ImageSet
-from datasets.io import building, files, integrity, looks, part_folder
+from datasets.io import building, files, integrity, looks, part_folder, unchanged
 from datasets.io.decode import FileFacts, Progress, decode_into, no_progress
 from datasets.io.looks import Entries
 from datasets.io.pictures import Header
@@ -41,6 +41,8 @@ HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE
 HEADERS = "headers"  # note on the images of a part: what their files say of them
+#: Parts of the same images that are kept at most, of other splits, orders of classes or broken images left out.
+MOST_PARTS = 8
 #: Files of a build.
 BUILT = frozenset({X_FILE, Y_FILE, META_FILE, f"{HEADERS}.json", f"{HEADERS}.part"})
 
@@ -138,13 +140,16 @@ def content(part: Part, image_files: ImageFiles) -> str:
     """
     images, folder = _load(_Work(part, image_files))
     path = folder / CONTENT_FILE
-    written = path.read_text(encoding="ascii", errors="replace") if path.is_file() else ""
+    written = ""
+    with contextlib.suppress(OSError):  # nobody has worked it out yet, or another process has made room
+        written = path.read_text(encoding="ascii", errors="replace")
     mark = written.partition(" ")[0]
     if written == part_folder.linked(mark, folder):
         return mark
     mark = content_of(images)
     with writing(folder), _lock(folder):
-        part_folder.replace(path, part_folder.linked(mark, folder))
+        if folder.is_dir():  # another process may have made room
+            part_folder.replace(path, part_folder.linked(mark, folder))
     return mark
 
 
@@ -274,7 +279,7 @@ def sources_of(image_files: ImageFiles) -> tuple[str, ...]:
 
 
 def _build(folder: Path, mark: str, work: _Work, before: Entries) -> None:
-    """Write a part next to its place and rename it; remove parts of older sources and of killed builds.
+    """Write a part next to its place and rename it; remove outdated parts and those of killed builds.
 
     Args:
         folder: The part's folder.
@@ -284,12 +289,13 @@ def _build(folder: Path, mark: str, work: _Work, before: Entries) -> None:
     """
     building.remove_abandoned(folder.parent, BUILT)
     part, sources, origin = work.part, work.sources, _origin(work.image_files)
+    states = _states(sources, before)
     with building.folder(folder.parent, part.stem) as temporary:
         for name in (X_FILE, Y_FILE, META_FILE):
             private_files.make(temporary / name)
         x, y, facts = _fill(temporary / X_FILE, work)
         np.save(temporary / Y_FILE, y)
-        meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": origin}
+        meta = {"format": FORMAT, "fingerprint": mark, "size": part.size, "origin": origin, "states": states}
         meta |= integrity.seal(sources, before, work.workers, facts.digests if facts else None)
         meta |= part_folder.checksums(temporary / X_FILE, x, y)
         if facts is not None:
@@ -297,9 +303,65 @@ def _build(folder: Path, mark: str, work: _Work, before: Entries) -> None:
         part_folder.write_synced(temporary / META_FILE, json.dumps(meta))
         shutil.rmtree(folder, ignore_errors=True)  # a damaged one
         temporary.rename(folder)
-    for old in folder.parent.glob(f"{part.stem}-*"):
-        if old != folder and part_folder.read_meta(old).get("origin") == origin:
-            shutil.rmtree(old, ignore_errors=True)
+    _make_room(folder, part.stem, origin, states)
+
+
+#: Of source files, then of their folders: a hash of their paths, and one of their states.
+States = list[list[str]]
+
+
+def _states(sources: Sequence[str], seen: Entries) -> States:
+    """Return how the source files of a part are, in any order, and the folders that they are in."""
+    order = sorted(range(len(sources)), key=sources.__getitem__)
+    folders = sorted({str(Path(file).parent) for file in sources})
+    times = (unchanged.times([Path(folder)]) for folder in folders)
+    return [
+        [_hash("\0".join(sources[place] for place in order)), integrity.state(seen[order])],
+        [_hash("\0".join(folders)), _hash(str([known and known[0][1] for known in times]))],
+    ]
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(_encoded(text)).hexdigest()
+
+
+def _make_room(new: Path, stem: str, origin: str, states: States) -> None:
+    """Delete parts of the same images whose files or folders have changed since, and of others all but the last used.
+
+    A part of other files in the same folders may be of another split, which a run uses at this moment: it stays. A
+    part that another process is working on stays too; who has one mapped keeps it.
+    """
+    others = []
+    for old in new.parent.glob(f"{stem}-*"):
+        meta = part_folder.read_meta(old)
+        if old == new or meta.get("origin") != origin:
+            continue
+        if _is_outdated(meta.get("states"), states):
+            _remove(old)
+        else:
+            others.append(old)
+    for old in sorted(others, key=_last_used, reverse=True)[MOST_PARTS - 1 :]:
+        _remove(old)
+
+
+def _is_outdated(then: Any, now: States) -> bool:
+    """Return whether the same files, or all entries of the same folders, were in another state; or nobody knows."""
+    if not isinstance(then, list) or len(then) != len(now):
+        return True
+    return any(old[:1] == new[:1] and old != new for old, new in zip(then, now, strict=True))
+
+
+def _last_used(folder: Path) -> float:
+    """Return when a part was made or last checked, in seconds; 0 if it is gone."""
+    times = unchanged.times([folder / META_FILE]) or (), unchanged.times([folder / integrity.NOTE_FILE]) or ()
+    return max((time for known in times for _, time in known), default=0)
+
+
+def _remove(folder: Path) -> None:
+    """Delete a part, unless another process holds its lock or this user may not."""
+    with contextlib.suppress(OSError), private_files.tried(lock_of(folder)) as alone:
+        if alone:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _counted(headers: Sequence[Header]) -> list[list[Any]]:
@@ -355,9 +417,13 @@ def _origin(image_files: ImageFiles) -> str:
 def _lock(folder: Path) -> Iterator[None]:
     """Let one process at a time build a part; the others wait for it."""
     private_files.make_folder(folder.parent)
-    lock = folder.parent / f".{folder.name}.lock"
-    with private_files.locked(lock):
+    with private_files.locked(lock_of(folder)):
         yield
+
+
+def lock_of(folder: Path) -> Path:
+    """Return the file of the lock of a part."""
+    return folder.parent / f".{folder.name}.lock"
 
 
 @contextlib.contextmanager

@@ -4,18 +4,16 @@ Only what has the name and place of a part or store is looked at, and no link is
 folder is touched. This module imports neither torch nor Flower.
 """
 
-import fcntl
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from datasets import catalog
 from datasets.io import cache, feature_store, integrity, part_folder
+from fedshift_core import private_files
 from fedshift_core.limits import MOST_NAME, plain, shown
 from fedshift_core.plural import plural
 
@@ -87,7 +85,7 @@ class Entry:
             OSError: If this user may not delete it.
         """
         own = self.folder / ".lock"
-        with _held(own if self.kind == "features" else self.folder.parent / f".{self.name}.lock") as alone:
+        with private_files.tried(own if self.kind == "features" else cache.lock_of(self.folder)) as alone:
             if not alone:
                 return False
             (self.folder / part_folder.META_FILE).unlink(missing_ok=True)  # from here on nobody takes it for complete
@@ -99,19 +97,6 @@ class Entry:
                 if path != own:
                     path.unlink()
             return True
-
-
-@contextmanager
-def _held(lock: Path) -> Iterator[bool]:
-    """Yield whether this process has a lock, which it takes if it is free."""
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
 
 
 def names() -> list[str]:

@@ -19,6 +19,7 @@ from datasets import catalog
 from datasets.base import Form, ImageSet, Source
 from datasets.io import cache, trees
 from datasets.listing import Arrays, Listing
+from fedshift_core import private_files
 from fedshift_core.errors import DataError
 
 CLASSES = ("cat", "dog")
@@ -104,6 +105,64 @@ def test_a_changed_source_is_decoded_anew_and_the_old_part_is_removed(photos: Pa
     assert decoded == len(images) > 0
     assert np.array_equal(images.x, originals(photos))
     folder_of(kept)  # one part, not two
+
+
+def decoded_of(images: Listing) -> int:
+    """Return how many images are decoded as some are loaded."""
+    counter = Counter()
+    cache.load(PART, images, progress=counter)
+    return counter.decoded
+
+
+def parts(kept: Path) -> int:
+    return len([path for path in kept.iterdir() if path.is_dir()])
+
+
+def test_parts_of_other_splits_stay_until_a_source_changes(photos: Path, kept: Path) -> None:
+    """Runs with another ``dataset.seed``, test share, order of classes or broken images left out."""
+    every = np.arange(10)
+    splits = [every, every[1:], every[:-1], every[::2]]
+    for _ in range(2):
+        decoded = [decoded_of(listed(photos).select(split)) for split in splits]
+        decoded.append(decoded_of(Listing(listed(photos).items, 1 - listed(photos).labels)))
+    assert decoded == [0] * 5
+    assert parts(kept) == 5
+    shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
+    assert decoded_of(listed(photos)) == 11
+    assert parts(kept) == 1
+
+
+def test_room_for_parts_of_other_splits_is_bounded(photos: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_PARTS", 2)
+    for first in range(4):
+        decoded_of(listed(photos).select(np.arange(first, 10)))
+        folder = next(path for path in kept.iterdir() if path.is_dir() and len(np.load(path / "y.npy")) == 10 - first)
+        for file in folder.iterdir():
+            os.utime(file, (first, first))
+    assert sorted(len(np.load(path)) for path in kept.glob("*/y.npy")) == [7, 8]
+
+
+def test_a_part_that_a_process_works_on_is_not_deleted(photos: Path, kept: Path) -> None:
+    decoded_of(listed(photos))
+    with private_files.locked(cache.lock_of(folder_of(kept))):
+        shutil.copy(photos / "cat" / "0.png", photos / "cat" / "x.png")
+        decoded_of(listed(photos))
+    assert parts(kept) == 2
+
+
+def test_a_part_may_vanish_while_its_hash_is_worked_out(
+    photos: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = cache.content(PART, listed(photos))
+    (folder_of(kept) / cache.CONTENT_FILE).unlink()
+    real = cache.content_of
+
+    def deleted(images: ImageSet) -> str:
+        shutil.rmtree(folder_of(kept))
+        return real(images)
+
+    monkeypatch.setattr(cache, "content_of", deleted)
+    assert cache.content(PART, listed(photos)) == result
 
 
 @pytest.mark.parametrize("damage", ["half", "empty", "no meta", "meta", "foreign", "pixels", "labels", "object"])
