@@ -1,7 +1,8 @@
 """Finds images that cannot be read, by decoding all once per machine; a run can continue without them.
 
 The result is cached with the decoded images, under the fingerprint of the files, with their seal and a checksum
-(:mod:`datasets.io.integrity`): a replaced file is checked again, whatever its time of writing.
+(:mod:`datasets.io.integrity`): a replaced file is checked again, whatever its time of writing. An image that could not
+be read is tried again at each use, as that may have been for lack of a decoder, of memory or of the disk.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import logging
 import os
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,12 +75,11 @@ def _decoded(listing: Listing, form: Form) -> dict[int, str]:
     """Return a reason for each image that cannot be decoded, by place, and cache the result."""
     mark = cache.fingerprint(listing, _SIZE, form)
     path = cache.cache_dir() / f"broken-{mark[:32]}.json"
-    kept = _kept(path, listing)
+    kept = _kept(path, listing, form)
     if kept is None:
         sources, workers = cache.sources_of(listing), os.cpu_count() or 1
         before = looks.at(sources)
-        verdicts = threads.mapped(partial(_reason, form), listing.items, workers)
-        kept = {place: reason for place, reason in enumerate(verdicts) if reason}
+        kept = _tried(listing, range(len(listing)), form)
         _keep(path, len(listing), kept, integrity.seal(sources, before, workers))
     return kept
 
@@ -121,6 +121,12 @@ def _warn(broken: int, total: int, name: str, reason: str) -> None:
     )
 
 
+def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str]:
+    """Return a reason for each image at these places that cannot be decoded, by place."""
+    reasons = threads.mapped(partial(_reason, form), (listing.items[place] for place in places), os.cpu_count() or 1)
+    return {place: reason for place, reason in zip(places, reasons, strict=True) if reason}
+
+
 def _reason(form: Form, item: Item) -> str:
     try:
         decode(item, _SIZE, form)
@@ -130,30 +136,30 @@ def _reason(form: Form, item: Item) -> str:
     return ""
 
 
-def _kept(path: Path, listing: Listing) -> dict[int, str] | None:
-    """Return the cached reasons by place in the listing; None if they are missing, damaged or outdated."""
+def _kept(path: Path, listing: Listing, form: Form) -> dict[int, str] | None:
+    """Return the reasons by place in the listing, of the images that could not be read before and still cannot.
+
+    None if the cached result is missing, damaged or outdated.
+    """
     try:
         stored = json.loads(path.read_text(encoding="utf-8"))
         if stored["images"] != len(listing) or stored.pop("sum") != _sum(stored):
             return None
-        reasons = {whole(place, 0, len(listing) - 1): plain(str(reason)) for place, reason in stored["broken"]}
+        places = [whole(place, 0, len(listing) - 1) for place, _ in stored["broken"]]
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    if None in reasons:
+    broken = [place for place in places if place is not None]
+    if len(broken) < len(places):
         return None
     sources = cache.sources_of(listing)
     verdict = integrity.verdict(stored, sources, os.cpu_count() or 1)
     if verdict == "changed":
         return None
-    result = {place: reason for place, reason in reasons.items() if place is not None}
-    if verdict == "renewed":
+    result = _tried(listing, broken, form)
+    if verdict == "renewed" or len(result) < len(broken):
+        stamp = integrity.stamp(looks.at(sources)) if verdict == "renewed" else stored["stamp"]
         with contextlib.suppress(DataError):  # without the right to write, the files are read each time
-            _keep(
-                path,
-                len(listing),
-                result,
-                {"stamp": integrity.stamp(looks.at(sources)), "sources": stored["sources"]},
-            )
+            _keep(path, len(listing), result, {"stamp": stamp, "sources": stored["sources"]})
     return result
 
 

@@ -1,7 +1,9 @@
 """Going on without images that cannot be read."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ from support import refusal_of
 from datasets import catalog
 from datasets.base import Source
 from datasets.io import cache, corrupt_files
-from datasets.listing import Listing
+from datasets.io.decode import decode
+from datasets.listing import Item, Listing
 from datasets.sets import folders
 from fedshift_core.errors import DataError
 
@@ -52,14 +55,35 @@ def test_the_verdict_is_kept_until_a_file_changes(source: Source, monkeypatch: p
     listing = folders.find("site", "train", source)
     assert isinstance(listing, Listing)
     first = corrupt_files.of(listing)
+    tried: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(corrupt_files, "decode", None)
+        patch.setattr(corrupt_files, "decode", lambda item, *how: tried.append(item.path.name) or decode(item, *how))
         assert corrupt_files.of(listing) == first
+    assert tried == ["1.png", "3.png"]  # the broken ones alone
     kept = next(cache.cache_dir().glob("broken-*.json"))
     kept.write_text('{"images": 10, "broken": [[99, "x"]]}')  # no place of this listing
     assert corrupt_files.of(listing) == first
     Image.new("RGB", (20, 20)).save(listing.items[1].path)
     assert [one.place for one in corrupt_files.of(listing)] == [8]
+
+
+def test_an_image_that_could_not_be_read_is_tried_again(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cause may have been this machine: a package that is installed since, its memory, its disk."""
+    listing = folders.find("site", "train", source)
+    assert isinstance(listing, Listing)
+
+    def without(item: Item, *how: Any) -> Any:
+        if item.path.name == "4.png":
+            raise DataError("a DICOM file, which needs pydicom")
+        return decode(item, *how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corrupt_files, "decode", without)
+        assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
+        assert [one.place for one in corrupt_files.of(listing)] == [1, 4, 8, 9]
+    assert [one.place for one in corrupt_files.of(listing)] == [1, 8]
+    (kept,) = cache.cache_dir().glob("broken-*.json")
+    assert [place for place, _ in json.loads(kept.read_text())["broken"]] == [1, 8]
 
 
 def test_a_site_of_broken_images_alone_is_refused(source: Source) -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from datasets.base import ImageSet
 from datasets.io import building, cache, corrupt_files, integrity, looks, table, trees
+from datasets.io.decode import decode
 from datasets.listing import Arrays, Listing
 
 CLASSES = ("cat", "dog")
@@ -202,9 +203,10 @@ def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damage
     note.write_text(note.read_text().replace("[0,", "[1,"))  # another image
     assert corrupt_files.of(listed(photos)) == verdict
     file.chmod(0o600)
-    with monkeypatch.context() as patch:
-        patch.setattr(corrupt_files, "decode", None)
-        assert corrupt_files.of(listed(photos)) == verdict == corrupt_files.of(listed(photos))
+    tried: list[str] = []
+    monkeypatch.setattr(corrupt_files, "decode", lambda item, *how: tried.append(item.path.name) or decode(item, *how))
+    assert corrupt_files.of(listed(photos)) == verdict == corrupt_files.of(listed(photos))
+    assert tried == ["000.bmp"] * 2  # no other
 
 
 def test_a_table_that_is_replaced_with_its_old_time_is_read_again(tmp_path: Path) -> None:
