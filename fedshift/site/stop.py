@@ -171,13 +171,23 @@ def _cached(node: SiteNode) -> list[inventory.Entry]:
     if "data-dir" not in node.config:
         return []
     own = state_folder.named_domains(node.config.get("domain", ""))
-    home = Path(os.path.expanduser(str(node.config["data-dir"]))).resolve()  # noqa: PTH111 (never fails)
+    home = os.path.expanduser(str(node.config["data-dir"]))  # noqa: PTH111 (never fails)
     return [
         entry for entry in inventory.entries()
         if entry.kind == "images" and "origin" in entry.about
         and (same_names.place(entry.about["domain"], own) is not None or entry.about["domain"] == catalog.PUBLIC)
-        and Path(str(entry.about["origin"])).resolve().is_relative_to(home)
+        and _is_below(str(entry.about["origin"]), home)
     ]  # fmt: skip
+
+
+def _is_below(origin: str, home: str) -> bool:
+    """Return whether a path is in a folder as it is written, or as it is without links: a site may be a link."""
+    places = {Path(os.path.abspath(home)), Path(home).resolve()}  # noqa: PTH100 - without ..
+    return any(
+        path.is_relative_to(place)
+        for path in (Path(os.path.abspath(origin)), Path(origin).resolve())  # noqa: PTH100
+        for place in places
+    )
 
 
 def _count(path: Path) -> int:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from PIL import Image
 from datasets.base import ImageSet
 from datasets.io import building, cache, corrupt_files, integrity, looks, table, trees
 from datasets.io.decode import decode
-from datasets.listing import Arrays, Listing
+from datasets.listing import Arrays, Item, Listing
 
 CLASSES = ("cat", "dog")
 PART = cache.Part("pets", "photo", "train", 64)
@@ -204,7 +205,12 @@ def test_a_verdict_of_broken_images_is_kept_for_copies_and_not_when_it_is_damage
     assert corrupt_files.of(listed(photos)) == verdict
     file.chmod(0o600)
     tried: list[str] = []
-    monkeypatch.setattr(corrupt_files, "decode", lambda item, *how: tried.append(item.path.name) or decode(item, *how))
+
+    def counted(item: Item, *how: Any) -> Any:
+        tried.append(item.path.name)
+        return decode(item, *how)
+
+    monkeypatch.setattr(corrupt_files, "decode", counted)
     assert corrupt_files.of(listed(photos)) == verdict == corrupt_files.of(listed(photos))
     assert tried == ["000.bmp"] * 2  # no other
 

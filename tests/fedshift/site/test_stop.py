@@ -3,13 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 from typer.testing import CliRunner, Result
 
+from datasets import catalog
+from datasets.base import Source
 from datasets.io import cache, files
 from fedshift import cli
 from fedshift.deploy import node_waits, supernode
@@ -153,6 +157,25 @@ def test_forget_deletes_what_is_the_nodes_and_says_what_stays(
     assert (tmp_path / "data" / "scan_train.npz").is_file()
     assert "deleted: " in result.stdout and "stays: the log of what left it" in result.stdout
     assert f"stays: its images: {tmp_path / 'data'}" in result.stdout
+
+
+@pytest.mark.parametrize("linked", ["data", "data/north"])
+def test_forget_deletes_images_that_the_node_has_through_a_link(
+    linked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind, number in product("ab", range(3)):
+        path = tmp_path / "elsewhere" / "north" / kind / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (16, 16), (number, 0, 0)).save(path)
+    (tmp_path / linked).parent.mkdir(exist_ok=True)
+    target = tmp_path / "elsewhere" / ("" if linked == "data" else "north")
+    (tmp_path / linked).symlink_to(target, target_is_directory=True)
+    nodes.note_start({"domain": "north", "data-dir": str(tmp_path / "data"), "partition-id": 0})
+    catalog.load_own("folders", "north", "train", Source(tmp_path / "data", classes=("a", "b")), 16)
+    assert list(cache.cache_dir().glob("folders-own-north-*"))
+    monkeypatch.setattr(processes, "is_running", lambda named: False)
+    assert stop.forget(nodes.named("")).left == ()
+    assert not list(cache.cache_dir().glob("folders-own-north-*"))
 
 
 def test_a_node_that_runs_is_not_forgotten(state: Path) -> None:
