@@ -382,7 +382,7 @@ def test_a_second_run_of_a_process_takes_what_is_on_the_disk_then(tmp_path: Path
                 pixels = rng.integers(0, 255, (32, 32, 3), np.uint8)
                 Image.fromarray(pixels).save(tmp_path / "sites" / site / label / f"{name}.png")
 
-    chosen = {
+    chosen: dict[str, Any] = {
         "dataset": "folders", "rounds": 1,
         "set": f"dataset.data_dir={tmp_path / 'sites'} dataset.size=32 allocation.validation_fraction=0.2 "
         "shift.name=corruption shift.severity=1 train.epochs=1 train.precision=float32",
