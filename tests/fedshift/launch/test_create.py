@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file
 from support import ROOT, Run, own_experiment, refusal_of
 
@@ -106,6 +107,14 @@ def test_names_that_cannot_be_used(name: str, message: str, tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     assert message in refusal_of(ConfigError, writing.write, "method", name, None)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["method", "plugin"])
+@pytest.mark.parametrize("name", ["no", "on", "true", "null"])
+def test_a_name_that_yaml_takes_for_another_kind_stays_a_word(kind: writing.Kind, name: str, tmp_path: Path) -> None:
+    writing.write(kind, name, tmp_path / "own")
+    (file,) = (tmp_path / "own").glob("*.yaml")
+    assert yaml.safe_load(file.read_text())["method"] == {"name": name}
 
 
 def test_a_folder_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
