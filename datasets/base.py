@@ -28,8 +28,8 @@ class Form:
     Attributes:
         resize: squash: scale both sides to the size; crop: scale the shorter side and keep the middle; pad: scale the
             longer side and fill the rest with black.
-        window: The values that become black and white in files of more than 8 bits; None: the file's full range, or
-            the window of a DICOM file.
+        window: The values that become black and white in files of more than 8 bits and in grey DICOM of any depth;
+            None: the file's full range, or the window of a DICOM file.
         exif: ignore: pixels stay as the file stores them; apply: an image is turned or mirrored as its orientation
             (EXIF) says.
     """

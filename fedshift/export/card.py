@@ -144,7 +144,7 @@ def _preprocessing(model: SavedModel) -> dict[str, str]:
         "1. orientation": ORIENTATION[model.exif],
         "2. values": WINDOW
         if model.window is None
-        else f"of more than 8 bits: {low:g} and less become 0, {high:g} and "
+        else f"of more than 8 bits, and of grey DICOM: {low:g} and less become 0, {high:g} and "
         "more 255, linear between, rounded (DICOM: of rescaled values, as Hounsfield units)",
         "3. channels": "RGB, 8 bits each; grey is repeated, an alpha channel dropped, colour profiles are not followed",
         "4. size": f"{model.size} x {model.size} pixels; other shapes: {model.resize} ({RESIZE[model.resize]})",

@@ -95,7 +95,7 @@ class SavedModel(_Strict):
         classes: Names, in the order of the scores.
         size: Height and width of the images in pixels.
         resize: The conversion of an image to a square, as ``dataset.resize``.
-        window: The values that become black and white in files of more than 8 bits, as ``dataset.window``.
+        window: The values that become black and white in some files, as ``dataset.window``.
         exif: The use of the EXIF orientation, as ``dataset.exif``.
         mean: By channel, of images from 0 to 1; taken off inside the model.
         std: Likewise.

@@ -76,6 +76,8 @@ def test_a_stated_window_takes_the_place_of_the_files() -> None:
     data = dicom_files.made(STORED, RescaleSlope=1, RescaleIntercept=-100, WindowCenter=0, WindowWidth=10)
     wanted = np.rint(np.clip((STORED - 100 + 160) / 400, 0, 1) * 255)
     assert np.array_equal(pixels(data, (-160, 240))[..., 0], wanted)
+    of_8_bits = np.rint(np.clip((noise(12, 9) - 64.0) / 128, 0, 1) * 255)
+    assert np.array_equal(pixels(dicom_files.made(noise(12, 9)), (64, 192))[..., 0], of_8_bits), "DICOM of any depth"
 
 
 def test_monochrome1_is_inverted_after_its_window() -> None:
