@@ -2,9 +2,11 @@
 
 import csv
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import TextIO
 
 import numpy as np
 
@@ -43,6 +45,12 @@ class Row:
     group: str = ""
 
 
+class _Cells(csv.excel):
+    """How a line is divided: quotes around a cell may follow a space."""
+
+    skipinitialspace = True
+
+
 #: Makes a row from its line and its cells by column; a ``ValueError`` describes a mistake in a few words.
 Make = Callable[[int, Mapping[str, str]], Row]
 
@@ -74,10 +82,10 @@ def _read(
         raise DataError(f"{shown(path)}: {plural(size, 'byte')}; a table has at most {MOST_BYTES}")
     rows: list[Row] = []
     seen: dict[object, Row] = {}
-    with files.reading(path), path.open(encoding="utf-8-sig", newline="") as file:
+    with files.reading(path), _as_text(path) as file:
         first = file.readline()
         names = _header(path, first, columns)
-        reader = csv.reader(file, delimiter=_delimiter(first))
+        reader = csv.reader(file, _Cells, delimiter=_delimiter(first))
         for cells in reader:
             if not any(cells):
                 continue
@@ -90,6 +98,34 @@ def _read(
     if not rows:
         raise DataError(f"{shown(path)}: no row below the names of its columns")
     return tuple(rows)
+
+
+@contextmanager
+def _as_text(path: Path) -> Iterator[TextIO]:
+    """Open a table.
+
+    Raises:
+        DataError: With the first line that is not UTF-8, such as one of Windows' own encoding.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield file
+    except UnicodeDecodeError:
+        with path.open("rb") as content:
+            line = next(number for number, text in enumerate(content, 1) if not _is_utf8(text))
+        raise DataError(f"{shown(path)} line {line}: it is not UTF-8; save the table as UTF-8") from None
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _delimiter(header: str) -> str:
+    return max(_DELIMITERS, key=header.count)
 
 
 def _keys(path: Path, row: Row, resolved: bool) -> list[object]:
@@ -106,12 +142,8 @@ def _duplicate(row: Row, other: Row) -> str:
     return f"{as_found(row.file)} is the same file as {as_found(other.file)} in line {other.line}; keep one of them"
 
 
-def _delimiter(header: str) -> str:
-    return max(_DELIMITERS, key=header.count)
-
-
 def _header(path: Path, line: str, columns: tuple[str, ...]) -> list[str]:
-    names = [same_names.key(name) for name in next(csv.reader([line], delimiter=_delimiter(line)), [])]
+    names = [same_names.key(name) for name in next(csv.reader([line], _Cells, delimiter=_delimiter(line)), [])]
     for column in columns:
         if names.count(column) != 1:
             number = "no column" if column not in names else "two columns"

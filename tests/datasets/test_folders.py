@@ -182,6 +182,20 @@ def test_a_table_says_everything(root: Path, mark: str) -> None:
     assert [len(part) for part in split_of(root, "south")] == [1, 1]
 
 
+def test_quotes_around_a_cell_may_follow_a_space(root: Path) -> None:
+    rows = [f'Aachen/{kind}/{i:04}.jpg, "{kind}" ,  "north"' for kind in CLASSES for i in range(3)]
+    write_table(root / "labels.csv", rows, 'file, "label", domain')
+    assert folders.names(Source(root)) == folders.Names(("north",), CLASSES)
+
+
+@pytest.mark.parametrize(("encoding", "line"), [("cp1252", 3), ("utf-16", 1)])
+def test_a_table_of_another_encoding_is_named_with_its_line(root: Path, encoding: str, line: int) -> None:
+    text = "file,label,domain\na.png,benign,north\nb.png,gutartig für sich,north\n"
+    (root / "labels.csv").write_text(text, encoding=encoding)
+    message = refusal_of(DataError, folders.names, Source(root))
+    assert message.endswith(f"labels.csv line {line}: it is not UTF-8; save the table as UTF-8"), message
+
+
 def test_images_of_a_patient_stay_on_one_side(root: Path) -> None:
     rows = [f"Aachen/benign/{i:04}.jpg,benign,north,p{i // 4}" for i in range(10)]
     rows += [f"Aachen/malignant/{i:04}.jpg,malignant,north,q{i}" for i in range(5)]
