@@ -1,7 +1,7 @@
 """Lists a folder by name: folders, split folders, npz files; an unreadable entry is an error, not absent."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from datasets.base import OWN_SPLITS, Split
@@ -35,15 +35,35 @@ def divided(folder: Path) -> tuple[list[Path], list[str]]:
     return sorted(folders, key=lambda path: path.name), sorted(names)
 
 
-def named(folder: Path, name: str) -> Path:
+#: Returns the entries of a folder by the key of their names.
+ByKey = Callable[[Path], Mapping[str, Sequence[Path]]]
+
+
+def by_key(folder: Path) -> Mapping[str, Sequence[Path]]:
+    """Return the entries of a folder by the key of their names (:mod:`fedshift_core.same_names`), without hidden ones.
+
+    Entries of one key are in the order of their names.
+    """
+    entries: dict[str, list[Path]] = {}
+    for path in visible(folder):
+        entries.setdefault(same_names.key(path.name), []).append(path)
+    return entries
+
+
+def named(folder: Path, name: str, entries: ByKey = by_key) -> Path:
     """Return the entry of a folder with a name, or with another spelling of it.
+
+    Args:
+        folder: The folder; it may be missing.
+        name: The name.
+        entries: Lists a folder, for callers that ask for many names.
 
     Raises:
         DataError: If no entry has that spelling and two are the same name, see :mod:`fedshift_core.same_names`.
     """
     if (folder / name).exists() or not folder.is_dir():
         return folder / name
-    matches = [path for path in visible(folder) if same_names.same(path.name, name)]
+    matches = entries(folder).get(same_names.key(name), ())
     if len(matches) > 1:
         first, second = (shown(path.name, MOST_NAME) for path in matches[:2])
         raise DataError(f"{shown(folder.absolute())}: {first} and {second} are one name; keep one of them")

@@ -1,5 +1,6 @@
 """Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -127,7 +128,8 @@ def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site 
         first = next(row for row in rows_of_domain if row.split is None)
         raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
     groups = _groups(rows_of_domain, path)
-    images = [_picture(row, path, domain, source.classes, groups) for row in rows_of_domain]
+    entries = functools.cache(layout.by_key)  # a folder is listed once, however many of its files are spelled otherwise
+    images = [_picture(row, path, domain, source.classes, groups, entries) for row in rows_of_domain]
     return _split_up(domain, "table", images, source, drawn=has_split == {False})
 
 
@@ -145,9 +147,18 @@ def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
     return same_names.spellings(sorted(lines))
 
 
-def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], groups: Mapping[str, str]) -> _Found:
+def _picture(
+    row: table.Row,
+    path: Path,
+    domain: str,
+    classes: tuple[str, ...],
+    groups: Mapping[str, str],
+    entries: layout.ByKey,
+) -> _Found:
     label = files.label_of(row.label, classes, {})
     file = path.parent / row.file
+    if not is_image(file):
+        file = _respelled(path.parent, row.file, entries)
     if label is None:
         raise DataError(
             f"{shown(path)} line {row.line}: label {as_found(row.label)}; the classes are {', '.join(classes)}"
@@ -162,6 +173,11 @@ def _picture(row: table.Row, path: Path, domain: str, classes: tuple[str, ...], 
     parts = PurePosixPath(row.file).parts
     parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
     return _Found(label, "/".join(parts_below), str(file), row.split or "train", group)
+
+
+def _respelled(folder: Path, name: str, entries: layout.ByKey) -> Path:
+    """Return the file of a path below a folder; each part of it may be in another spelling."""
+    return functools.reduce(lambda place, part: layout.named(place, part, entries), PurePosixPath(name).parts, folder)
 
 
 def is_image(path: Path) -> bool:

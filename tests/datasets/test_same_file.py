@@ -2,6 +2,7 @@
 
 import os
 import unicodedata
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -157,6 +158,30 @@ def test_sites_of_a_table_are_one_name(root: Path) -> None:
     write(root, *rows, *rows_of("b"))
     survey = folders.survey(Source(root))
     assert [(site.domain, len(site.pictures)) for site in survey.sites] == [("A", 20), ("b", 20)]
+
+
+def test_files_of_a_table_are_found_in_another_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in CLASSES:
+        fill(tmp_path / DECOMPOSED / kind, {"": 10})
+        for image in (tmp_path / DECOMPOSED / kind).iterdir():
+            image.rename(image.with_name(f"{DECOMPOSED} {image.stem}.JPG"))
+    rows = [f"{COMPOSED}/{kind}/{COMPOSED} {i:04}.jpg,{kind},{COMPOSED}" for kind in CLASSES for i in range(10)]
+    write(tmp_path, *rows)
+    visible, listed = layout.visible, Counter[Path]()
+
+    def counted(folder: Path) -> list[Path]:
+        listed[folder] += 1
+        return visible(folder)
+
+    monkeypatch.setattr(layout, "visible", counted)
+    (site,) = folders.survey(Source(tmp_path)).sites
+    assert len(site.pictures) == 20 and all(picture.path.is_file() for picture in site.pictures)
+    assert listed[tmp_path / DECOMPOSED / "x"] == 1, "not once for each of its files"
+    write(tmp_path, *rows, f"{DECOMPOSED}/y/{COMPOSED} 0003.JPG,y,{COMPOSED}")
+    assert "are one file; keep one of them" in refusal_of(DataError, folders.survey, Source(tmp_path))
+    fill(tmp_path / COMPOSED.lower() / "x", {"": 1})
+    write(tmp_path, *rows)
+    assert "are one name; keep one of them" in refusal_of(DataError, folders.survey, Source(tmp_path))
 
 
 def test_patients_in_two_spellings_stay_on_one_side(root: Path) -> None:
