@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets.base import SPLITS, Dataset, Names, Source, Split
-from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sites, table, trees, unchanged
+from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sites, split_names, table, trees, unchanged
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles
 from fedshift_core import same_names
@@ -105,7 +105,9 @@ def names(source: Source, domains: tuple[str, ...] = ()) -> Names:
             for name in known if domains else ():
                 if not sites.check_site(layout.named(root, name)) and not layout.archives(root, name):
                     raise sites.absent(name, source, own=False)
-            kinds = [] if source.classes else [kind for domain in known for kind in _kinds(root, domain, known)]
+            by_site = {} if source.classes else {domain: _kinds(root, domain, known) for domain in known}
+            _check_kinds(root, by_site)
+            kinds = [kind for site in by_site.values() for kind in site]
     classes = source.classes or _ordered(kinds)
     _check_names(root, known, classes)
     return Names(known, classes)
@@ -167,6 +169,24 @@ def _kinds(root: Path, domain: str, domains: tuple[str, ...]) -> list[str]:
             raise npz.nobody_stated(path, _folder_names(root, domains))
         kinds += npz.names(own, str(path))
     return kinds
+
+
+def _check_kinds(root: Path, by_site: Mapping[str, Sequence[str]]) -> None:
+    """Refuse class folders that are splits without class folders: of a site, or of all sites together.
+
+    Raises:
+        DataError: With their names.
+    """
+    together = [kind for kinds in by_site.values() for kind in kinds]
+    for site, kinds in (*by_site.items(), ("", together)):
+        splits = {split_names.split_of(kind) for kind in kinds}
+        if len(splits) > 1 and None not in splits:
+            where = f"{shown(root)}: {shown(site)}" if site else shown(root)
+            raise DataError(
+                f"{where}: images right in {shown(' and '.join(dict.fromkeys(kinds)))}, which are names of splits, and "
+                f"no class folders; expected {LAYOUTS}",
+                "state dataset.classes=[...] if classes are called so",
+            )
 
 
 def _folder_names(root: Path, domains: tuple[str, ...]) -> str:

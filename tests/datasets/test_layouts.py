@@ -104,6 +104,29 @@ def test_what_has_no_known_layout_is_refused(tmp_path: Path, mess: Callable[[Pat
     assert reason in message and "\n" not in message, message
 
 
+def test_splits_without_class_folders_are_no_classes(tmp_path: Path) -> None:
+    for site in ("a", "b"):
+        fill(tmp_path / "splits" / site, {"train": 3, "Testing": 3})
+        fill(tmp_path / "mixed" / site, {"x": 3, "y": 3})
+        fill(tmp_path / "vehicles" / site, {"car": 3, "train": 3})
+    fill(tmp_path / "mixed" / "c", {"train": 3, "val": 3})
+    fill(tmp_path / "apart" / "a", {"train": 3})
+    fill(tmp_path / "apart" / "b", {"test": 3})
+    for name, where in (
+        ("splits", "splits: a: images right in Testing and train,"),
+        ("mixed", "mixed: c: images right in "),
+        ("apart", "apart: images right in train and test,"),
+    ):
+        message = refusal_of(DataError, folders.survey, Source(tmp_path / name))
+        assert where in message and "names of splits, and no class folders; expected <site>/<class>/*" in message, (
+            message
+        )
+        assert "state dataset.classes" in message
+    stated = folders.survey(Source(tmp_path / "splits", classes=("train", "testing")))
+    assert stated.classes == ("train", "testing")
+    assert folders.survey(Source(tmp_path / "vehicles")).classes == ("car", "train")
+
+
 def _empty(folder: Path) -> None:
     for path in folder.glob("*.jpg"):
         path.unlink()
