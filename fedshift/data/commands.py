@@ -72,7 +72,7 @@ def preview(
     ],
     output: Annotated[Path, options.path_option("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
     data_dir: Annotated[Path | None, options.path_option("Folder of the images.")] = None,
-    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: all.")] = "",
+    domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: those of a run.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
     corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",

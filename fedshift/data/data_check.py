@@ -1,7 +1,7 @@
 """Formats the report of ``fedshift prepare`` as text and as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,19 @@ class Around:
     layouts: tuple[tuple[str, str], ...] = ()
     not_taken: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Public:
+    """The public set (``dataset.public``).
+
+    Attributes:
+        counts: Number of its images by domain.
+        splits: Those whose images nodes divide, where it is a share of these.
+    """
+
+    counts: Mapping[str, int]
+    splits: tuple[Split, ...]
 
 
 def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
@@ -77,8 +90,8 @@ def _why(path: Path) -> str:
     return f"suffix {path.suffix.lower()}" if path.suffix else "no suffix"
 
 
-def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
-    """Return the report as one JSON object."""
+def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: Public | None) -> str:
+    """Return the report as one JSON object; ``public`` is None where no images are."""
     domains = {}
     for domain in cfg.domains:
         parts = {part.split: part for part in checkup.parts if part.domain == domain}
@@ -111,7 +124,7 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
             "within_a_split": checkup.inside, "complete": checkup.complete,
             "pairs": [[list(copy.first), list(copy.second)] for copy in checkup.copies[:MOST_LISTED]],
         },
-        **({"public": {"is": cfg.public, "images": public_counts(cfg, checkup)}} if cfg.public is not None else {}),
+        **({"public": {"is": cfg.public, "images": public.counts}} if public is not None else {}),
         "exif": {"rule": cfg.exif, "turned": _turned(cfg, checkup)},
         "cache": str(cache.cache_dir()),
     }  # fmt: skip
@@ -128,8 +141,8 @@ def _exact(checkup: Checkup) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
-    """Return the report as text."""
+def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: Public | None) -> str:
+    """Return the report as text; ``public`` is None where no images are."""
     size = cfg.size or cfg.known().size
     blocks = [_counts(checkup, cfg.domains[i : i + MOST_SITES]) for i in range(0, len(cfg.domains), MOST_SITES)]
     lines = [
@@ -143,7 +156,7 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around) -> str:
     if turned := sum(_turned(cfg, checkup).values()):
         follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
         lines.append(f"EXIF orientation: {plural(turned, 'image')} must be turned or mirrored, {follows}")
-    lines += [_public(cfg, public_counts(cfg, checkup))] if cfg.public is not None else []
+    lines += [_public(cfg, public)] if public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
     ]
@@ -170,26 +183,38 @@ def _turned(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
     return {domain: sum(part.turned for part in checkup.parts if part.domain == domain) for domain in cfg.domains}
 
 
-def public_counts(cfg: DatasetConfig, checkup: Checkup) -> dict[str, int]:
-    """Return the number of public images by domain: those of a first split, or a share of training.
+def public_set(cfg: DatasetConfig, checkup: Checkup, allocation: Allocation, held: Sequence[str]) -> Public | None:
+    """Return the public set: all images of one split of a domain, or a share of what nodes divide.
 
-    Where nodes also divide test images (``allocation.test_fraction``), the share includes these.
+    Args:
+        cfg: The data set, a public domain among its domains.
+        checkup: What is there.
+        allocation: Which images of a domain its nodes divide.
+        held: The domains that nodes hold; of the others nothing is public.
+
+    Returns:
+        None where no images are public.
     """
-    first = {part.domain: sum(part.counts) for part in reversed(checkup.parts)}  # the training split, if any
+    if cfg.public is None:
+        return None
+    counts = {(part.domain, part.split): sum(part.counts) for part in checkup.parts}
     if cfg.public_domain:
-        return {cfg.public_domain: first[cfg.public_domain]}
-    return {domain: round(cfg.public_share * first[domain]) for domain in cfg.domains}
+        split = cfg.known().splits(cfg.public_domain)[0]
+        return Public({cfg.public_domain: counts[cfg.public_domain, split]}, (split,))
+    divided = {domain: sum(counts.get((domain, split), 0) for split in allocation.pool) for domain in held}
+    return Public({domain: round(cfg.public_share * number) for domain, number in divided.items()}, allocation.pool)
 
 
-def _public(cfg: DatasetConfig, counts: dict[str, int]) -> str:
+def _public(cfg: DatasetConfig, public: Public) -> str:
     """Return the line of the public set."""
     if cfg.public_domain:
         return (
-            f"public: {shown(cfg.public_domain, MOST_NAME)}, {plural(sum(counts.values()), 'image')}; no node "
+            f"public: {shown(cfg.public_domain, MOST_NAME)}, {plural(sum(public.counts.values()), 'image')}; no node "
             "holds this domain"
         )
-    each = ", ".join(f"{shown(domain, MOST_NAME)} {number}" for domain, number in counts.items())
-    return f"public: {100 * cfg.public_share:g} % of each domain's training images, which no node holds: {each}"
+    each = ", ".join(f"{shown(domain, MOST_NAME)} {number}" for domain, number in public.counts.items())
+    divided = "training and test images" if "test" in public.splits else "training images"
+    return f"public: {100 * cfg.public_share:g} % of each domain's {divided}, which no node holds: {each}"
 
 
 def _image(cfg: DatasetConfig, image: tuple[str, Split, str]) -> str:

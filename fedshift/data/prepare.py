@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import typer
@@ -27,6 +28,8 @@ from fedshift.data.cache_command import size_of
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty, parse_arguments
+from fedshift_app.config.cross_checks import check_together
+from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_core import same_names
@@ -54,6 +57,7 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
     """
     section, config, nodes = _dataset_config(name, arguments)
     cfg = _with_public(section)
+    allocation, held = Allocation() if config is None else config.allocation, _held(section, config, nodes)
     around = data_check.Around()
     if cfg.kind == folders.NAME:
         around = data_check.around(cfg, None if config is None else config.allocation)
@@ -65,8 +69,9 @@ def prepare(name: str, arguments: list[str], *, as_json: bool) -> int:
             return catalog.prepare(cfg.kind, domain, split, cfg.source(), size, show, cfg.form())
 
     findings = checkup.check(known, cfg.kind, cfg.domains, cfg.source(), cfg.form(), decoded)
-    report = data_check.as_json(cfg, findings, around) if as_json else data_check.as_text(cfg, findings, around)
-    typer.echo(report)
+    public = data_check.public_set(cfg, findings, allocation, held)
+    written = data_check.as_json if as_json else data_check.as_text
+    typer.echo(written(cfg, findings, around, public))
     broken = sum(len(part.broken) for part in findings.parts)
     if broken and not cfg.skip_broken:
         typer.echo(
@@ -168,6 +173,20 @@ def _is_experiment(name: str, arguments: list[str]) -> bool:
     return name not in catalog.DATASETS or not own
 
 
+def _held(cfg: DatasetConfig, config: RunConfig | None, nodes: int | None) -> tuple[str, ...]:
+    """Return the domains that nodes hold; of a data set alone, all of a run.
+
+    Raises:
+        ConfigError: If the number of nodes does not fit the allocation.
+    """
+    if config is None:
+        return cfg.domains
+    number = nodes or config.allocation.num_nodes()
+    if number is None:
+        return config.allocation.training_domains(cfg.domains)
+    return tuple(dict.fromkeys(config.allocation.deal(cfg.domains, number, config.seed)))
+
+
 def _with_public(cfg: DatasetConfig) -> DatasetConfig:
     """Return the section with its public domain among the domains."""
     return cfg.model_copy(update={"domains": (*cfg.domains, cfg.public_domain)}) if cfg.public_domain else cfg
@@ -197,41 +216,75 @@ def preview(
     Args:
         name: A data set, or an experiment whose data set it is.
         data_dir: Folder of the images; empty where it makes its own, or the experiment names one.
-        domains: Those to draw, with commas; empty for all.
-        split: Which split.
+        domains: Those to draw, with commas; empty for all of a run.
+        split: Which split; of a domain that has only another one, that.
         per_class: Samples per class and domain.
         severities: With commas: draw the 15 corruptions instead; empty for none.
-        public: As ``dataset.public``: draw that set alone; of a share, the images that a run with seed 0 makes public.
+        public: As ``dataset.public``: draw that set alone; of a share, the images that a run makes public, with seed 0
+            where no experiment has another.
 
     Raises:
         ConfigError: If a name or a severity is none.
         DataError: If images are missing or broken.
     """
     arguments = [f"data-dir={data_dir}"] if data_dir else []
-    cfg, config, _ = _dataset_config(name, arguments)
-    chosen = _chosen_domains(name, cfg.known().domains if config is None else cfg.domains, domains)
+    cfg, config, nodes = _dataset_config(name, arguments)
+    known = cfg.known() if config is None else replace(cfg.known(), domains=cfg.domains)
+    chosen = _chosen_domains(name, known.domains, domains) if domains else cfg.domains
     if public:
-        others = [domain for domain in chosen if domain != public]
-        overrides = [f"dataset.public={public}", f"dataset.domains=[{','.join(others)}]"]
-        cfg, _, _ = _dataset_config(name, [*arguments, *overrides])
-        of = cfg.domains if cfg.public_share else (cfg.public_domain,)
-        sets = {
-            f"public, {domain}": node_data.public_images(cfg, Allocation(), cfg.source(), (domain,), 0) for domain in of
-        }
-        return _sheet(cfg.known().classes, sets, per_class, severities)
+        return _sheet(known.classes, _public_sets(cfg, config, nodes, chosen, public), per_class, severities)
     size = None if config is None else cfg.size
-    sets = {domain: catalog.load(cfg.kind, domain, split, cfg.source(), size, cfg.form()) for domain in chosen}
-    return _sheet(cfg.known().classes, sets, per_class, severities)
+    sets = {}
+    for domain in chosen:
+        there = known.splits(domain)
+        part = split if split in there else there[0]
+        label = domain if part == split else f"{domain}, {part}"
+        sets[label] = catalog.load(cfg.kind, domain, part, cfg.source(), size, cfg.form())
+    return _sheet(known.classes, sets, per_class, severities)
+
+
+def _public_sets(
+    cfg: DatasetConfig, config: RunConfig | None, nodes: int | None, chosen: tuple[str, ...], public: str
+) -> dict[str, ImageSet]:
+    """Return the public images that a domain, or a share of the chosen domains, makes.
+
+    Raises:
+        ConfigError: If ``public`` is neither, or the run cannot have it.
+        DataError: If images are missing or broken.
+    """
+    share = _share(public)
+    others = tuple(domain for domain in chosen if share or not same_names.same(domain, public))
+    every = cfg.domains if share and config is not None else others  # the allocation is of all of an experiment's
+    cfg = cfg.model_copy(update={"public": share or public, "domains": every})
+    check_dataset(cfg)
+    allocation, seed = Allocation(), 0
+    if config is not None:
+        config = config.model_copy(update={"dataset": cfg})
+        check_together(config)
+        allocation, seed = config.allocation, config.seed
+    held = [domain for domain in _held(cfg, config, nodes) if domain in chosen] if share else [public]
+    return {
+        f"public, {domain}": node_data.public_images(cfg, allocation, cfg.source(), (domain,), seed) for domain in held
+    }
+
+
+def _share(text: str) -> float | None:
+    """Return a share above 0 and below 1; None for another text, which is the name of a domain."""
+    try:
+        share = float(text)
+    except ValueError:
+        return None
+    return share if 0 < share < 1 else None
 
 
 def _chosen_domains(dataset: str, known: tuple[str, ...], text: str) -> tuple[str, ...]:
-    """Return the domains named in ``text`` (with commas), or all.
+    """Return the domains named in ``text``, with commas.
 
     Raises:
         ConfigError: If the data set has no such domain.
     """
     chosen = []
-    for name in text.split(",") if text else known:
+    for name in text.split(","):
         number = same_names.place(name, known)
         if number is None:
             raise ConfigError(f"{dataset} has no domain {as_found(name)}; it has {', '.join(known)}")

@@ -1,5 +1,6 @@
 """The public set (``dataset.public``): nobody's images, the same on all nodes, refused where it cannot be."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from support import InlineRun, public_set_feature, refusal_of
 
 from datasets import catalog
-from datasets.base import ImageSet, Source
+from datasets.base import ImageSet, Source, Split
 from datasets.io import files
 from fedshift.data import prepare
 from fedshift.data.checking import check_data
@@ -218,6 +219,61 @@ def test_preview_draws_it() -> None:
     assert whole.width == one.width and whole.height > 3 * one.height
     with pytest.raises(ConfigError, match="has no domain 'moon'"):
         prepare.preview("handwritten", "", "", "train", 1, "", "moon")
+
+
+@pytest.mark.parametrize(
+    "keys", ["allocation.test_fraction=0.2", "allocation.held_out=[street]", "allocation.counts={scan:2,sketch:1}"]
+)
+def test_prepare_prints_what_a_run_makes_public(
+    keys: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "dataset: {name: handwritten, public: 0.1}\nmodel: {name: cnn}\nmethod: {name: fedavg}\n"
+        "train: {epochs: 1, batch_size: 8, lr: 0.01}\nrounds: 1\n"
+    )
+    file, arguments = str(tmp_path / "mine.yaml"), [keys.replace(":", ": ")]
+    cfg = resolve({"experiment": file, "set": f"'{arguments[0]}'"})
+    nodes = cfg.allocation.num_nodes() or NODES
+    images = public_set(cfg, place(cfg, 0, nodes)).images
+    assert prepare.prepare(file, arguments, as_json=True) == 0
+    printed = json.loads(capsys.readouterr().out)["public"]["images"]
+    assert set(printed) == set(cfg.allocation.deal(cfg.dataset.domains, nodes, 0))
+    assert sum(printed.values()) == len(images)
+    drawn: dict[str, ImageSet] = {}
+    monkeypatch.setattr(prepare, "_sheet", lambda _, sets, *more: drawn.update(sets))
+    (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text() + f"allocation: {_section(cfg)}\n")
+    prepare.preview(file, "", "", "train", 1, "", "0.1")
+    assert set.union(*map(names, drawn.values())) == names(images)
+
+
+def _section(cfg: RunConfig) -> str:
+    return json.dumps(cfg.allocation.model_dump(mode="json", exclude_defaults=True))
+
+
+@pytest.mark.parametrize("site", ["1", "1.5", "null", "0x10"])
+def test_preview_draws_a_public_site_of_any_name(site: str, tmp_path: Path) -> None:
+    images = ImageSet(np.zeros((6, 32, 32, 3), np.uint8), np.arange(6) % 2)
+    for name, split in itertools.product((site, "north", "south"), ("train", "test")):
+        files.write_npz(tmp_path / f"{name}_{split}.npz", images, ("a", "b"))
+    assert prepare.preview("folders", str(tmp_path), "", "train", 1, "", site).height
+    assert "not found" in refusal_of(DataError, prepare.preview, "folders", str(tmp_path), "", "train", 1, "", "2")
+
+
+def test_preview_draws_the_domains_of_a_run_and_of_a_test_set_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[tuple[str, str]] = []
+
+    def load(_: str, domain: str, split: Split, *more: object) -> ImageSet:
+        read.append((domain, split))
+        return ImageSet(np.zeros((10, 32, 32, 3), np.uint8), np.arange(10))
+
+    monkeypatch.setattr(catalog, "load", load)
+    prepare.preview("cifar10", "", "", "train", 1, "")
+    prepare.preview("digits", "", "", "train", 1, "")
+    prepare.preview("digits", "", "", "train", 1, "", "0.5")
+    digits = [(domain, "train") for domain in ("mnist", "usps", "svhn", "syn")]
+    assert read == [("cifar10", "train"), *digits, *digits]
+    prepare.preview("cifar10", "", "cifar10.1,cifar10", "train", 1, "")
+    assert read[-2:] == [("cifar10.1", "test"), ("cifar10", "train")]
 
 
 def test_a_run_tells_it_and_a_method_without_use_for_it_leaves_it_aside(run_inline: InlineRun) -> None:
