@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -327,10 +328,21 @@ def kept() -> list[Kept]:
     """Return all stores of this machine."""
     found = []
     for folder in sorted(path for path in root().glob("*") if path.is_dir()):
-        sizes = {path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()}
-        used = (folder / META_FILE).stat().st_mtime if META_FILE in sizes else folder.stat().st_mtime
-        found.append(Kept(folder, read_meta(folder), sum(sizes.values()), sizes.get(INDEX_FILE, 0) // RECORD, used))
+        with contextlib.suppress(FileNotFoundError):  # another process has deleted the folder
+            found.append(_kept(folder))
     return found
+
+
+def _kept(folder: Path) -> Kept:
+    files: dict[str, os.stat_result] = {}
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # another process has deleted or renamed it
+            if stat.S_ISREG((status := path.stat()).st_mode):
+                files[path.name] = status
+    used = files.get(META_FILE) or folder.stat()
+    rows = files[INDEX_FILE].st_size // RECORD if INDEX_FILE in files else 0
+    size = sum(status.st_size for status in files.values())
+    return Kept(folder, read_meta(folder), size, rows, used.st_mtime)
 
 
 def verify(entry: Kept) -> int | None:

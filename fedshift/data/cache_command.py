@@ -57,7 +57,7 @@ def verify(names: Sequence[str]) -> int:
     chosen = _named(held, names) if names else held
     damaged = 0
     for entry in chosen:
-        if damage := entry.damage():
+        if (damage := entry.damage()) and entry.folder.exists():  # another process may have deleted it
             damaged += 1
             typer.echo(f"damaged: {shown(entry.name)}: {damage}")
     looked_at = f"{len(chosen)} checked, {size_of(sum(entry.bytes for entry in chosen))}"

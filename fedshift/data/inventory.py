@@ -6,10 +6,11 @@ folder is touched. This module imports neither torch nor Flower.
 
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from datasets import catalog
 from datasets.io import cache, feature_store, integrity, part_folder
@@ -19,6 +20,7 @@ from fedshift_core.plural import plural
 
 KINDS: tuple["KindName", ...] = ("images", "features")
 KindName = Literal["images", "features"]
+T = TypeVar("T")
 WEIGHTS_SHOWN = 12  # characters of the SHA-256 of weights
 
 _PART = re.compile(
@@ -90,7 +92,9 @@ class Entry:
                 return False
             (self.folder / part_folder.META_FILE).unlink(missing_ok=True)  # from here on nobody takes it for complete
             if self.kind == "images":
-                shutil.rmtree(self.folder)
+                while self.folder.exists():
+                    with suppress(FileNotFoundError):  # another process deletes it too
+                        shutil.rmtree(self.folder)
                 return True
             # The lock stays, as another process may wait for it.
             for path in self.folder.iterdir():
@@ -106,18 +110,28 @@ def names() -> list[str]:
 
 def entries() -> list[Entry]:
     """Return all that the cache holds: images, then features, by name."""
-    return [*(_of_images(path) for path in _image_folders()), *(_of_store(store) for store in _stores())]
+    return [*_still_there(_of_images, _image_folders()), *(_of_store(store) for store in _stores())]
 
 
 def interrupted() -> tuple[int, int]:
     """Return the number and the bytes of builds in progress or interrupted; the next build removes the latter."""
     builds = [path for path in _folders(cache.cache_dir()) if _BUILD.fullmatch(path.name)]
-    return len(builds), sum(_size(path) for path in builds)
+    sizes = _still_there(_size, builds)
+    return len(sizes), sum(sizes)
 
 
 def is_link(name: str) -> bool:
     """Return whether the cache has a link of this name in the place of a folder."""
     return Path(name).name == name and any((at / name).is_symlink() for at in (cache.cache_dir(), feature_store.root()))
+
+
+def _still_there(look: Callable[[Path], T], folders: Sequence[Path]) -> list[T]:
+    """Return what a look at each folder gives, without folders that another process deletes meanwhile."""
+    seen = []
+    for folder in folders:
+        with suppress(FileNotFoundError):
+            seen.append(look(folder))
+    return seen
 
 
 def _folders(parent: Path) -> list[Path]:
@@ -208,7 +222,11 @@ def _time(path: Path) -> float | None:
 
 
 def _size(folder: Path) -> int:
-    """Return the bytes of the files in a folder; what vanishes meanwhile has none."""
+    """Return the bytes of the files in a folder; a file that vanishes meanwhile has none.
+
+    Raises:
+        FileNotFoundError: If the folder is not there.
+    """
     total = 0
     for path in folder.iterdir():
         try:

@@ -56,12 +56,12 @@ def stop(node: SiteNode) -> str:
         FedShiftError: If a process of it cannot be ended.
     """
     chained_log.switch_off(node.folder)
-    if not node.runs:
+    supernode = _supernode(node)
+    if supernode is None:
         return (
             "no SuperNode that `fedshift supernode` started for it runs on this machine; of any other, nothing leaves "
             "but a line that refuses"
         )
-    supernode = psutil.Process(int(node.process.partition(" ")[0]))
     family = _family(supernode)
     with contextlib.suppress(psutil.NoSuchProcess):
         supernode.terminate()  # Flower's handler signs off
@@ -76,6 +76,14 @@ def stop(node: SiteNode) -> str:
             "nothing leaves them but a line that refuses"
         )
     return f"its SuperNode (process {supernode.pid}) has ended, and what it worked on is dropped"
+
+
+def _supernode(node: SiteNode) -> psutil.Process | None:
+    """Return the process of a node's SuperNode; None if none runs, or it ends at this moment."""
+    if node.runs:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return psutil.Process(int(node.process.partition(" ")[0]))
+    return None
 
 
 def _family(process: psutil.Process) -> list[psutil.Process]:

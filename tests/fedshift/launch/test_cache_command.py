@@ -8,7 +8,9 @@ import pty
 import shutil
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -19,7 +21,7 @@ from typer.testing import CliRunner
 
 from datasets import catalog
 from datasets.base import Form, Source
-from datasets.io import cache, feature_store
+from datasets.io import cache, feature_store, part_folder
 from datasets.io.feature_store import INDEX_FILE, META_FILE, ROWS_FILE, FeatureStore, Kind
 from datasets.listing import ImageSet
 from fedshift import cli
@@ -216,6 +218,41 @@ def test_what_a_process_writes_stays(filled: list[Entry]) -> None:
     assert code == 1
     assert err.splitlines() == [f"left {entry.name}: a process is writing it" for entry in (images, store)]
     assert [entry.name for entry in inventory.entries()] == [images.name, store.name]
+
+
+def test_what_another_process_deletes_meanwhile_is_passed_over(
+    filled: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, other, store, last = filled
+    read_meta, iterdir, rmtree = part_folder.read_meta, Path.iterdir, shutil.rmtree
+
+    def meta(folder: Path) -> dict[str, Any]:
+        rmtree(part.folder, ignore_errors=True)
+        return read_meta(folder)
+
+    def listed(folder: Path) -> Iterator[Path]:
+        paths = list(iterdir(folder))
+        if folder == store.folder:
+            rmtree(folder)
+        return iter(paths)
+
+    def late(folder: Path) -> None:
+        rmtree(folder)
+        raise FileNotFoundError(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part_folder, "read_meta", meta)
+        patch.setattr(Path, "iterdir", listed)
+        code, out, _ = _run()
+    assert code == 0 and other.name in out and last.name in out
+    assert part.name not in out and store.name not in out
+    with monkeypatch.context() as patch:
+        patch.setattr(part_folder, "damaged", lambda *_: rmtree(other.folder))
+        code, out, _ = _run("verify", other.name)
+    assert code == 0 and "damaged" not in out
+    other.folder.mkdir()
+    monkeypatch.setattr(shutil, "rmtree", late)
+    assert _run("delete", "--images", "--yes")[0] == 0 and not other.folder.exists()
 
 
 def test_a_process_that_waits_for_a_store_fills_it_after_it_was_deleted(filled: list[Entry]) -> None:

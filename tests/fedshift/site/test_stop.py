@@ -76,6 +76,18 @@ def test_a_supernode_ends_with_all_that_it_started(words: tuple[str, ...], monke
         assert chained_log.is_off(state_folder.state_dir() / "node-0")
 
 
+def test_a_supernode_that_ends_at_this_moment_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for process, child in start(monkeypatch):
+        process.kill()
+        process.wait()
+        psutil.Process(child).kill()
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, "is_running", lambda named: True)  # as it was a moment ago
+            result = call()
+        assert result.exit_code == 0, result.output
+        assert "no SuperNode that `fedshift supernode` started for it runs on this machine" in result.stdout
+
+
 def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: started.append(options))
