@@ -97,9 +97,9 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
     )
     window: tuple[WindowEnd, WindowEnd] | None = Field(
         None,
-        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel and in "
-        "grey DICOM files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM file's "
-        "own window.",
+        description="Pixel values [low, high] that become black and white in files of more than 8 bits a channel and "
+        "in grey DICOM files of any depth, there in modality values (Hounsfield); null: the full range, or the DICOM "
+        "file's own window.",
     )
     exif: Exif = Field(
         "ignore",
