@@ -76,3 +76,11 @@ def test_each_file_of_tests_that_a_page_names_is_there() -> None:
         assert set(re.findall(r"\btest_\w+\.py", text)) <= there, page.name
         for named in re.findall(r"tests/[\w/]+\.py", text):
             assert (ROOT / named).is_file(), f"{page.name}: {named}"
+
+
+def test_each_file_of_code_that_a_page_names_is_there() -> None:
+    folders = "fedshift|fedshift_app|fedshift_core|strategies|clients|datasets"
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for named in re.findall(rf"(?<![\w/.-])(?:{folders})/[\w/]+\.py", page.read_text(encoding="utf-8")):
+            there = [(root / named).is_file() for root in (ROOT, ROOT / "tests")]  # a page may leave out tests/
+            assert any(there) or "NAME" in named, f"{page.name}: {named}"
