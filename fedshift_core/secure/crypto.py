@@ -50,6 +50,22 @@ def public_of(secret: bytes) -> bytes:
     return _private(secret).public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
 
 
+def is_public(key: bytes) -> bool:
+    """Return whether a text is a public key: a compressed point of the curve."""
+    try:
+        return len(key) == PUBLIC_BYTES and bool(_public(key))
+    except FedShiftError:
+        return False
+
+
+def is_pair(secret: bytes, public: bytes) -> bool:
+    """Return whether a text is the private key of a public one."""
+    try:
+        return public_of(secret) == public
+    except FedShiftError:
+        return False
+
+
 def agreed(secret: bytes, public: bytes) -> bytes:
     """Return the key that the owners of two key pairs share, as Flower derives it; Fernet takes it as it is.
 

@@ -10,7 +10,9 @@ j agree on, PRG the key stream of ``crypto.add_mask``; all sums are modulo 2^32.
     y_i = x_i + PRG(b_i) + sum_{j > i} PRG(s_ij) - sum_{j < i} PRG(s_ij)
 
 Of the nodes whose y arrived, t nodes give the server shares of b_i; of those whose y did not, shares of the private key
-behind s_ij. A node gives one of both, once. As 2 t > n, no t nodes and t others can give the server both.
+behind s_ij. A node gives one of both, once. A server that tells nodes different things of node i collects n shares of
+both kinds in all, and c more where c nodes work with it, as these give both. It needs 2 t for x_i. So t is more than
+two thirds of n (:func:`threshold`): with c < 2 t - n, and so with up to a third of the nodes, it gets no x_i.
 
 Stages: ``keys`` (each node's two public keys), ``shares`` (all keys to each node; its shares, encrypted, to the
 server), training (y), ``unmask``. Everything is of one sum: keys, seeds and shares are drawn anew and wiped. With the
@@ -54,14 +56,19 @@ _STAGE, _ROUND, _RUN, _PURPOSE, _FACTOR = "stage", "round", "run", "purpose", "f
 _CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
 _GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
 _THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
-#: Keys that were drawn ahead, for training in a round; and whether the current ones were.
-_NEXT_ROUND, _NEXT_CIPHER, _NEXT_MASK, _WAS_AHEAD = "next-round", "next-cipher-secret", "next-mask-secret", "was-ahead"
+#: Keys that were drawn ahead, for training in a round; and whether the current ones replace others of the same sum.
+_NEXT_ROUND, _NEXT_CIPHER, _NEXT_MASK, _AGAIN = "next-round", "next-cipher-secret", "next-mask-secret", "again"
 State = MutableMapping[str, Any]
 
 
 def threshold(nodes: int, fewest: int) -> int:
-    """Return t: how many of the nodes of a round must give their shares; more than half, and ``fewest`` at least."""
-    return max(fewest, nodes // 2 + 1)
+    """Return t: how many of the nodes of a round must give their shares.
+
+    More than two thirds, which is Bonawitz et al.'s bound for an active server, and ``fewest`` at least. Such a server
+    learns no node's own vector unless 2 t - n nodes work with it: more than a third of them, and more than half of
+    ``fewest``.
+    """
+    return max(fewest, 2 * nodes // 3 + 1)
 
 
 def seed_digest(dealer: int, holder: int, share: bytes) -> bytes:
@@ -151,9 +158,11 @@ class Member:
             FedShiftError: If the node has taken part in the sum before, or in a later one: two sums that differ in one
                 node tell it.
         """
+        again = False
         if self._state.get(_RUN) == run:
             before = int(self._state[_ROUND]), str(self._state[_PURPOSE])
-            if not self._begins_again(server_round) and (server_round, PURPOSES.index(self._purpose)) <= (
+            again = self._may_begin_again(server_round)
+            if not again and (server_round, PURPOSES.index(self._purpose)) <= (
                 before[0],
                 PURPOSES.index(before[1]),
             ):
@@ -165,14 +174,19 @@ class Member:
         self._state.clear()
         self._state.update({
             _RUN: run, _ROUND: server_round, _PURPOSE: self._purpose, _STAGE: KEYS, _CIPHER_SECRET: secrets[0],
-            _MASK_SECRET: secrets[1],
+            _MASK_SECRET: secrets[1], _AGAIN: again,
         })  # fmt: skip
         return crypto.public_of(secrets[0]), crypto.public_of(secrets[1])
 
-    def _begins_again(self, server_round: int) -> bool:
-        """Tell whether keys that were drawn ahead have led to no sum: shares were dealt, but no vector was masked."""
-        at = self._state.get(_STAGE), self._state.get(_ROUND), self._state.get(_PURPOSE)
-        return bool(self._state.get(_WAS_AHEAD)) and at == (SHARES, server_round, self._purpose)
+    def _may_begin_again(self, server_round: int) -> bool:
+        """Return whether the sum of training may begin again with other keys: once, and before a vector is masked.
+
+        Another node may have lost the keys that it drew ahead. Then all deal again, this node too, whether its own keys
+        were drawn ahead or asked for.
+        """
+        at = self._state.get(_ROUND), self._state.get(_PURPOSE), self._purpose
+        begun = self._state.get(_STAGE) in (KEYS, SHARES) and at == (server_round, TRAINING, TRAINING)
+        return begun and not self._state.get(_AGAIN)
 
     def ahead(self, server_round: int) -> tuple[bytes, bytes]:
         """Draw the keys for training in a later round, after a sum, and return the public ones as :meth:`keys` does.
@@ -192,7 +206,7 @@ class Member:
         self._state.clear()
         self._state.update({
             _RUN: run, _ROUND: group.server_round, _PURPOSE: TRAINING, _STAGE: KEYS, _CIPHER_SECRET: cipher,
-            _MASK_SECRET: mask, _WAS_AHEAD: True,
+            _MASK_SECRET: mask,
         })  # fmt: skip
 
     def deal(self, group: Group) -> tuple[list[bytes], list[bytes], bytes]:
@@ -247,8 +261,7 @@ class Member:
             raise FedShiftError("refused: secure sums need the shares of the round's other nodes, each once")
         if len(sources) + 1 < int(self._state[_THRESHOLD]):
             raise FedShiftError(
-                f"refused: {plural(len(sources) + 1, 'node has', 'nodes have')} dealt their shares, "
-                f"{self._state[_THRESHOLD]} are needed (federation.secure_sums_nodes)"
+                f"refused: {plural(len(sources) + 1, 'node has', 'nodes have')} dealt their shares, {self._needed}"
             )
         pairs = [
             self._opened(source, text, digests[2 * place : 2 * place + 2])
@@ -302,10 +315,7 @@ class Member:
         if len(both) != len(alive) + len(lost) or both != {*self._state[_SOURCES]} or self._index not in alive:
             raise FedShiftError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
         if len(alive) < int(self._state[_THRESHOLD]):
-            raise FedShiftError(
-                f"refused: the sum is of {plural(len(alive), 'node')}, {self._state[_THRESHOLD]} are needed "
-                "(federation.secure_sums_nodes)"
-            )
+            raise FedShiftError(f"refused: the sum is of {plural(len(alive), 'node')}, {self._needed}")
         shares = {
             source: bytes(seed if source in alive else secret)
             for source, seed, secret in zip(
@@ -330,6 +340,14 @@ class Member:
     def factor(self) -> float:
         """By what the node's numbers are multiplied, the same for all nodes of the round."""
         return float(self._state.get(_FACTOR, 0.0))
+
+    @property
+    def _needed(self) -> str:
+        """How many nodes a sum needs, for messages."""
+        return (
+            f"{self._state[_THRESHOLD]} are needed (more than two thirds of the round's {self.nodes}, "
+            "federation.secure_sums_nodes at least)"
+        )
 
     def _expect(self, stage: str, server_round: int) -> None:
         at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))

@@ -131,7 +131,7 @@ class Unmasking:
             if crypto.digest("own", node, secrets[node]) != self.dealt.seeds[node]:
                 raise FederationError(f"secure sums: the shares of node {node} do not give the seed it committed to")
         for node in self.lost:
-            if crypto.public_of(secrets[node]) != keys[node]:
+            if not crypto.is_pair(secrets[node], keys[node]):
                 raise FederationError(f"secure sums: the shares of node {node} do not give its private key")
         for node in self.alive:
             crypto.add_mask(total, secrets[node], minus=True)

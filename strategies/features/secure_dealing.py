@@ -3,6 +3,7 @@
 What is summed, and what becomes of the sum, is in :mod:`strategies.features.secure_sums`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -44,9 +45,10 @@ class Keys:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> "Keys | None":
-        """Return the keys of an answer; None where it has no two."""
+        """Return the keys of an answer; None where they are no two different points of the curve."""
         own = _bytes(said, wire.SECURE_KEYS)
-        return cls((own[0], own[1]), _signed(said)) if list(map(len, own)) == [crypto.PUBLIC_BYTES] * 2 else None
+        fits = len(own) == 2 and own[0] != own[1] and all(map(crypto.is_public, own))
+        return cls((own[0], own[1]), _signed(said)) if fits else None
 
 
 @dataclass(frozen=True)
@@ -132,6 +134,7 @@ class Dealing:
         """Ask for the keys that are not known, and let nodes deal."""
         keys = {**known, **self._keys([node for node in nodes if node.index not in known])}
         self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
+        keys = self._of_one(nodes, keys)
         present = [node for node in sorted(nodes, key=lambda node: node.index) if node.index in keys]
         self._check_left(len(present), self._fewest, "sent keys")
         self._dealt = Dealt(self._group(present, keys, weigh(present)))
@@ -245,10 +248,19 @@ class Dealing:
         for node, said in self._asked(protocol.KEYS, {node: {} for node in nodes}):
             own = Keys.of(said)
             if own is None:
-                self._drop(node, f"secure sums: {wire.SECURE_KEYS} are no two public keys")
+                self._drop(node, f"secure sums: {wire.SECURE_KEYS} are not two different public keys")
             else:
                 keys[node.index] = own
         return keys
+
+    def _of_one(self, nodes: list[Node], keys: Mapping[int, Keys]) -> dict[int, Keys]:
+        """Return the keys of nodes of which no other one has sent a key; nodes refuse a sum with a key of two."""
+        times = Counter(key for own in keys.values() for key in own.public)
+        twice = {index for index, own in keys.items() if any(times[key] > 1 for key in own.public)}
+        for node in nodes:
+            if node.index in twice:
+                self._drop(node, "secure sums: another node sent the same public key")
+        return {index: own for index, own in keys.items() if index not in twice}
 
     def _group(self, present: list[Node], keys: Mapping[int, Keys], weights: list[float]) -> Group:
         """Return what is sent to all nodes: keys and weights of those that weigh something."""

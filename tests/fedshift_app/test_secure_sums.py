@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -134,17 +134,17 @@ def test_the_sum_is_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> No
     only = "federation.secure_sums_nodes=2"
     seen: list[Arrays] = []
     grid = losing([("shares", 0), ("train", 3), ("unmask", 4)], seen)
-    secure = run_inline(nodes=7, rounds=1, grid=grid, set=f"{ON} {only}")
-    assert secure.rounds[0]["nodes"] == [1, 2, 4, 5, 6]
+    secure = run_inline(nodes=10, rounds=1, grid=grid, set=f"{ON} {only}")
+    assert secure.rounds[0]["nodes"] == [1, 2, 4, 5, 6, 7, 8, 9]
     assert [line.split(":")[0][:6] for line in secure.rounds[0]["left_out"]] == ["node 0", "node 4", "node 3"]
-    assert all([*arrays] == ["masked"] for arrays in seen) and len(seen) == 6
+    assert all([*arrays] == ["masked"] for arrays in seen) and len(seen) == 9
 
     def without(message: Message, reply: Message) -> Message | None:
         if stage_of(message) == "train" and index_of(message) in (0, 3):
             return Message(Error(code=2, reason="lost on the way"), reply_to=message)
         return reply
 
-    plain = run_inline(nodes=7, rounds=1, grid=listening(without), set=SHORT)
+    plain = run_inline(nodes=10, rounds=1, grid=listening(without), set=SHORT)
     error = secure.rounds[0]["secure_sums"]["error"]
     assert distance(kept(secure, "weights"), kept(plain, "weights")) <= error + ROUNDING
 
@@ -217,6 +217,53 @@ def test_a_node_that_was_started_anew_takes_part_with_other_keys(run_inline: Inl
     assert distance(kept(run, "weights"), kept(whole, "weights")) == 0  # masks change no bit
 
 
+def test_a_node_that_had_sent_no_keys_ahead_deals_again_with_the_others(run_inline: InlineRun) -> None:
+    """Node 1 has lost the keys that it sent ahead; node 2 is asked for keys of the round, and then asked again."""
+
+    class Grid(Staged):
+        stages: ClassVar[list[str]] = []
+        restarts = True
+
+        def pass_on(self, message: Message, reply: Message) -> Message:
+            if stage_of(message) == "unmask" and index_of(message) == 2:
+                reply.content.config_records["config"].pop(names.SECURE_KEYS, None)
+            return reply
+
+    run = run_inline(nodes=3, rounds=2, grid=Grid, set=f"{ON} dataset.domains=[scan,texture,street]")
+    assert Grid.stages[4:6] == ["2 keys", "2 shares"]
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2]] * 2
+    assert [line["left_out"] for line in run.rounds] == [[], []]
+
+
+@pytest.mark.parametrize("false", ["the same twice", "no point", "of another node"])
+def test_a_node_that_sends_false_keys_is_named_and_left_out(false: str, run_inline: InlineRun) -> None:
+    """The other nodes would refuse a sum with them, and so be left out in its place."""
+    others: list[bytes] = []
+
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "keys":
+            config: Any = reply.content.config_records["config"]
+            first, second = config[names.SECURE_KEYS]
+            if index_of(message) == 0:
+                others.append(first)
+            if index_of(message) == 3:
+                keys = {
+                    "the same twice": [first, first], "no point": [b"\x02" + b"\xff" * 48, second],
+                    "of another node": [*others, second],
+                }  # fmt: skip
+                config[names.SECURE_KEYS] = keys[false]
+        return reply
+
+    run = run_inline(nodes=5, rounds=1, grid=listening(change), set=ON)
+    why = "secure-keys are not two different public keys"
+    if false == "of another node":
+        why = "another node sent the same public key"
+    left_out = [0, 3] if false == "of another node" else [3]
+    assert run.rounds[0]["nodes"] == [node for node in range(5) if node not in left_out]
+    assert [line[:6] for line in run.rounds[0]["left_out"]] == [f"node {node}" for node in left_out]
+    assert all(line.endswith(f"secure sums: {why}") for line in run.rounds[0]["left_out"])
+
+
 # --- BatchNorm's statistics --------------------------------------------------------------------------
 
 
@@ -287,10 +334,14 @@ def test_an_answer_of_a_node_is_noise(run_inline: InlineRun) -> None:
 def test_statistics_are_those_of_the_nodes_that_were_not_lost(run_inline: InlineRun) -> None:
     only, heard, rest = "federation.secure_sums_nodes=2", Heard(), Heard()
     lost = [("answers/shares", 0), ("answers", 3), ("answers/unmask", 4)]
-    secure = run_inline(nodes=7, rounds=0, grid=hearing(heard, lost), set=f"{ON} {RETAKEN} {only}")
-    run_inline(nodes=7, rounds=0, grid=hearing(rest, [("answers", 0), ("answers", 3)]), set=f"{SHORT} {RETAKEN}")
+    secure = run_inline(nodes=10, rounds=0, grid=hearing(heard, lost), set=f"{ON} {RETAKEN} {only}")
+    run_inline(nodes=10, rounds=0, grid=hearing(rest, [("answers", 0), ("answers", 3)]), set=f"{SHORT} {RETAKEN}")
     shown = secure.rounds[0]["secure_sums"]["answers"]
-    assert shown["nodes"] == 5 and [line[:6] for line in secure.rounds[0]["left_out"]] == ["node 0", "node 3", "node 4"]
+    assert (shown["nodes"], shown["threshold"]) == (8, 7) and [line[:6] for line in secure.rounds[0]["left_out"]] == [
+        "node 0",
+        "node 3",
+        "node 4",
+    ]
     assert distance(heard.statistics, rest.statistics) <= 1e-4  # of variances up to about 10, in units of 64 squared
 
 

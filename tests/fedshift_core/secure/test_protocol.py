@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from support import refusal_of
+from support import ROOT, refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.secure import crypto
@@ -103,7 +103,7 @@ def test_one_more_lost_than_allowed_and_nothing_is_learnt() -> None:
     play.set_up()
     play.train()
     text = refusal_of(FederationError, play.unmask, silent=play.nodes[:3])
-    assert "2 nodes gave a right share of node 1, 3 are needed" in text
+    assert "2 nodes gave a right share of node 1, 4 are needed" in text
 
 
 def test_what_the_server_receives_of_one_node_is_noise() -> None:
@@ -167,7 +167,7 @@ def test_masks_longer_than_a_block_are_taken_off_again() -> None:
 
 
 def test_a_node_that_lies_about_a_share_is_named_and_not_used() -> None:
-    play = Play(5)
+    play = Play(7)
     play.set_up()
     play.train(lost=[13])
 
@@ -272,14 +272,73 @@ def test_a_node_refuses_to_unmask_a_sum_of_too_few() -> None:
     play.set_up()
     play.train()
     text = refusal_of(FedShiftError, play.member(1).reveal, 1, play.nodes[:3], play.nodes[3:])
-    assert "the sum is of 3 nodes, 4 are needed (federation.secure_sums_nodes)" in text
+    assert (
+        "the sum is of 3 nodes, 4 are needed (more than two thirds of the round's 5, federation.secure_sums_nodes"
+        in text
+    )
 
 
-def test_the_threshold_is_more_than_half_so_that_two_views_cannot_both_be_served() -> None:
+def test_the_threshold_leaves_a_server_and_a_third_of_the_nodes_too_few_shares() -> None:
     for nodes in range(2, 60):
-        assert 2 * threshold(nodes, 2) > nodes
-        assert threshold(nodes, 2) <= nodes
-        assert threshold(nodes, nodes) == nodes
+        for fewest in range(2, nodes + 1):
+            t = threshold(nodes, fewest)
+            needed = 2 * t - nodes  # nodes that must work with a server that splits the others
+            assert fewest <= t <= nodes and needed > nodes / 3 and needed > fewest / 2
+
+
+def test_the_page_has_the_thresholds_by_number_of_nodes() -> None:
+    text = (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
+    for nodes in (*range(3, 11), 20):
+        t = threshold(nodes, 3)
+        assert f"| {nodes} | {t} | {nodes - t} | {2 * t - nodes - 1} |" in text
+
+
+@pytest.mark.parametrize("number", [4, 5, 7, 9])
+def test_a_server_that_tells_nodes_different_things_and_a_third_of_them_get_no_vector(number: int) -> None:
+    """The last nodes give the server both shares of the first one; it splits the others."""
+    play = Play(number)
+    play.set_up()
+    play.train()
+    victim, helpers = play.nodes[0], play.nodes[number - number // 3 :]
+    seeds, secrets = [], []
+    for node in helpers:
+        place = play.states[node]["sources"].index(victim)
+        seeds.append(play.states[node]["seed-shares"][place])
+        secrets.append(play.states[node]["secret-shares"][place])
+    honest = play.nodes[: number - len(helpers)]
+    half = (len(honest) + 1) // 2  # the first, who knows that it has arrived, is among them
+    seeds += [play.member(node).reveal(1, play.nodes, [])[0] for node in honest[:half]]
+    secrets += [play.member(node).reveal(1, play.nodes[1:], [victim])[0] for node in honest[half:]]
+    seed, secret = crypto.joined(seeds), crypto.joined(secrets)
+    has_seed = seed is not None and crypto.digest("own", victim, seed) == play.dealt.seeds[victim]
+    has_secret = secret is not None and crypto.is_pair(secret, play.group.mask_keys[0])
+    assert not (has_seed and has_secret)
+
+
+def test_nodes_that_share_by_a_larger_threshold_than_the_servers_make_no_wrong_sum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As nodes of another version of FedShift would: too few shares give another secret, which is noticed."""
+    for lost in ([], [7]):
+        play = Play(5)
+        play.set_up()
+        play.train(lost)
+        with monkeypatch.context() as patched:
+            patched.setattr("fedshift_core.secure.protocol.threshold", lambda nodes, fewest: fewest)
+            assert play.group.threshold == 3
+            text = refusal_of(FederationError, play.unmask)
+        assert "secure sums: the shares of node " in text
+
+
+def test_a_node_that_deals_shares_of_no_private_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    play = Play(4)
+    play.set_up(silent=[10])
+    shares_of = crypto.shares_of
+    with monkeypatch.context() as patched:
+        patched.setattr(crypto, "shares_of", lambda secret, t, n: shares_of(bytes(len(secret)), t, n))
+        play.dealt.take(10, *play.member(10).deal(play.group))
+    play.train(lost=[10])
+    assert "the shares of node 10 do not give its private key" in refusal_of(FederationError, play.unmask)
 
 
 def test_nodes_that_are_told_different_things_give_noise() -> None:
@@ -442,3 +501,22 @@ def test_a_sum_begins_again_with_other_keys_before_a_vector_is_masked_and_never_
     play.train()
     with pytest.raises(FedShiftError, match="leaves a node once"):
         play.member(play.nodes[0]).keys("run", 2)
+
+
+@pytest.mark.parametrize("dealt", [False, True])
+def test_a_node_that_was_asked_for_keys_begins_again_with_the_others(dealt: bool) -> None:
+    """It had sent none ahead: its keys of the round were asked for, and maybe it has dealt."""
+    play, keys = after_a_round()
+    node = play.nodes[3]
+    keys[node] = play.member(node).keys("run", 2)
+    if dealt:
+        deal(play, group_of(play, keys))
+    again = {node: play.member(node).keys("run", 2) for node in play.nodes}
+    with pytest.raises(FedShiftError, match="leaves a node once"):
+        play.member(node).keys("run", 2)
+    deal(play, group_of(play, again))
+    play.train()
+    total, _ = play.unmask()
+    assert np.array_equal(total, play.plain())
+    with pytest.raises(FedShiftError, match="leaves a node once"):
+        play.member(node).keys("run", 2)
