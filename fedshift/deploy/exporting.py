@@ -1,7 +1,7 @@
 """Writes each node's images into its own folder, for real SuperNodes."""
 
 import re
-import shutil
+import tempfile
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedshift_app.node.data import (
     train_places,
     uncorrupted,
 )
-from fedshift_core import private_files
+from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path
@@ -98,10 +98,11 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     public = None
     if cfg.public is not None:
         public = public_images(cfg, config.allocation, cfg.source(), held, config.seed)
-    # All or nothing: a folder that exists is complete.
-    part = output.with_name(f".{output.name}.part")
-    private_files.make_folder(part)
-    try:
+    # All or nothing: a folder that exists is complete. It is made in a new one: nothing of a killed export is in it.
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".export-", suffix=atomic_io.PART, dir=output.parent) as own:
+        part = Path(own) / output.name
+        private_files.make_folder(part)
         for folder in folders:
             inside = part / folder.path.name
             for (domain, split), images in _images(config, dealt, folder.index).items():
@@ -109,8 +110,6 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
             if public is not None:
                 files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public, classes)
         part.rename(output)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
     return folders
 
 

@@ -364,6 +364,16 @@ def test_export_refuses(arguments: list[str], reason: list[str], refused: Callab
         assert part in message
 
 
+def test_export_takes_nothing_of_a_killed_one(fedshift: Command, tmp_path: Path) -> None:
+    left = tmp_path / ".out.part" / "node-0-scan" / "sketch_train.npz"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    assert fedshift("export", "handwritten", "nodes=4", "-o", "out").code == 0
+    node = tmp_path / "out" / "node-0-scan"
+    assert sorted(path.name for path in node.iterdir()) == ["scan_test.npz", "scan_train.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix == ".part") == [".out.part"]
+
+
 def test_export_below_a_file(refused: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     assert str(tmp_path / "file") in refused("export", "handwritten", "nodes=4", "-o", "file/out")
