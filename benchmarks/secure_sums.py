@@ -4,8 +4,8 @@
     python benchmarks/secure_sums.py --nodes 50 --weights 11000000
     python benchmarks/secure_sums.py --methods                  # the table of docs/deploy/secure-sums.md
 
-The protocol is played in one process, without messages: times are processor seconds of arithmetic. One node is lost after it has
-dealt its shares, which is the dearest case for the server: it takes off one mask for each node that is not.
+The protocol is played in one process, without messages: times are processor seconds of arithmetic. One node is lost
+after it has dealt its shares, which is the dearest case for the server: it takes off one mask for each other node.
 """
 
 import argparse

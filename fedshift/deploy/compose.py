@@ -5,8 +5,8 @@ that is kept lies in folders next to the file, so the services run as the user w
 ``strict`` unless NODE_POLICY says otherwise.
 """
 
-import json
 import os
+import shlex
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -192,7 +192,7 @@ def _health(code: str, *, interval: str, retries: int, start_period: str) -> dic
 
 def after(file: Path) -> str:
     """Return the commands that start the services."""
-    folder = json.dumps(str(file.parent))
+    folder = shlex.quote(str(file.parent))
     return (
         f"{shown(file, WHOLE_PATH)}\n"
         "  docker/build.sh                                    # once, in a checkout of FedShift\n"

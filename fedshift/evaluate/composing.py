@@ -1,6 +1,5 @@
 """Composes the configuration by which a model is scored: the model's own, with the images that the user names."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import DatasetConfig, RunConfig
-from fedshift_core import atomic_io, same_names
+from fedshift_core import atomic_io, json_text, same_names
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shortened, shown
 from fedshift_core.wire.names import DEPLOYMENT
@@ -118,7 +117,7 @@ def compose(model: Model, request: Request, file: Path) -> Composed:
         sections["model"] = sections["model"] | {"precompute": False}
     elif tuple(domains) != tuple(kept.domains):
         sections["allocation"] = _without_domains(sections["allocation"], domains)
-    more = " ".join(shlex.quote(f"{key}={json.dumps(value)}") for key, value in own.items())
+    more = " ".join(shlex.quote(f"{key}={json_text.text_of(value)}") for key, value in own.items())
     flat = {key: value for key, value in request.flat.items() if key != "output-dir"}
     flat |= {"experiment": str(file), "set": f"{flat.get('set', '')} {more}".strip()}
     _write(file, sections)

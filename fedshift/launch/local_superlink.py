@@ -1,6 +1,5 @@
 """The SuperLink of one run, on loopback. It imports neither Flower nor torch, so it starts before them."""
 
-import json
 import os
 import sys
 import tempfile
@@ -13,8 +12,10 @@ from typing import Any
 from fedshift.launch import forked, processes, superlink
 from fedshift.launch.credentials import Credentials
 from fedshift_app.config.files import APP
+from fedshift_core import json_text
 from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE, TELEMETRY, THREADS
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 from fedshift_core.paths import path_with_flower
 
 CONNECTION = "fedshift"
@@ -70,10 +71,11 @@ def connect(home: Path, link: SuperLink) -> None:
     """Write the SuperLink's address and CA certificate into the ``flwr`` command's configuration."""
     if link.credentials is None:
         trust = "insecure = true"
-    else:  # a JSON string is a TOML string
-        trust = f"root-certificates = {json.dumps(str(link.credentials.ca_certificate))}"
+    else:
+        trust = f"root-certificates = {json_text.text_of(str(link.credentials.ca_certificate))}"
     (home / "config.toml").write_text(
-        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n'
+        f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{link.address}"\n{trust}\n',
+        encoding="utf-8",
     )
 
 
@@ -84,9 +86,16 @@ def run_command(home: Path, federation: str, run_config: Mapping[str, Any]) -> l
         home: A folder for the file of the run's configuration.
         federation: The SuperLink's name in ``flwr``'s configuration.
         run_config: The app's configuration.
+
+    Raises:
+        ConfigError: With a key whose text is not Unicode, as the name of a file may be.
     """
+    for key, value in run_config.items():
+        if isinstance(value, str) and not value.isascii() and value.encode(errors="ignore").decode() != value:
+            raise ConfigError(f"{key}: {shown(value)} holds bytes that are not UTF-8, which Flower cannot pass on")
     overrides = home / "run-config.toml"
-    overrides.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in run_config.items()))
+    text = "".join(f"{key} = {json_text.text_of(value)}\n" for key, value in run_config.items())
+    overrides.write_text(text, encoding="utf-8")
     return [processes.command("flwr"), "run", str(APP), federation, "--stream", "--run-config", str(overrides)]
 
 

@@ -1,6 +1,5 @@
 """Python values as the words of a command: what is typed and what is called are read and refused by the same code."""
 
-import json
 import math
 import os
 import shlex
@@ -10,6 +9,7 @@ from typing import Any
 from fedshift_app.config.arguments import LAUNCH_KEYS
 from fedshift_app.config.layers import NAMED
 from fedshift_app.config.resolving import FLAT_KEYS
+from fedshift_core import json_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import path_text
@@ -96,7 +96,7 @@ def _yaml(key: str, value: Any) -> str:
             raise ConfigError(f"{key}: expected a finite number, found {as_found(value)}")
         return written(value)
     if isinstance(value, str | bool | int) or value is None:
-        return json.dumps(value, ensure_ascii=False)
+        return json_text.text_of(value)
     raise ConfigError(
         f"{key}: expected text, a path, a number, true, false, or lists and mappings of these, found {as_found(value)}"
     )

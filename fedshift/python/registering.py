@@ -1,7 +1,6 @@
 """Methods of a notebook or a script: known here at once, and carried to the processes that a run starts."""
 
 import inspect
-import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from fedshift.sweep import grid
 from fedshift_app.config import plugins, registry, special_methods
 from fedshift_app.config.files import APP
 from fedshift_app.config.validating import split_sections
-from fedshift_core import carried, extensions
+from fedshift_core import carried, extensions, json_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
@@ -92,7 +91,7 @@ def with_files(words: Sequence[str]) -> list[str]:
     if not files:
         return list(words)
     plugins.allow(files)  # a run that was resumed may have brought an earlier version
-    override = shlex.quote(f"plugins={json.dumps(files)}")
+    override = shlex.quote(f"plugins={json_text.text_of(files)}")
     others = [word for word in words if not word.startswith("set=")]
     given = [word.removeprefix("set=") for word in words if word.startswith("set=")]
     return [*others, f"set={' '.join([*given, override])}"]

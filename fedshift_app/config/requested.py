@@ -1,6 +1,5 @@
 """Finds the settings that a method requests of other sections, where only the run itself can tell."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +8,7 @@ from fedshift_app.config.files import names
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.resolving import DEFAULT_EXPERIMENT, resolve
 from fedshift_app.config.sections import RunConfig
+from fedshift_core import json_text
 from fedshift_core.errors import ConfigError, DataError
 
 
@@ -30,7 +30,7 @@ def requested_by_method(given: Mapping[str, Any], config: RunConfig) -> dict[str
         return {}
     base = {key: given[key] for key in ("experiment", "dataset", "data-dir") if given.get(key)}
     if config.dataset.known().own is not None:  # integer labels have no meaning without them
-        base["set"] = shlex.quote(f"dataset.classes={json.dumps(config.dataset.classes)}")
+        base["set"] = shlex.quote(f"dataset.classes={json_text.text_of(config.dataset.classes)}")
     try:
         with_method, without_method = (
             as_requested(flat(resolve(base | method).model_dump(mode="json")))

@@ -3,7 +3,6 @@
 ``fedshift run`` sets the number itself. Flower gives two nodes to a run that names no number.
 """
 
-import json
 import shlex
 import time
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
+from fedshift_core import json_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.plural import plural
 
@@ -62,7 +62,7 @@ def command(run_config: Mapping[str, Any], nodes: int) -> str:
 def run_config_text(run_config: Mapping[str, Any]) -> str:
     """Return the flat keys that differ from their defaults, as ``--run-config`` takes them."""
     changed = {key: value for key, value in run_config.items() if value != configuration.FLAT_KEYS.get(key)}
-    return " ".join(f"{key}={json.dumps(value)}" for key, value in changed.items())
+    return " ".join(f"{key}={json_text.text_of(value)}" for key, value in changed.items())
 
 
 def _domains(config: RunConfig) -> tuple[str, ...]:

@@ -131,3 +131,9 @@ def test_what_no_container_has_is_refused(tmp_path: Path) -> None:
     plugins = config.model_copy(update={"plugins": ("mine.py",)})
     assert "plugins are for simulation only" in refusal_of(ConfigError, compose.check, plugins)
     compose.check(config)
+
+
+def test_the_command_enters_a_folder_of_any_name() -> None:
+    assert "cd '/x/läufe 😀' && docker compose -f compose.own.yaml up" in compose.after(
+        Path("/x/läufe 😀/compose.own.yaml")
+    )
