@@ -156,6 +156,8 @@ class Search:
     def report(self, number: int, by_round: Mapping[int, float]) -> int | None:
         """Report a trial's accuracy by round; return the round after which it ends early, None to continue."""
         trial, known = self._trial(number), self._frozen(number).intermediate_values
+        if known and trial.should_prune():  # this process was killed before it could end the trial
+            return int(max(known))
         for server_round in sorted(by_round):
             if server_round not in known:
                 trial.report(by_round[server_round], server_round)

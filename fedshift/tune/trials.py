@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from fedshift.sweep import children, sweeping
+from fedshift.sweep import children, records, sweeping
 from fedshift.sweep.children import Child
 from fedshift.sweep.grid import Point
 from fedshift_app.run import checkpoints, files, model_selection, resuming, trackers
@@ -65,6 +65,10 @@ class Going:
         self.by_round: dict[int, float] = {}
         self._size = -1
         place.mkdir(parents=True, exist_ok=True)
+        for file in sorted(place.glob(f"*/{CONFIG_FILE}")):  # of an earlier search whose store was removed
+            made = records.read_run(file)
+            if made is None or made[0] != point.key:
+                self._set_aside(file.parent, "it does not have the settings of this trial")
 
     @property
     def folder(self) -> Path | None:
@@ -91,18 +95,19 @@ class Going:
                 resuming.resolve(self.point.flat | {"resume": str(self.folder)}, hold=False)
                 arguments.append(f"resume={self.folder}")
             except FedShiftError as error:
-                aside = self.place / SET_ASIDE / self.folder.name
-                typer.echo(
-                    f"{self.folder} is started again and moved to {aside}, as it cannot be continued: {error}", err=True
-                )
-                aside.parent.mkdir(exist_ok=True)
-                self.folder.rename(aside)
+                self._set_aside(self.folder, f"it cannot be continued: {error}")
         self.attempts += 1
         self.child = children.start(
             sweeping.run_command(), arguments, self.log, sweep=str(self._sweep), key=self.place.name,
             attempt=self.attempts, alone=alone,
             env={trackers.PLACE: trackers.store_in(self._sweep)},  # one store for all trials, and the runs compared
         )  # fmt: skip
+
+    def _set_aside(self, folder: Path, why: str) -> None:
+        aside = self.place / SET_ASIDE / folder.name
+        typer.echo(f"{folder} is started again and moved to {aside}, as {why}", err=True)
+        aside.parent.mkdir(exist_ok=True)
+        folder.rename(aside)
 
     def look(self) -> bool:
         """Read its accuracy; return whether there are new rounds."""

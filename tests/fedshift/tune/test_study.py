@@ -94,6 +94,21 @@ def test_a_trial_below_the_median_ends_early_once_there_are_enough_to_compare(pr
     assert made.trials()[-1].state == ("pruned" if pruning else "complete")
 
 
+def test_a_trial_that_was_to_end_when_the_search_was_killed_ends_at_the_same_round(tmp_path: Path) -> None:
+    """The round was noted, its run was being stopped, and the store did not say yet that the trial is over."""
+    made = search(tmp_path / "store")
+    for _ in range(STARTUP):
+        number = made.next()
+        assert made.report(number, dict.fromkeys(range(1, 9), 50.0)) is None
+        made.end(number, COMPLETE, 50.0)
+    number = made.next()
+    assert made.report(number, {1: 10.0, 2: 10.0}) == 2
+    again = search(tmp_path / "store")
+    assert again.next() == number
+    assert again.report(number, {1: 10.0, 2: 10.0, 3: 90.0}) == 2
+    assert again.report(number, {}) == 2  # its run was started anew
+
+
 def test_a_failed_trial_counts_and_is_never_the_best(tmp_path: Path) -> None:
     made = search(tmp_path / "store")
     number = made.next()
