@@ -142,10 +142,11 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
     base = method(BASELINE)
     tested = [row for row in rows if row.difference is not None and row.difference.p is not None]
     if numbers.headline in numbers.columns and tested:
+        groups = len({row.group for row in rows}) > 1
+        family = "comparisons within each group" if groups else f"{plural(len(tested), 'comparison')} of the table"
         lines.append(
             rf"{MARK} {headline} differs from {base} with $p < {LEVEL}$ (two-sided paired $t$-test over seeds); "
-            rf"{CORRECTED} also after Holm's correction for the {plural(len(tested), 'comparison')}"
-            + (" within each group." if len({row.group for row in rows}) > 1 else " of the table.")
+            rf"{CORRECTED} also after Holm's correction for the {family}."
         )
         if not marks:
             lines.append("No row has such a mark.")

@@ -137,6 +137,19 @@ def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison)
     assert "dagger" not in without and "that is of AVG, which is not shown" in without
 
 
+def test_the_note_on_a_correction_within_groups_states_no_number_of_all(make_run: MakeRun) -> None:
+    runs = [
+        make_run(name, seed, 60 + seed + more, 40 + seed, given=f"train.lr={rate}")
+        for rate in (0.1, 0.2)
+        for name, gains in (("fedavg", (0.0, 0.0, 0.0)), ("fedprox", (1.0, 1.2, 1.1)))
+        for seed, more in enumerate(gains)
+    ]
+    latex = compare(runs, allow_different=True).to_latex()
+    assert "Holm's correction for the comparisons within each group." in latex  # one in each
+    alone = compare(runs[:6]).to_latex()
+    assert "Holm's correction for the 1 comparison of the table." in alone
+
+
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
 def test_holm_is_the_closed_test_of_bonferroni(values: list[float]) -> None:
     """A hypothesis' corrected p is the largest Bonferroni p over all sets of hypotheses that hold it."""
