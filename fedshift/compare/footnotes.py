@@ -7,7 +7,7 @@ from typing import Any
 from fedshift.compare import run_facts
 from fedshift.compare.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
 from fedshift.papers import printed as printed_module
-from fedshift.papers.deviations import TEST_BATCH, Altered, listed
+from fedshift.papers.deviations import HELD_OUT, TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
@@ -35,12 +35,13 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         kinds_text = " and ".join(sorted(f"{kind} ({BN_STATISTICS_TEXT.get(kind, kind)})" for kind in kinds))
         notes.append(f"all but --score bn=WAY are scored with BatchNorm's statistics {kinds_text}")
     notes += _test_batches(rows)
-    rounds = {run.results.averaged_rounds for row in rows for run in row.runs} - {LAST_ROUNDS}
+    singles = [part for row in rows for run in row.runs for part in run.singles]
+    rounds = {run.results.averaged_rounds for run in singles} - {LAST_ROUNDS}
     if rounds:
         notes.append(f"runs with fewer scored rounds than five: {', '.join(map(str, sorted(rounds)))} are averaged")
-    again = [run for row in rows for run in row.runs if run.scored_again]
+    again = [run for run in singles if run.scored_again]
     if again:
-        what = "all runs" if len(again) == sum(len(row.runs) for row in rows) else f"{len(again)} of the runs"
+        what = "all runs" if len(again) == len(singles) else f"{len(again)} of the runs"
         rounds_text = " or ".join(
             text
             for text, of_kept in (("their last round", False), ("the round that they kept", True))
@@ -86,8 +87,9 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         for row in rows for run in row.runs if run.results.untrained
     ]  # fmt: skip
     notes += [
-        f"{named(row)}, seed {run.results.seed} {early_stop_text(run.results.stopped_early.model_dump())}"
-        for row in rows for run in row.runs if run.results.stopped_early is not None
+        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} "
+        + early_stop_text(part.results.stopped_early.model_dump())
+        for row in rows for run in row.runs for part in run.singles if part.results.stopped_early is not None
     ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         if all(run.parts for row in rows for run in row.runs):
@@ -131,6 +133,11 @@ def _other_images(rows: Sequence[Row]) -> list[str]:
             where = f" [{group}]" if group else ""
             lines.append(f"no best mean is marked{where}: its rows are of {contents.OTHER_IMAGES}")
     return lines
+
+
+def _left_out(run: Run, part: Run) -> str:
+    """Return which domains a part of a joined run held out."""
+    return f" without {', '.join(part.config[HELD_OUT])}" if run.parts else ""
 
 
 def _untrained(run: Run) -> str:

@@ -127,7 +127,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         fields["no difference"] = row.refused
     if row.mixed:
         fields["mean over other images"] = row.mixed
-    if contradictions := [run.contradiction for run in row.runs if run.contradiction]:
+    if contradictions := [part.contradiction for run in row.runs for part in run.singles if part.contradiction]:
         fields["contradictions"] = "; ".join(contradictions)
     if row.paper is not None:
         fields |= {

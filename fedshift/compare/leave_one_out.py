@@ -155,8 +155,9 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
                     update={"domains": of(lambda scores: scores.figures.domains), "overall": None}
                 ) if drawn and first.results.figures is not None else None
             ),
-            "lost": _lost(parts),
-            "stopped_early": next((run.results.stopped_early for run in parts if run.results.stopped_early), None),
+            "lost": _by_round([run.results.lost for run in parts]),
+            "untrained": _by_round([run.results.untrained for run in parts]),
+            "averaged_rounds": max(run.results.averaged_rounds for run in parts),
             "nodes": tuple(node for run in parts for node in run.results.nodes),
             "weights_sha256": hashlib.sha256(
                 "".join(by_domain[domain].weights_sha256 for domain in domains if domain in by_domain).encode()
@@ -178,9 +179,10 @@ def _chosen(first: Chosen | None, domains: Mapping[str, float | None]) -> Chosen
     return None if first is None else first.model_copy(update={"domains": dict(domains)})
 
 
-def _lost(parts: Sequence[Run]) -> dict[str, list[int]]:
-    lost: dict[str, list[int]] = {}
-    for run in parts:
-        for number, nodes in run.results.lost.items():
-            lost[number] = sorted({*lost.get(number, []), *nodes})
-    return lost
+def _by_round(parts: Sequence[Mapping[str, list[int]]]) -> dict[str, list[int]]:
+    """Return the indices of nodes by round over all parts."""
+    joined: dict[str, list[int]] = {}
+    for by_round in parts:
+        for number, nodes in by_round.items():
+            joined[number] = sorted({*joined.get(number, []), *nodes})
+    return joined

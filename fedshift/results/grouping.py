@@ -135,10 +135,9 @@ def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[R
         labels: Their rows.
         repetitions: Runs that repeat others and are not in the table; they show what changes no number.
     """
-    every = [*runs, *repetitions]
     lines = [
         f"not the same {key}: {differences_line(every, {key: values})}"
-        for key, values in _other_surroundings(runs, repetitions).items()
+        for key, (every, values) in _other_surroundings(runs, repetitions).items()
         if not _witnesses(every, values)
     ]  # fmt: skip
     lines += contents.unlike(runs)
@@ -153,24 +152,35 @@ def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[R
 
 def harmless(runs: Sequence[Run], repetitions: Sequence[Run] = ()) -> list[str]:
     """Return notes on differing surroundings for which equal runs ended with the same weights."""
-    every = [*runs, *repetitions]
     return [
         f"not the same {key}, but {some(seen, _NAMED)} ran with each and ended with the same weights: "
         + differences_line(every, {key: values})
-        for key, values in _other_surroundings(runs, repetitions).items()
+        for key, (every, values) in _other_surroundings(runs, repetitions).items()
         if (seen := _witnesses(every, values))
     ]
 
 
-def _other_surroundings(runs: Sequence[Run], repetitions: Sequence[Run]) -> dict[str, list[str]]:
-    """Return the value of each run and repetition by key, for surroundings that differ between runs."""
-    keys = sorted({key for run in runs for key in run.surroundings})
-    by_key = {key: [run.surroundings.get(key, UNKNOWN) for run in runs] for key in keys}
-    return {
-        key: [*values, *(run.surroundings.get(key, UNKNOWN) for run in repetitions)]
-        for key, values in by_key.items()
-        if len(_distinct(_of_users(key, values))) > 1
-    }
+def _other_surroundings(runs: Sequence[Run], repetitions: Sequence[Run]) -> dict[str, tuple[list[Run], list[str]]]:
+    """Return runs and repetitions with the value of each by key, for surroundings that differ between runs.
+
+    A joined run whose parts differ is replaced by its parts.
+    """
+    singles = [part for run in runs for part in run.singles]
+    by_key = {}
+    for key in sorted({key for run in singles for key in run.surroundings}):
+        if len(_distinct(_of_users(key, [_surrounding(run, key) for run in singles]))) > 1:
+            every = [each for run in (*runs, *repetitions) for each in _alike(run, key)]
+            by_key[key] = every, [_surrounding(run, key) for run in every]
+    return by_key
+
+
+def _alike(run: Run, key: str) -> tuple[Run, ...]:
+    """Return a run; in place of a joined one its parts, if they differ in this surrounding."""
+    return (run,) if len({_surrounding(part, key) for part in run.singles}) == 1 else run.singles
+
+
+def _surrounding(run: Run, key: str) -> str:
+    return run.surroundings.get(key, UNKNOWN)
 
 
 def _of_users(key: str, values: list[str]) -> list[str]:
@@ -181,13 +191,16 @@ def _of_users(key: str, values: list[str]) -> list[str]:
 def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
     """Return the method and seed of runs that ended with the same weights under several values.
 
+    Joined runs are matched part by part.
+
     Returns:
         An empty list if they do not connect all values, or one of them ended with other weights.
     """
     made: dict[str, list[tuple[Run, str]]] = {}
     for run, value in zip(runs, values, strict=True):
-        settings = run.row_settings | run.group_settings | {"seed": run.results.seed}
-        made.setdefault(repr(sorted(settings.items())), []).append((run, value))
+        for part in run.singles:
+            settings = part.row_settings | part.group_settings | {"seed": part.results.seed}
+            made.setdefault(repr(sorted(settings.items())), []).append((part, value))
     joined = [{value} for value in _distinct(values)]
     witnesses = []
     for same in made.values():
@@ -196,7 +209,9 @@ def _witnesses(runs: Sequence[Run], values: Sequence[str]) -> list[str]:
             continue
         if len({run.results.weights_sha256 for run, _ in same}) > 1:
             return []
-        witnesses.append(f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}")
+        witness = f"{registry.label(same[0][0].results.method)} seed {same[0][0].results.seed}"
+        if witness not in witnesses:  # of several parts of a joined run
+            witnesses.append(witness)
         touched = [group for group in joined if group & under]
         joined = [group for group in joined if not group & under] + [set[str]().union(*touched)]
     return witnesses if len(joined) == 1 else []

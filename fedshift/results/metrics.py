@@ -150,7 +150,7 @@ def called_of(called: str, runs: Sequence[Run], score: str) -> str:
         runs: The runs of a table.
         score: The score.
     """
-    rounds: Collection[int] = {run.averaged(score) for run in runs}
+    rounds: Collection[int] = {part.averaged(score) for run in runs for part in run.singles}
     if rounds and rounds != {LAST_ROUNDS}:
         least, most = min(rounds), max(rounds)
         rounds_text = last_rounds(most) if least == most else f"last {least} to {most} rounds"

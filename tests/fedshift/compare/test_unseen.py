@@ -186,6 +186,43 @@ def test_repetitions_of_all_runs_of_a_seed_show_that_another_version_changes_not
     assert [row.by_seed[0]["scan"] for row in numbers.rows] == [30, 31]
 
 
+def test_parts_of_other_versions_are_named(keep: Keep) -> None:
+    """Only the second of three parts has another version."""
+    parts = [keep(method, f"[{out}]", torch="2" if out == "street" else "1") for method in ("fedavg", "ga")
+             for out in THREE]  # fmt: skip
+    (warning,) = compare(parts, held_out=True).numbers.warnings
+    assert warning == "not the same torch: torch is 1 (fedavg-0, fedavg-2 and 2 more) and 2 (fedavg-1, ga-4)"
+    (harmful,) = compare([*parts, keep("fedavg", "[scan]", torch="3")], held_out=True).numbers.warnings
+    assert harmful == warning  # one repetition alone witnesses nothing
+    again = in_turn(keep, "fedavg", {0: 0}, torch="2")
+    numbers = compare([*parts, *again], held_out=True).numbers
+    note = "not the same torch, but fedavg seed 0 ran with each and ended with the same weights: torch is 1 (fedavg-0, "
+    assert not numbers.warnings and any(line.startswith(note) for line in numbers.notes)
+
+
+def test_what_any_part_says_is_said_of_the_joined_run(keep: Keep) -> None:
+    """Nodes that had not trained, rounds of the mean, an early end and contradictions of the second and third part."""
+    parts = in_turn(keep, "fedavg", {0: 0})
+    stopped = {"after_round": 7, "of": 20, "best_round": 2, "patience": 5}
+    more: list[dict[str, Any]] = [
+        {"untrained": {"4": [1]}},
+        {"untrained": {"4": [2], "5": [0]}, "stopped_early": stopped, "contradiction": "fedavg-1: another mean"},
+        {"averaged_rounds": 3, "contradiction": "fedavg-2: another best round"},
+    ]
+    for part, said in zip(parts, more, strict=True):
+        part.write_text(json.dumps(json.loads(part.read_text()) | said))
+    table = compare(parts, held_out=True)
+    assert "mean of the last 3 to 5 rounds" in table.numbers.title
+    for note in (
+        "fedavg, seed 0: in 2 of 5 averaged rounds up to 2 nodes had not trained yet and were not scored",
+        "fedavg, seed 0 without street stopped after round 7 of 20: no better validation since round 2 "
+        "(evaluate.patience=5)",
+        "runs with fewer scored rounds than five: 3 are averaged",
+    ):
+        assert note in table.numbers.notes
+    assert "fedavg-1: another mean; fedavg-2: another best round" in table.csv()
+
+
 def test_runs_that_do_not_belong_together_are_refused(keep: Keep) -> None:
     with pytest.raises(ConfigError, match=r"--unseen: fedavg-1 holds no domain out \(allocation.held_out=\[DOMAIN\]\)"):
         compare(
