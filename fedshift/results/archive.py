@@ -1,10 +1,11 @@
 """``fedshift compare --keep``: one small file per run, without weights or local paths."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath
 from typing import Any
 
+from clients.models.packages import PREFIX
 from fedshift.results import loading
 from fedshift.results.loading import Run
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
@@ -15,6 +16,9 @@ from strategies.features.figures_section import SHORT
 
 #: Keys of ``config.yaml`` that describe how a result was made. The typed command is left out: it has local paths.
 _CONFIG_KEYS = ("resolved", "asked", "engine", "arithmetic", "git", "versions", "images", "started", "scored_again")
+#: The folder of the images, which is left out, and settings that name files, of which the names alone are kept.
+_FOLDER = "dataset.data_dir"
+_FILES = ("model.weights", "plugins")
 
 
 def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
@@ -46,12 +50,10 @@ def keep(paths: Sequence[Path], folder: Path) -> list[Path]:
 def _content(run: Run) -> dict[str, Any]:
     if run.place.is_file():
         kept: dict[str, Any] = json.loads(run.place.read_text(encoding="utf-8"))
-        return kept
+        return kept | {"config": _without_paths(kept["config"])}
     place = run.place
     config = read_yaml(place / CONFIG_FILE)
-    kept_config = {key: config[key] for key in _CONFIG_KEYS if key in config}
-    resolved = kept_config["resolved"]
-    resolved["dataset"] = {key: value for key, value in resolved["dataset"].items() if key != "data_dir"}
+    kept_config = _without_paths({key: config[key] for key in _CONFIG_KEYS if key in config})
     results: dict[str, Any] = json.loads((place / RESULTS_FILE).read_text(encoding="utf-8"))
     if figures := results.get("figures"):  # without what grows with the classes
         short = {
@@ -73,6 +75,29 @@ def _content(run: Run) -> dict[str, Any]:
     if run.contradiction:
         more[loading.CONTRADICTION] = run.contradiction
     return results | more | {"config": kept_config}
+
+
+def _without_paths(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration without local paths: no folder of images, and of each file its name alone."""
+    resolved = {name: _section(name, value) for name, value in config["resolved"].items()}
+    asked = {key: [_short(key, value) for value in both] for key, both in (config.get("asked") or {}).items()}
+    return {**config, "resolved": resolved, **({"asked": asked} if asked else {})}
+
+
+def _section(name: str, value: Any) -> Any:
+    if not isinstance(value, Mapping):
+        return _short(name, value)
+    keys = {key: key if name == "tuned" else f"{name}.{key}" for key in value}  # a search names keys in full
+    return {key: _short(keys[key], inner) for key, inner in value.items() if keys[key] != _FOLDER}
+
+
+def _short(key: str, value: Any) -> Any:
+    """Return the value of a setting, of a file its name alone."""
+    if key not in _FILES or not value:
+        return value
+    if isinstance(value, str):
+        return value if value.startswith(PREFIX) else PurePath(value).name
+    return [PurePath(file).name for file in value]
 
 
 def _as_lines(content: dict[str, Any]) -> str:

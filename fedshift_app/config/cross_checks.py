@@ -21,7 +21,7 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
     Args:
         config: The configuration.
         finished: Of a finished run, whose network was built: networks of whole libraries are not looked up, as
-            importing these libraries takes seconds.
+            importing these libraries takes seconds, and a file of weights may be a name alone.
 
     Raises:
         ConfigError: With the keys.
@@ -43,7 +43,7 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
                 f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
             )
     _check_batchnorm(config, [name for _, name in networks_of_keys])
-    networks.check_model(config.model)
+    networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
     lacking, noise = config.allocation.lacking, config.privacy.name

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from fedshift_app.config.sections import RunConfig
 
 
-def check_model(model: ModelConfig) -> None:
+def check_model(model: ModelConfig, *, finished: bool = False) -> None:
     """Refuse contradictory keys of the section ``model``, without reading a file; nodes check this too.
+
+    Args:
+        model: The section.
+        finished: Of a finished run, which needs no file of weights: the file's name alone is accepted.
 
     Raises:
         ConfigError: With the keys.
     """
     if model.weights:
         check_path(model.weights, "model.weights")
-        if not (model.weights.startswith(packages.PREFIX) or Path(model.weights).is_absolute()):
+        if not (finished or model.weights.startswith(packages.PREFIX) or Path(model.weights).is_absolute()):
             raise ConfigError(f"model.weights: {as_found(model.weights)} is not an absolute path")
     source = "model.weights" if model.weights else "model.download=true" if model.download else ""
     if model.weights and model.download:
