@@ -32,11 +32,17 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
         score: A score of ``results.metrics.SCORES`` that is an accuracy by domain.
 
     Raises:
-        ConfigError: If a folder holds no finished run, no folder has this score, or the score is no accuracy.
+        ConfigError: If a named folder holds no finished run, no folder has this score, or the score is no accuracy of a
+            round that is chosen without test results.
     """
     if score in run_metrics.MEASURES or score in run_metrics.LOWEST_IS_BEST or score in run_metrics.FIGURES:
         raise ConfigError(
             f"--score {score}: the papers' gains are in accuracy; take last5, final, bn=WAY or validation"
+        )
+    if score == "best":
+        raise ConfigError(
+            "--score best: these rounds are chosen after seeing test results, so they judge no gain; take last5, "
+            "final, bn=WAY or validation"
         )
     run_metrics.score(score)
     results: list[Claim] = []
@@ -44,10 +50,9 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     unreadable: list[str] = []
     warnings: list[str] = []
     tables = printed_module.all_tables()
-    given = _folders(folders)
-    for folder in given:
+    given = _read(_folders(folders), unreadable)
+    for folder, given_runs in given.items():
         try:
-            given_runs = reading.read([folder])
             unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
             warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
             results += list(_in_folder(folder, given_runs, tables, score))
@@ -66,19 +71,47 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     return Claims(tuple(results), score, len(printed - covered), tuple(lacking), tuple(unreadable), tuple(warnings))
 
 
-def _folders(given: Sequence[Path]) -> list[Path]:
-    """Return the folders that hold runs: the given folders, or their subfolders where they hold none."""
-    folders = []
+def _folders(given: Sequence[Path]) -> dict[Path, bool]:
+    """Return the folders that hold runs: the given folders, or their subfolders where they hold none.
+
+    Returns:
+        For each whether it was named, so that its runs must be readable. A folder of folders is among them if it holds
+        a file that cannot be read.
+    """
+    folders: dict[Path, bool] = {}
     for path in map(user_path, given):
         if path.is_file():
             raise ConfigError(f"{path} is a file; claims takes folders of runs, or a folder of such folders")
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
-        inner = (
-            [] if reading.held(path) else [sub for sub in sorted(path.iterdir()) if sub.is_dir() and reading.held(sub)]
-        )
-        folders += inner or [path]
+        inner = []
+        if not reading.holds_runs(path):
+            inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and reading.held(sub)]
+        if not inner or reading.held(path):
+            folders[path] = not inner
+        folders |= {sub: folders.get(sub, False) for sub in inner}
     return folders
+
+
+def _read(folders: Mapping[Path, bool], unreadable: list[str]) -> dict[Path, reading.Given]:
+    """Return the runs of each folder; of one that was not named and has none that can be read a line in its place.
+
+    Raises:
+        ConfigError: If that is so in a named folder, or in all.
+    """
+    given: dict[Path, reading.Given] = {}
+    problems: list[ConfigError] = []
+    for folder, is_named in folders.items():
+        try:
+            given[folder] = reading.read([folder])
+        except ConfigError as error:
+            problems.append(error.under(str(folder)))
+            if is_named:
+                raise problems[-1] from None
+            unreadable.append(f"{folder.name}: left out: {' '.join(str(error).split())}")
+    if not given:
+        raise problems[0]
+    return given
 
 
 def _gains(table: printed_module.Table) -> list[str]:

@@ -282,20 +282,28 @@ def _places(path: Path) -> list[Path]:
 
 
 def held(folder: Path) -> list[Path]:
-    """Return the folder if it is a run folder, otherwise the run folders and results files in it."""
+    """Return the folder if it is a run folder, otherwise the run folders and results files in it.
+
+    A .json file that cannot be read is among them: it may be a truncated results file, which ``read`` names.
+    """
     if (folder / CONFIG_FILE).is_file():
         return [folder]
-    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _is_kept(inner)]
+    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _kept(inner) is not False]
 
 
-def _is_kept(path: Path) -> bool:
-    """Return whether a file is a ``results.json`` that was kept with its configuration."""
+def holds_runs(folder: Path) -> bool:
+    """Return whether it is a run folder or holds a run folder or a results file; one that cannot be read is none."""
+    return any((place / CONFIG_FILE).is_file() or _kept(place) for place in held(folder))
+
+
+def _kept(path: Path) -> bool | None:
+    """Return whether a file is a ``results.json`` kept with its configuration; None if it cannot be read as JSON."""
     if path.suffix != KEPT_SUFFIX or not path.is_file():
         return False
     try:
         content = _json(path)
     except ConfigError:
-        return False  # another kind of file, or a truncated one; a file named by the user is refused elsewhere
+        return None
     return isinstance(content, dict) and {"config", "domains"} <= content.keys()
 
 

@@ -236,6 +236,7 @@ def test_fewer_rows_are_shown_and_all_are_counted(make: Make, tmp_path: Path) ->
         (["."], "no config.yaml"),
         (["costs.json"], "costs.json is a file; claims takes folders of runs"),
         ([".", "--score", "auc"], "--score auc: the papers' gains are in accuracy"),
+        ([".", "--score", "best"], "--score best: these rounds are chosen after seeing test results"),
         ([".", "--score", "what"], "--score is 'what'; allowed are"),
         ([".", "--json", "--markdown"], "not both"),
     ],
@@ -280,6 +281,28 @@ def test_folders_that_were_not_scored_so_are_left_out_by_name(make: Make, tmp_pa
     assert "left out, not all scored bn=retaken: other" in checked.text().replace("\n  ", " ")
     with pytest.raises(ConfigError, match="was not scored so"):
         claims([tmp_path / "other"], score="bn=retaken")
+
+
+def test_files_that_are_cut_off_are_named_and_the_other_folders_judged(make: Make, tmp_path: Path) -> None:
+    for seed in range(3):
+        make("fedavg", seed, 52 + seed)
+        make("f2dc", seed, 55 + 1.1 * seed)
+    make("fedavg", 0, 52, folder="other")
+    (cut,) = (tmp_path / "other").iterdir()
+    cut.write_text(cut.read_text()[:100])
+    (tmp_path / "stray.json").write_text('{"method":')
+    (tmp_path / "pacs" / "lost.json").write_text("")
+    checked = claims([tmp_path])
+    assert one(checked, "F2DC").verdict == SEEN
+    assert [line.partition(": cannot be")[0].partition(": /")[0] for line in checked.unreadable] == [
+        f"{tmp_path.name}: left out", "other: left out", "pacs: left out, cannot be read: lost.json"
+    ]  # fmt: skip
+    done = CliRunner().invoke(cli.app, ["claims", str(tmp_path)])
+    assert done.exit_code == 1 and "runs that cannot be read were left out: 3" in done.output
+    with pytest.raises(ConfigError, match="cannot be read as JSON"):
+        claims([tmp_path / "other"])
+    with pytest.raises(ConfigError, match="cannot be read as JSON"):
+        claims([tmp_path / "pacs", tmp_path / "other"])
 
 
 def test_two_allocations_in_a_folder_are_two_rows(make: Make, tmp_path: Path) -> None:

@@ -469,6 +469,24 @@ def test_broken_results_are_named(make_run: MakeRun, content: str, reason: str) 
         compare([run])
 
 
+def test_a_kept_file_that_is_cut_off_is_named_and_other_json_is_not(
+    three_seeds: list[Path], fedshift: Command, tmp_path: Path
+) -> None:
+    kept = keep(three_seeds, tmp_path / "kept")
+    (tmp_path / "kept" / "costs.json").write_text("[1]")
+    kept[-1].write_text(kept[-1].read_text()[:200])
+    code, out, error = fedshift("compare", tmp_path / "kept")
+    assert code == 1 and error == "error: runs that cannot be read were left out: 1\n"
+    assert f"left out, cannot be read: {kept[-1].name}: " in " ".join(out.split()) and "costs.json" not in out
+    (row,) = [row for row in compare([tmp_path / "kept"]).numbers.rows if row.method == "i2pfl"]
+    assert row.seeds == (0, 1)
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    kept[-1].rename(alone / "run.json")
+    with pytest.raises(ConfigError, match=r"run\.json: cannot be read as JSON"):
+        compare([alone])
+
+
 def test_results_of_another_run_are_refused(make_run: MakeRun) -> None:
     run, other = make_run("fedavg", 0, two(1, 2)), make_run("fedavg", 4, two(1, 2))
     (run / "results.json").write_bytes((other / "results.json").read_bytes())
@@ -896,6 +914,32 @@ def test_kept_files_make_the_same_table_and_tell_no_local_path(
     assert keep([tmp_path / "runs"], tmp_path / "kept") == files  # once more, over them
     again = keep([tmp_path / "kept"], tmp_path / "copied")
     assert [file.read_text() for file in again] == [file.read_text() for file in files]
+
+
+def test_of_files_that_a_run_names_the_names_alone_are_kept(make_run: MakeRun, tmp_path: Path) -> None:
+    """Weights, plugins, and the values that a method asked for or a search replaced."""
+    weights, plugin = f"{tmp_path}/net.safetensors", f"{tmp_path}/mine.py"
+    run = make_run("fedavg", 0, two(1, 2), recorded={"asked": {"model.weights": [weights, ""], "train.lr": [0.1, 0.2]}})
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["resolved"]["model"] |= {"weights": weights, "weights_sha256": "ab" * 32}
+    config["resolved"] |= {"plugins": [plugin], "tuned": {"model.weights": weights}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    (file,) = keep([run], tmp_path / "kept")
+    assert str(tmp_path) not in file.read_text()
+    resolved = json.loads(file.read_text())["config"]["resolved"]
+    assert (resolved["model"]["weights"], resolved["plugins"]) == ("net.safetensors", ["mine.py"])
+    config["resolved"]["plugins"] = []  # a run whose code is here is checked in full
+    for given_weights in (weights, "package:efficientnet-lite0"):
+        config["resolved"]["model"]["weights"] = given_weights
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        keep([run], tmp_path / "kept")
+        compare([tmp_path / "kept"])
+        assert json.loads(file.read_text())["config"]["resolved"]["model"]["weights"] == Path(given_weights).name
+    early = json.loads(file.read_text())  # of a version that kept the paths
+    early["config"]["resolved"]["plugins"] = [plugin]
+    file.write_text(json.dumps(early))
+    (again,) = keep([file], tmp_path / "copied")
+    assert str(tmp_path) not in again.read_text()
 
 
 def test_runs_of_one_name_are_not_kept_over_each_other(
