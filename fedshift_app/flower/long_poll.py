@@ -123,7 +123,7 @@ class LongPoll:
         """Answer a question for messages when there are some, or after so many seconds."""
         body, rest = await _body(receive)
         if rest:
-            await self._app(scope, _again(body, receive), send)
+            await self._app(scope, _again(body, receive, rest=rest), send)
             return
         who = _asks(scope["path"], body)
         self._loop = loop = asyncio.get_running_loop()
@@ -161,7 +161,7 @@ class LongPoll:
             return {"type": "http.disconnect"}
 
         own = {**scope, "state": dict(scope.get("state", {}))}  # Flower notes in it what it has read
-        await self._app(own, _again(body, ended), keep)
+        await self._app(own, _again(body, ended, rest=False), keep)
         return answer
 
     async def _note(self, scope: Scope, receive: Receive, send: Send, mail: Mail) -> None:
@@ -222,8 +222,8 @@ async def _body(receive: Receive) -> tuple[bytes, bool]:
     return b"".join(parts), more
 
 
-def _again(body: bytes, then: Receive, *, rest: bool = False) -> Receive:
-    """Return what gives a body that was read, and then what follows."""
+def _again(body: bytes, then: Receive, *, rest: bool) -> Receive:
+    """Return what gives a body that was read, and then what follows; ``rest``: more of the body does."""
     given = False
 
     async def receive() -> Scope:

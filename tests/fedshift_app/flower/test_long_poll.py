@@ -225,6 +225,17 @@ def test_what_is_no_question_gets_flowers_answer(body: bytes, monkeypatch: pytes
     run(test)
 
 
+def test_a_long_question_goes_through_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_poll, "MOST_BODY", 0)
+
+    async def test(flower: Flower, app: LongPoll) -> None:
+        flower.inbox[NODE] = 1
+        assert number(await ask(app)) == 1
+        assert flower.asked == [(ASK_AS_NODE, PullMessagesRequest(node=Node(node_id=NODE)).SerializeToString())]
+
+    run(test)
+
+
 def test_a_long_list_of_messages_goes_through_whole_and_wakes_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_poll, "MOST_BODY", 0)
 
