@@ -1,4 +1,4 @@
-"""Short waits and a kept, warm executor in Flower's own SuperNode: what ``fedshift supernode`` runs."""
+"""Flower's own SuperNode, as ``fedshift supernode`` runs it: short waits, a kept, warm executor, and a clear end."""
 
 import contextlib
 import logging
@@ -11,13 +11,15 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from fedshift.deploy.keeper import Keeper
 from fedshift_app.flower import middlewares, polling, round_trips
 from fedshift_app.flower.backoff import Backoff
 from fedshift_app.flower.long_poll import NODE_SECONDS
 from fedshift_app.flower.patches import Other
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import plain
 from fedshift_core.paths import path_with_flower
 
 log = logging.getLogger("fedshift")
@@ -32,21 +34,66 @@ LAST_WORDS = 10.0
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
 
-def run_supernode(options: list[str], *, warm: bool) -> None:
-    """Run ``flower-supernode`` in this process with short waits and, on request, warm processes."""
+def run_supernode(options: list[str], *, warm: bool) -> NoReturn:
+    """Run ``flower-supernode`` in this process with short waits and, on request, warm processes.
+
+    Raises:
+        SystemExit: When it is stopped.
+        FedShiftError: When it cannot start or go on. No thread of Flower's then keeps this process alive.
+    """
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    if problem := polling.unknown(polling.NODE):
+    if problem := polling.unknown(polling.NODE, polling.CONNECTION):
         log.warning("this SuperNode waits and starts processes as `flower-supernode` does: %s", problem)
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
+        keep_heartbeats(import_module(polling.CONNECTION))
     middlewares.shorten()
     round_trips.spare_node()
     os.environ["PATH"] = path_with_flower()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
         signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Flower has no other; the command's would wait for its threads
     sys.argv = ["flower-supernode", *options]
-    flower_supernode()
+    try:
+        flower_supernode()  # returns after an answer of the SuperLink that Flower logs and does not ask for again
+        problem = "the SuperNode has lost its SuperLink, for the reason above; start it again"
+    except Exception as error:  # any: Flower lets through what its libraries raise
+        problem = f"the SuperNode cannot go on: {type(error).__name__}: {error}"
+    stop_threads()
+    raise FedShiftError(problem)
+
+
+def stop_threads() -> None:
+    """Run Flower's exit handlers, which end the SuperNode's server of its own processes.
+
+    Its thread would keep this process, which no longer asks for messages, alive until it is killed.
+    """
+    from flwr.supercore.exit.exit_handler import trigger_exit_handlers
+
+    for before in (True, False):
+        trigger_exit_handlers(run_before_force_exit=before)
+
+
+def keep_heartbeats(module: ModuleType) -> None:
+    """Let Flower's connection of a SuperNode send heartbeats also after one that failed.
+
+    Flower's thread of heartbeats ends at an answer such as 500. The SuperLink then takes the node, which goes on
+    asking for messages, for one that is offline.
+    """
+    from flwr.supercore.heartbeat import HeartbeatFailure, HeartbeatSender
+
+    def kept(send: Callable[[], bool]) -> HeartbeatSender:
+        def sent() -> bool:
+            try:
+                return send()
+            except Exception as error:  # any: what the HTTP client raises, or that the SuperLink does not know the node
+                log.warning("a heartbeat of this SuperNode has failed, it is sent again: %s", plain(str(error)))
+                raise HeartbeatFailure from error
+
+        return HeartbeatSender(sent)
+
+    changed: Any = module
+    changed.HeartbeatSender = kept
 
 
 def quicken_node(module: ModuleType, *, warm: bool) -> None:

@@ -6,6 +6,8 @@
 
 import argparse
 import os
+import socket
+import ssl
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +17,11 @@ import click
 
 from fedshift.launch import processes
 from fedshift_core.env import COMMAND, KEEP_MODEL, NODE_KEY, TELEMETRY
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import WHOLE_PATH, shown
 
-PORT = "--port"  # of `flower-supernode`
+#: Options of `flower-supernode`.
+NODE_CONFIG, CERTIFICATES, HOST, PORT = "--node-config", "--root-certificates", "--host", "--port"
 COLD = "--cold"  # the first option of this module as a program
 
 
@@ -30,8 +34,13 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
         keep_model: Keep the last weights that the node is sent, for its owner's report.
 
     Raises:
-        ConfigError: If the owner has switched the node off.
+        ConfigError: If an option is given twice, its file or port does not serve, or the owner has switched the node
+            off.
+        FedShiftError: If it cannot go on.
     """
+    options = with_port(options)
+    check_certificates(options)
+    check_port(options)
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
     os.environ.pop(COMMAND, None)  # this process was not started by the user's command
     from fedshift.deploy import node_waits
@@ -42,14 +51,14 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
         os.environ[NODE_KEY] = key
     if keep_model:
         os.environ[KEEP_MODEL] = "1"
-    node_waits.run_supernode(with_port(options), warm=warm)
+    node_waits.run_supernode(options, warm=warm)
 
 
 def node_config(options: Sequence[str]) -> dict[str, Any]:
     """Return what the options say of the node; empty where Flower will refuse them."""
     from flwr.common.config import parse_config_args
 
-    given = _value(options, "--node-config")
+    given = _value(options, NODE_CONFIG)
     try:
         return dict(parse_config_args([given] if given else None))
     except (click.ClickException, OSError, ValueError):
@@ -62,14 +71,59 @@ def private_key(options: Sequence[str]) -> str:
     return str(Path(given).expanduser().absolute()) if given else ""
 
 
-def _value(options: Sequence[str], name: str) -> str:
-    """Return the value of one of Flower's options; empty where there is none."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument(name, dest="value")
+def check_certificates(options: Sequence[str]) -> None:
+    """Refuse ``--root-certificates`` of which Flower could make no connection.
+
+    Raises:
+        ConfigError: If the file cannot be read, or holds no certificate.
+    """
+    file = _value(options, CERTIFICATES)
+    if not file:
+        return
     try:
-        return str(parser.parse_known_args(list(options))[0].value or "")
+        content = Path(file).expanduser().read_bytes().decode("ascii")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{CERTIFICATES} {shown(file, WHOLE_PATH)}: expected the certificate of a CA in PEM (ca.crt), found: "
+            f"{getattr(error, 'strerror', None) or error}"
+        ) from None
+
+
+def check_port(options: Sequence[str]) -> None:
+    """Refuse a ``--port`` on which the node's own processes could not be listened to.
+
+    Raises:
+        ConfigError: If it is taken, or this user may not listen on it.
+    """
+    host, port = _value(options, HOST) or "127.0.0.1", _value(options, PORT)
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        socket.create_server((host, int(port)), family=family).close()
+    except OSError as error:
+        reason = str(error.strerror).partition(" (")[0]  # Python adds the address
+        raise ConfigError(
+            f"{PORT} {port}: cannot listen on it at {shown(host)}: {reason}; name another one, or none for a free one"
+        ) from None
+    except (ValueError, OverflowError):  # no port at all: Flower says so
+        return
+
+
+def _value(options: Sequence[str], name: str) -> str:
+    """Return the value of one of Flower's options; empty where there is none.
+
+    Raises:
+        ConfigError: If it is given twice: Flower takes the last one, and what the other says would not hold.
+    """
+    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
+    parser.add_argument(name, dest="values", action="append", default=[])
+    try:
+        values = parser.parse_known_args(list(options))[0].values
     except (argparse.ArgumentError, ValueError):
         return ""
+    if len(values) > 1:
+        raise ConfigError(f"{name} is given {len(values)} times; give it once")
+    return str(values[0]) if values else ""
 
 
 def with_port(options: Sequence[str]) -> list[str]:

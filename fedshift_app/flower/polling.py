@@ -28,6 +28,7 @@ log = logging.getLogger("fedshift")
 #: In the environment of a SuperLink and its ServerApps: Flower's own waits and ways of requests (benchmarks/deploy.py).
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"
 NODE = "flwr.supernode.start_client_internal"
+CONNECTION = "flwr.supernode.fleet_http_connection"  # of a node with its SuperLink
 #: Source text that each function must contain before its waits are replaced.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
@@ -39,6 +40,9 @@ SHAPES = {
         "confirm_message_received(run_id, message.metadata.message_id)",
     ),
     (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
+    (CONNECTION, "http_request_response"): (
+        "heartbeat_sender = HeartbeatSender(send_node_heartbeat)", "heartbeat_sender.start()",
+    ),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),
     (HTTP_GRID, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
 }  # fmt: skip
@@ -48,8 +52,13 @@ KEPT = 0.01  # between two questions that the SuperLink keeps (``long_poll``)
 FIRST_LOOK_FOR_PARTS = 0.05  # seconds; each further wait doubles. Flower's own: 1
 
 
-def unknown(module: str) -> str:
-    """Return the reason to leave the waits of a Flower module unchanged; empty if they are as expected."""
+def unknown(module: str, *others: str) -> str:
+    """Return the reason to leave the waits of a Flower module, and ``others``, unchanged; empty if all is as expected.
+
+    Args:
+        module: It sleeps with the module ``time``.
+        others: Modules that are changed with it.
+    """
     from flwr.supercore.version import package_version
 
     if problem := unread(package_version):
@@ -57,7 +66,7 @@ def unknown(module: str) -> str:
     imported = import_module(module)
     if getattr(imported, "time", None) is not time:
         return f"{module} does not sleep with the module time"
-    lacks = missing(SHAPES, module)
+    lacks = missing(SHAPES, module, *others)
     return "" if lacks is None else "{} does not contain {}".format(*lacks)
 
 

@@ -6,22 +6,24 @@ Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``;
 
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT, InlineRun, Run
+from support import ROOT, InlineRun, Run, refusal_of
 from typer.testing import CliRunner
 
 from datasets.io import cache
 from fedshift import cli
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting, supernode
-from fedshift.launch import local_superlink, processes, runner
+from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
 from fedshift_core.env import NODE_KEY
+from fedshift_core.errors import ConfigError
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05 model.name=cnn_bn"
@@ -85,6 +87,40 @@ def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatc
     assert all(one[: len(options)] == options and one[-2] == "--port" for one in seen)
     ports = [int(one[-1]) for one in seen]
     assert len({*ports, 9094}) == 3 and all(1024 < port < 65536 for port in ports)
+
+
+def serve(*options: str) -> str:
+    """Return the error of a SuperNode that must not start."""
+    return refusal_of(ConfigError, supernode.serve, ["--superlink", "localhost:8000", *options])
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for options in (["--port", str(port)], [f"--port={port}", "--host", "127.0.0.1"]):
+            error = serve("--insecure", *options)
+            assert error.startswith(f"--port {port}: cannot listen on it at 127.0.0.1: Address already in use; name")
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no cert", b"\xff"])
+def test_a_file_without_a_certificate_is_refused_before_the_start(content: bytes | None, tmp_path: Path) -> None:
+    """Flower would fail when it connects, in a process that does not end."""
+    file = tmp_path / "ca.crt"
+    if content is not None:
+        file.write_bytes(content)
+    error = serve("--root-certificates", str(file))
+    assert error.startswith(f"--root-certificates {file}: expected the certificate of a CA in PEM (ca.crt), found: ")
+
+
+def test_the_certificate_of_a_ca_is_not_refused(tmp_path: Path) -> None:
+    credentials.make_authority(tmp_path / "made")
+    supernode.check_certificates(["--root-certificates", str(tmp_path / "made" / "ca.crt")])
+
+
+@pytest.mark.parametrize("name", ["--node-config", "--port", "--root-certificates", "--auth-supernode-private-key"])
+def test_an_option_that_is_given_twice_is_refused(name: str) -> None:
+    """Flower would take the last one without a word, also where the first one names the owner's policy."""
+    assert f"{name} is given 2 times; give it once" in serve(name, "policy=1", f"{name[:-1]}=policy=2")
 
 
 @pytest.mark.slow

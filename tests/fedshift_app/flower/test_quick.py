@@ -15,13 +15,18 @@ from typing import Any
 
 import pytest
 from flwr.serverapp import Grid
+from flwr.supercore import heartbeat
+from flwr.supercore.exit import exit_handler
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
+from flwr.supernode import fleet_http_connection as connection
 from flwr.supernode import start_client_internal as node
+from support import refusal_of
 
 from fedshift.deploy import node_waits
 from fedshift_app.flower import polling
 from fedshift_app.flower.backoff import Backoff
+from fedshift_core.errors import FedShiftError
 
 
 @pytest.fixture
@@ -33,7 +38,7 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
 
 
 def test_the_installed_flower_is_known() -> None:
-    assert polling.unknown(polling.NODE) == polling.unknown(polling.HTTP_GRID) == ""
+    assert polling.unknown(polling.NODE, polling.CONNECTION) == polling.unknown(polling.HTTP_GRID) == ""
 
 
 @pytest.mark.parametrize("module", [polling.NODE, polling.HTTP_GRID])
@@ -104,20 +109,77 @@ def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "send_and_receive" not in vars(own)
 
 
-def test_a_node_of_another_flower_is_a_plain_one(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    seen: list[Any] = []
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], str]:
+    """Return a function that runs a SuperNode of another Flower, which does what it is given, and returns the error."""
+
+    def start(command: Callable[[], Any]) -> str:
+        # Its package has a function of this name.
+        monkeypatch.setattr(import_module("flwr.supernode.cli.flower_supernode"), "flower_supernode", command)
+        return refusal_of(FedShiftError, node_waits.run_supernode, ["--insecure"], warm=True)
+
     monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
-    command = import_module("flwr.supernode.cli.flower_supernode")  # its package has a function of this name
-    monkeypatch.setattr(command, "flower_supernode", lambda: seen.append(sys.argv))
     monkeypatch.setattr(node_waits, "quicken_node", lambda *given, **more: pytest.fail("patched"))
+    monkeypatch.setattr(node_waits, "keep_heartbeats", lambda *given: pytest.fail("patched"))
+    monkeypatch.setattr(exit_handler, "registered_exit_handlers", [])
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(node_waits.signal, "signal", lambda *given: None)
     monkeypatch.setenv("PATH", os.environ["PATH"])
-    node_waits.run_supernode(["--insecure"], warm=True)
+    return start
+
+
+def test_a_node_of_another_flower_is_a_plain_one(
+    started: Callable[[Callable[[], Any]], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Any] = []
+    started(lambda: seen.append(sys.argv))
     assert seen == [["flower-supernode", "--insecure"]]
     assert "as `flower-supernode` does: this is Flower 1.43.0" in caplog.text
+
+
+@pytest.mark.parametrize("raised", [None, ValueError("no start line")])
+def test_a_node_that_cannot_go_on_ends(raised: Exception | None, started: Callable[[Callable[[], Any]], str]) -> None:
+    """Flower's thread, which serves the node's own processes, would keep the process of a dead node alive."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, daemon=True)
+
+    def command() -> None:
+        thread.start()
+        exit_handler.add_exit_handler(over.set)
+        if raised:
+            raise raised
+
+    error = started(command)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert error == (
+        "the SuperNode cannot go on: ValueError: no start line"
+        if raised
+        else "the SuperNode has lost its SuperLink, for the reason above; start it again"
+    )
+
+
+def test_a_heartbeat_that_fails_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With Flower's own sender, no other one would follow an answer such as 500."""
+    monkeypatch.setattr(connection, "HeartbeatSender", heartbeat.HeartbeatSender)
+    monkeypatch.setattr(heartbeat, "exponential", lambda **_given: itertools.repeat(0.01))
+    node_waits.keep_heartbeats(connection)
+    sent, again = list[int](), threading.Event()
+
+    def send() -> bool:
+        sent.append(1)
+        if len(sent) == 1:
+            raise RuntimeError("answer 500\nsee there")
+        again.set()
+        return True
+
+    sender = connection.HeartbeatSender(send)
+    sender.start()
+    assert again.wait(20)
+    sender.stop()
+    assert "a heartbeat of this SuperNode has failed, it is sent again: answer 500" in caplog.text
 
 
 @pytest.fixture
