@@ -38,6 +38,7 @@ from fedshift_app.node import (
 from fedshift_app.node.owner import Owner, PolicyError
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
+from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
@@ -50,8 +51,8 @@ log = logging.getLogger("fedshift")
 
 Work = Callable[[Message, Context, Owner], RecordDict]
 
-MEMORY = "memory"  # the record of context.state that holds a node's private arrays
-MEMORY_OF = "memory-of"  # the record of context.state that says from which round they are
+MEMORY = "memory"  # the record of context.state that holds a simulated node's private arrays
+MEMORY_OF = "memory-of"  # the record of context.state that says in which round the node trained last
 
 app = ClientApp()
 console.set_up_node()
@@ -132,7 +133,8 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     called.store.remember(client.server_round, client.memory)
-    context.state[MEMORY] = encode(client.memory)
+    if not called.store.own:  # a real node has them on its disk; its SuperNode would keep those of all runs
+        context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
     numbers = metrics | client.features.finish(client, started)
     knowledge = allowed.contribution(client.contribution(), client.train_set.y)
@@ -224,15 +226,13 @@ def open_client(msg: Message, context: Context, least_images: int = 1) -> Called
     client = setup.make_client(config, where, request.node_index, least_images)
     store = state_store.store_for(request.header, where)
     node_payload.begin(client, request.header, request.start, store)
-    kept = array_record(context.state, MEMORY)
-    if kept is not None:
-        kept_in = int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND]))
-        memory = decode(kept)
-    else:  # the first message, the SuperNode's process was started again, or the run was resumed
+    kept = _kept(context)
+    if store.own or kept is None or kept[0] < store.expected:  # of a simulated node: another process had it
         trains = msg.metadata.message_type == MessageType.TRAIN
-        kept_in, memory = store.recall(request.server_round if trains else None)
-        if memory and not where.shared:
+        kept = store.recall(request.server_round if trains else None)
+        if kept[1] and store.own and MEMORY_OF not in context.state:
             log.warning("the private parts of this node are back from its disk: its SuperNode was started again")
+    kept_in, memory = kept
     anew = kept_in < store.expected
     if anew:
         log.warning(
@@ -241,3 +241,9 @@ def open_client(msg: Message, context: Context, least_images: int = 1) -> Called
     client.prepare(RoundInputs(decode(request.knowledge), request.scalars, {} if anew else memory))
     client.features.receive(client, {name: decode(record) for name, record in request.records.items()})
     return Called(client, request, store, anew)
+
+
+def _kept(context: Context) -> tuple[int, Arrays] | None:
+    """Return a simulated node's private parts and their round; None where this process has none."""
+    kept = array_record(context.state, MEMORY)
+    return None if kept is None else (int(str(context.state.config_records[MEMORY_OF][SERVER_ROUND])), decode(kept))

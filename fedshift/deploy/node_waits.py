@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -29,7 +31,8 @@ SUPEREXEC = Path(__file__).with_name("superexec.py")
 LEAST_REPLY, MOST_REPLY = 0.01, 0.5  # between two polls of local memory for the ClientApp's reply; Flower's: 0.5
 POLITENESS = 4.0  # a node spends at most a fifth of its time on asking
 KEPT = 0.9 * NODE_SECONDS  # seconds after which an answer that there is nothing was kept, see ``long_poll``
-#: Seconds that a ClientApp has, after its reply, to hand over its state; Flower's own waits leave it about 1.5.
+#: Seconds after its reply in which a ClientApp's state may come. Flower ends the process 5 s after it began to hand the
+#: state over; on a machine that does much else it begins late.
 LAST_WORDS = 10.0
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
@@ -43,7 +46,7 @@ def run_supernode(options: list[str], *, warm: bool) -> NoReturn:
     """
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    if problem := polling.unknown(polling.NODE, polling.CONNECTION):
+    if problem := polling.unknown(polling.NODE, polling.CONNECTION, polling.HANDLERS):
         log.warning("this SuperNode waits and starts processes as `flower-supernode` does: %s", problem)
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
@@ -102,6 +105,7 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS, kept=KEPT)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
     keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, **more))
+    handover = watch_handover(import_module(polling.HANDLERS))
     confirmations, parts = round_trips.Confirmations(), round_trips.LastParts()
     pull, push = module._pull_and_store_message, module._push_messages
 
@@ -122,7 +126,7 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
             return send(*reply)
 
         push(send=sent, **given)
-        wait_for_state(given["state"])
+        wait_for_state(given["state"], handover)
         idle.restart()
 
     def start(command: list[str], **more: Any) -> "subprocess.Popen[bytes]":
@@ -144,17 +148,44 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     changed.subprocess = Other(subprocess, Popen=start)
 
 
+def watch_handover(module: ModuleType) -> threading.Lock:
+    """Return a lock that is held while a ClientApp hands over its state.
+
+    Flower's handler first ends the ClientApp's task, and then keeps the state.
+    """
+    lock = threading.Lock()
+    changed: Any = module
+    push = changed.push_task_output
+
+    @wraps(push)
+    def pushed(*given: Any, **named: Any) -> Any:
+        with lock:
+            return push(*given, **named)
+
+    changed.push_task_output = pushed
+    return lock
+
+
 def wait_for_state(
-    state: Any, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+    state: Any,
+    handover: threading.Lock,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Wait until the ClientApp has handed over its context.
 
     It does so after its reply. The next message may arrive sooner, and would get the previous context.
+
+    Args:
+        state: Flower's, of the node.
+        handover: Is held while a context is handed over, from before its task ends.
+        clock: Seconds of a clock that does not jump.
+        sleep: Function that waits.
     """
     from flwr.common.constant import Status
 
     began = clock()
-    while state.get_tasks(statuses=[Status.STARTING, Status.RUNNING]):
+    while state.get_tasks(statuses=[Status.STARTING, Status.RUNNING]) or handover.locked():  # in this order
         if clock() - began > LAST_WORDS:
             log.warning("a ClientApp has not ended %.0f s after its reply; the node takes the next message", LAST_WORDS)
             return

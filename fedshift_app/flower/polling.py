@@ -29,6 +29,7 @@ log = logging.getLogger("fedshift")
 PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"
 NODE = "flwr.supernode.start_client_internal"
 CONNECTION = "flwr.supernode.fleet_http_connection"  # of a node with its SuperLink
+HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"  # of what a ClientApp tells its node
 #: Source text that each function must contain before its waits are replaced.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
@@ -43,6 +44,7 @@ SHAPES = {
     (CONNECTION, "http_request_response"): (
         "heartbeat_sender = HeartbeatSender(send_node_heartbeat)", "heartbeat_sender.start()",
     ),
+    (HANDLERS, "push_task_output"): ("if state.finish_task(", "state.set_run_series_context("),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),
     (HTTP_GRID, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
 }  # fmt: skip

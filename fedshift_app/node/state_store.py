@@ -2,7 +2,9 @@
 
 A node's private parts (a personal head, BatchNorm, a style encoder) must outlive its SuperNode's process, and the
 run: one that is resumed goes on from each node's memory as it was after the round of the checkpoint. So memory is
-written after each training, one file per round, and read where ``context.state`` is empty.
+written after each training, one file per round. A real node reads it at each message, and leaves nothing of it in
+``context.state``: a SuperNode keeps that of all its runs, and not that of a message whose process ended early. A
+simulated node reads it where its process has none, or one of an earlier round.
 
 A real node keeps it in a folder of its own; a simulated one in the run folder, which is on the same machine.
 

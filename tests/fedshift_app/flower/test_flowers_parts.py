@@ -89,6 +89,7 @@ SINCE = {
     ("flwr.supercore.exit.exit_handler", "trigger_exit_handlers"): "1.30",
     ("flwr.supercore.heartbeat", "HeartbeatFailure"): ALWAYS,
     (polling.CONNECTION, "HeartbeatSender"): "1.38",
+    (polling.HANDLERS, "push_task_output"): "1.32.1",
     ("flwr.supercore.superexec.run_superexec", "get_executor"): "1.30",
     ("flwr.supernode.runtime.run_clientapp", "run_clientapp"): ALWAYS,
     ("flwr.supernode.runtime.run_clientapp", "install_from_fab"): ALWAYS,

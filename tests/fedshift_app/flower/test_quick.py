@@ -14,6 +14,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from flwr.proto.message_pb2 import Context
+from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 from flwr.serverapp import Grid
 from flwr.supercore import heartbeat
 from flwr.supercore.exit import exit_handler
@@ -21,6 +23,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode import fleet_http_connection as connection
 from flwr.supernode import start_client_internal as node
+from flwr.supernode.servicer.runtime import runtime_handlers
 from support import refusal_of
 
 from fedshift.deploy import node_waits
@@ -38,7 +41,9 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> http_grid.HttpGrid:
 
 
 def test_the_installed_flower_is_known() -> None:
-    assert polling.unknown(polling.NODE, polling.CONNECTION) == polling.unknown(polling.HTTP_GRID) == ""
+    assert (
+        polling.unknown(polling.NODE, polling.CONNECTION, polling.HANDLERS) == polling.unknown(polling.HTTP_GRID) == ""
+    )
 
 
 @pytest.mark.parametrize("module", [polling.NODE, polling.HTTP_GRID])
@@ -189,6 +194,7 @@ def quickened(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
     def quicken(**functions: Any) -> ModuleType:
         for name in ("time", "subprocess", "_pull_and_store_message", "_push_messages"):
             monkeypatch.setattr(node, name, functions.get(name, getattr(node, name)))
+        monkeypatch.setattr(runtime_handlers, "push_task_output", runtime_handlers.push_task_output)
         node_waits.quicken_node(node, warm=True)
         return node
 
@@ -280,15 +286,49 @@ def test_the_next_message_waits_for_the_state_of_the_last() -> None:
     slept: list[float] = []
     left = iter([["task"], ["task"], []])
     state = SimpleNamespace(get_tasks=lambda statuses: next(left))
-    node_waits.wait_for_state(state, clock=lambda: next(clock), sleep=slept.append)
+    node_waits.wait_for_state(state, threading.Lock(), clock=lambda: next(clock), sleep=slept.append)
     assert len(slept) == 2
+
+
+def test_a_state_that_is_being_handed_over_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's own handler, which ends the task first: its state is slow to keep the context."""
+    monkeypatch.setattr(runtime_handlers, "push_task_output", runtime_handlers.push_task_output)
+    monkeypatch.setattr(runtime_handlers, "context_from_proto", lambda context: context)
+    handover = node_waits.watch_handover(runtime_handlers)
+    ended, may, seen = threading.Event(), threading.Event(), list[str]()
+
+    def keep(_series: int, _context: Any) -> None:
+        ended.set()
+        assert may.wait(20)
+        seen.append("kept")
+
+    state = SimpleNamespace(
+        finish_task=lambda **_given: True, get_run=lambda _run: SimpleNamespace(series_id=1),
+        set_run_series_context=keep, get_tasks=lambda statuses: [],
+    )  # fmt: skip
+    output = PushTaskOutputRequest(context=Context(run_id=1), sub_status="completed")
+    thread = threading.Thread(
+        target=runtime_handlers.push_task_output,
+        args=(output, state, SimpleNamespace(run_id=1, task_id=1)),
+        daemon=True,
+    )
+    thread.start()
+    assert ended.wait(20)
+
+    def sleep(_seconds: float) -> None:
+        may.set()
+        thread.join(20)
+
+    node_waits.wait_for_state(state, handover, sleep=sleep)
+    assert seen == ["kept"]
 
 
 def test_it_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> None:
     clock = iter(range(100))
     node_waits.wait_for_state(
-        SimpleNamespace(get_tasks=lambda statuses: ["task"]), clock=lambda: next(clock), sleep=lambda seconds: None
-    )
+        SimpleNamespace(get_tasks=lambda statuses: ["task"]), threading.Lock(), clock=lambda: next(clock),
+        sleep=lambda seconds: None,
+    )  # fmt: skip
     assert "a ClientApp has not ended 10 s after its reply" in caplog.text
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
+from real_node import SHORT, AppOfNode
 from support import InlineRun, ListeningGrid, Run
 
 from datasets.base import Source
@@ -20,8 +21,11 @@ from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
+from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.wire import names
 from fedshift_core.wire.messages import RunHeader
+from fedshift_core.wire.records import array_records
 from strategies.fedcode import FedCodeStrategy
 from strategies.federation.updates import Update
 
@@ -216,11 +220,16 @@ def test_private_parts_outlive_the_supernodes_process(
     cfg = resolve({"experiment": "handwritten", "method": "fedcode", "set": settings})
     folders = exporting.export(cfg, 4, tmp_path / "nodes")
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+    recall = StateStore.recall
+
+    def forgetful(self: StateStore, before: int | None) -> tuple[int, Arrays]:
+        return (0, {}) if "node-1" in str(self.folder) else recall(self, before)
+
     hashes = []
     for restarts, forgets in ((False, False), (True, False), (True, True)):
         monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / f"state-{restarts}-{forgets}"))
         if forgets:
-            monkeypatch.setattr(StateStore, "recall", lambda self, before: (0, {}))
+            monkeypatch.setattr(StateStore, "recall", forgetful)
         run = run_inline(
             method="fedcode", rounds=3, nodes=4, set=settings, grid=SuperNodes(folders, restarts=restarts).make
         )
@@ -230,6 +239,49 @@ def test_private_parts_outlive_the_supernodes_process(
     anew = [line.get("started_anew") for line in run.rounds]  # ... and the loss is recorded
     gone = "node 1 (sketch): its private parts of round {} are gone, it started without them"
     assert anew == [[gone.format(number)] for number in (1, 2, 3)]
+
+
+def test_private_parts_come_from_the_disk_and_no_supernode_keeps_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A SuperNode keeps the state of all runs, and that of a message which ended early is never handed over."""
+    folder, _ = exporting.export(resolve({"set": f"{SHORT} allocation.share=0.05"}), 2, tmp_path / "nodes")
+    node = AppOfNode(folder, method="fedrep")
+    for server_round in (1, 2):
+        before = RecordDict(dict(node.context.state))
+        assert not node.ask("train", server_round).has_error()
+    assert not array_records(node.context.state)
+    assert len(list(state_folder.state_dir().rglob("round-*.safetensors"))) == 2
+    node.context.state = before
+    for kind, server_round in (("evaluate", 2), ("train", 3)):
+        more = {"domains": ["scan"]} if kind == "evaluate" else {}
+        reply = node.ask(kind, server_round, **{names.MEMORY_ROUND: 2}, **more)
+        assert not reply.has_error(), reply.error
+        assert names.STARTED_ANEW not in reply.content.metric_records[names.METRICS]
+    assert "back from its disk" not in caplog.text
+    node.context.state = RecordDict()
+    assert not node.ask("train", 4, **{names.MEMORY_ROUND: 3}).has_error()
+    assert "back from its disk: its SuperNode was started again" in caplog.text
+
+
+def test_a_simulated_node_with_parts_of_an_earlier_round_reads_the_later_ones(run_inline: InlineRun) -> None:
+    class Late(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            if message.metadata.dst_node_id == 1001 and message.metadata.message_type == "train":
+                now = self._contexts[1001].state
+                self._contexts[1001].state, late[:] = late[0], [RecordDict(dict(now))]
+            return reply
+
+    hashes = []
+    for grid in (None, Late):
+        late = [RecordDict()]
+        run = run_inline(
+            method="fedcode", rounds=3, nodes=2, grid=grid,
+            set="dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05",
+        )  # fmt: skip
+        assert not any(line.get("started_anew") for line in run.rounds)
+        hashes.append(run.results["weights_sha256"])
+    assert hashes[0] == hashes[1]
 
 
 class Stopped(Exception):
