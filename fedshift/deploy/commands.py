@@ -113,18 +113,15 @@ def supernode(
     All other options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
     --auth-supernode-private-key FILE and --node-config; so are the numbers.
     """
+    from fedshift.deploy import policies
     from fedshift.deploy import supernode as node
+    from fedshift_app.node import policy
 
     given = context.args
-    if source:
-        from fedshift.deploy import policies
-        from fedshift_app.node import policy
-
-        loaded = policy.load(policies.typed(source))
+    if source or policy.POLICY not in node.node_config(given):
+        loaded = policy.load(policies.typed(source or policy.STRICT))
         given = policies.with_policy(given, loaded)
-        typer.echo(f"policy: {loaded}", err=True)
-    elif not any("policy=" in option for option in given):
-        typer.echo("policy: strict (built in); name another with --policy", err=True)
+        typer.echo(f"policy: {loaded}{'' if source else '; name another with --policy'}", err=True)
     node.serve(given, warm=not cold, keep_model=keep_model)
 
 

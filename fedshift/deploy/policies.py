@@ -9,15 +9,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from fedshift import tables
+from fedshift.deploy import supernode
+from fedshift.deploy.supernode import NODE_CONFIG
 from fedshift_app.config import registry
 from fedshift_app.node import ledger, policy, policy_rules
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.limits import WHOLE_PATH, as_found, shown
 from fedshift_core.plural import plural
 from strategies.contributions import behind
 
-NODE_CONFIG = "--node-config"  # of `flower-supernode`
 _QUOTES = "'\"\\"
 _HEAD = """\
 # What the owner of this node allows. Read docs/deploy/policy.md; try: fedshift policy explain FILE
@@ -34,25 +35,30 @@ def with_policy(options: Sequence[str], loaded: Loaded) -> list[str]:
     """Return the options of ``flower-supernode`` with a policy in its ``--node-config``.
 
     Raises:
-        ConfigError: If the node's configuration names one already or is a file, or the path has quotes.
+        ConfigError: If the node's configuration names one already, is a file, is given twice or cannot be read, or the
+            path has quotes.
     """
     if any(letter in loaded.source for letter in _QUOTES):
         raise ConfigError(f"--policy {shown(loaded.source, WHOLE_PATH)}: a path with quotes or a backslash")
+    if policy.POLICY in supernode.node_config(options):
+        raise ConfigError(f"{NODE_CONFIG} names a {policy.POLICY} already: leave it out, or leave out --policy")
     more = f'{policy.POLICY}="{loaded.source}" {policy.POLICY_SHA256}="{loaded.sha256}"'
-    changed = list(options)
-    for i, option in enumerate(changed):
+    changed, given = [*options, NODE_CONFIG, more], ""
+    for i, option in enumerate(options):
         name, equals, value = option.partition("=")
-        if len(name) < len("--n") or not NODE_CONFIG.startswith(name):  # Flower takes its beginnings, too
-            continue
-        place = i if equals else i + 1
-        given = value if equals else changed[place] if place < len(changed) else ""
-        if given.endswith(".toml"):
-            raise ConfigError(f"{NODE_CONFIG} {given}: write {policy.POLICY} into that file, or give key=value pairs")
-        if f" {policy.POLICY}=" in f" {given}":
-            raise ConfigError(f"{NODE_CONFIG} names a {policy.POLICY} already: leave it out, or leave out --policy")
-        changed[place] = f"{name}={given} {more}" if equals else f"{given} {more}"
-        return changed
-    return [*changed, NODE_CONFIG, more]
+        if len(name) >= len("--n") and NODE_CONFIG.startswith(name):  # Flower takes its beginnings, too
+            place = i if equals else i + 1
+            given = value if equals else "".join(options[place : place + 1])
+            joined = f"{name}={given} {more}" if equals else f"{given} {more}"
+            changed = [*options[:place], joined, *options[place + 1 :]]
+    if given.endswith(".toml"):
+        raise ConfigError(f"{NODE_CONFIG} {given}: write {policy.POLICY} into that file, or give key=value pairs")
+    if supernode.node_config(changed).get(policy.POLICY) != loaded.source:  # as with a quote that is not closed
+        raise ConfigError(
+            f"{NODE_CONFIG} {as_found(given)}: cannot be read; expected are pairs such as "
+            "'domain=\"scan\" partition-id=0'"
+        )
+    return changed
 
 
 # --- a file to begin with -----------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from fedshift.cli import app
 from fedshift.deploy import policies
 from fedshift.deploy import supernode as supernode_module
-from fedshift_app.node import ledger, policy, state_folder
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import make_context
+from fedshift_app.node import ledger, policy, setup, state_folder
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core.errors import ConfigError
 
@@ -117,6 +119,8 @@ def test_a_policy_reaches_the_node_through_its_configuration(options: list[str],
         (["--node-config", "node.toml"], "strict", "write policy into that file"),
         (["--node-config", 'domain="scan" policy="open"'], "strict", "names a policy already"),
         ([], '/a"b', "a path with quotes"),
+        (["--node-config", "domain=1", "--node-c=partition-id=0"], "strict", "--node-config is given 2 times"),
+        (["--node-config", 'domain="scan'], "strict", "cannot be read; expected are pairs such as"),
     ],
 )
 def test_what_cannot_be_handed_over_is_refused(options: list[str], source: str, message: str) -> None:
@@ -139,4 +143,19 @@ def test_a_supernode_reads_its_policy_before_it_starts(tmp_path: Path, monkeypat
     RUNNER.invoke(app, [*words, "--policy", "open"])
     assert [parse_config_args([given[-1]])["policy"] for given in started] == [str(file), "open"]
     assert "policy: strict (built in)" in RUNNER.invoke(app, words).stderr
-    assert started[-1] == words[1:]
+    assert started[-1] == [*words[1:-1], f'{words[-1]} policy="strict" policy-sha256=""']
+    for config in ("partition-id=0 num-partitions=4", 'policy="open"'):
+        RUNNER.invoke(app, ["supernode", "--insecure", "--root-certificates", "policy=.crt", "--node-config", config])
+    assert [parse_config_args([given[-1]])["policy"] for given in started[-2:]] == ["strict", "open"]
+
+
+def test_without_a_policy_a_node_is_strict_also_towards_who_takes_it_for_a_simulated_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(supernode_module, "serve", lambda given, **_: started.append(given))
+    for more in ([], ["--node-config", "partition-id=0 num-partitions=4"]):
+        RUNNER.invoke(app, ["supernode", "--insecure", *more])
+        context = make_context(1, parse_config_args([started[-1][-1]]), {})
+        refusal = refusal_of(ConfigError, setup.place, resolve({}), context, "simulation")
+        assert "it takes no part in a simulation" in refusal

@@ -55,6 +55,7 @@ def test_the_command_passes_all_options_on(monkeypatch: pytest.MonkeyPatch) -> N
     options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'domain="scan" partition-id=0']
     for own in (["--cold"], [], ["--keep-model"]):
         assert CliRunner().invoke(cli.app, ["supernode", *own, *options]).exit_code == 0
+    options[-1] += ' policy="strict" policy-sha256=""'
     assert seen == [(options, False, False), (options, True, False), (options, True, True)]
 
 
