@@ -64,11 +64,12 @@ def run_arguments(point: Point, request: GridRequest) -> list[str]:
 
 def script(commands: Sequence[str], folder: Path, then: Sequence[str]) -> str:
     """Return a batch script with a task for each command, that runs in the current folder."""
+    output = f"{folder}/slurm-".replace("%", "%%")  # Slurm fills in what follows a %
     tasks = "\n".join(f"{number}) exec {line} ;;" for number, line in enumerate(commands))
     return f"""#!/bin/bash
 #SBATCH --job-name=fedshift
 #SBATCH --array=0-{len(commands) - 1}
-#SBATCH --output={folder}/slurm-%A_%a.out
+#SBATCH --output="{output}%A_%a.out"
 #SBATCH --requeue
 # Each task is one run; one that is given again goes on with it. When all are done, this compares them:
 #   {shlex.join(then)}

@@ -134,7 +134,9 @@ class StateStore:
             self.make()
             # A simulated node leaves its name to the server's checkpoint, which counts only if the file is there.
             atomic_io.write_durably(self.folder / name, data, named=self.own, private=self.own)
-            needed = {name} | {version.path.name for version in self._needed(server_round)}
+            # A node that was given up for lost may end after its next round: what that left stays.
+            later = [version for version in self.versions() if version.server_round > server_round]
+            needed = {name} | {version.path.name for version in (*self._needed(server_round), *later)}
             for path in self.folder.iterdir():
                 if path.name not in needed and not path.name.startswith(START_STEM):
                     path.unlink()

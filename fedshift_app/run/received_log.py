@@ -74,7 +74,7 @@ class ReceivedLog:
             self._take(replies)
             return replies
 
-        grid.push_messages = lambda messages: push(list(self._noted(messages)))
+        grid.push_messages = lambda messages: push(self._noted(messages))
         grid.pull_messages = pulled
 
     def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:

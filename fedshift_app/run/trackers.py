@@ -111,6 +111,7 @@ def _one_at_a_time(place: str) -> Iterator[None]:
         yield
         return
     store = Path(url2pathname(url.path))
+    store.parent.mkdir(parents=True, exist_ok=True)  # as MLflow makes the folder
     with store.with_name(f".{store.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

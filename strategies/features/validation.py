@@ -53,7 +53,8 @@ class Validation(ServerFeature):
     def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:
         """Add a node's numbers to those of its domain. A part far larger than those of the others is left out."""
         validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
-        numbers = [other.num_validation for other in evaluation.nodes if other.domain == node.domain]
+        # A node that tells of none, as its owner hides few, says nothing of how many are usual.
+        numbers = [n for other in evaluation.nodes if other.domain == node.domain and (n := other.num_validation)]
         too_many = announced.is_too_many(node.num_validation, numbers, evaluation.max_images)
         if self._tally is not None and not too_many:
             self._tally.add(node.domain, *validated, 0.0)

@@ -52,7 +52,8 @@ class Medians:
         for node in nodes:
             if node.shared_test:
                 continue
-            numbers.setdefault(("validation", node.domain), []).append(node.num_validation)
+            if node.num_validation:
+                numbers.setdefault(("validation", node.domain), []).append(node.num_validation)
             for domain in node.domains:
                 if number := node.tests_of(domain):
                     numbers.setdefault(("test", domain), []).append(number)

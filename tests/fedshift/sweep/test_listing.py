@@ -110,6 +110,12 @@ def test_the_slurm_script_does_the_run_of_its_task(played: Played, tmp_path: Pat
     assert output[-3] == "--in" and Path(output[-2]).is_dir()
     assert task("2").returncode == 2
     assert "#SBATCH --array=0-1\n" in file.read_text()
+    assert f'#SBATCH --output="{played.home / "runs"}' in file.read_text()
+
+
+def test_a_folder_of_any_name_stays_what_it_is_in_a_batch_script() -> None:
+    written = listing.script(["a"], Path("/a folder/100%a"), ["b"])
+    assert '#SBATCH --output="/a folder/100%%a/slurm-%A_%a.out"\n' in written
 
 
 def test_one_run_is_one(played: Played) -> None:

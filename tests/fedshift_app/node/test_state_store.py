@@ -187,6 +187,14 @@ def test_versions_of_rounds_that_are_repeated_do_not_count() -> None:
     assert after().recall() == (0, {})  # what a resumed run left is not of one that was not
 
 
+def test_a_round_that_ends_late_removes_nothing_of_the_next() -> None:
+    at = store()
+    for number in (3, 5, 4):
+        at.remember(number, {"x": np.array([number])})
+    assert [version.server_round for version in at.versions()] == [3, 4, 5]
+    assert at.recall() == (5, {"x": np.array([5])})
+
+
 # --- a whole run ------------------------------------------------------------------------------------
 
 

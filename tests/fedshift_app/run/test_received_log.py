@@ -31,6 +31,27 @@ def names_of(lines: list[dict[str, Any]], message: str) -> set[str]:
     return {line["name"] for line in lines if line["message"] == message and line["kind"] != "reply"}
 
 
+def test_messages_that_come_one_after_the_other_are_not_waited_for() -> None:
+    order: list[str] = []
+
+    class Queue:
+        def push_messages(self, messages: Any) -> list[str]:
+            return [order.append("queued") or "id" for _ in messages]
+
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            return []
+
+    def messages() -> Any:
+        for _ in range(2):
+            order.append("made")
+            yield Message(RecordDict(), dst_node_id=1, message_type="train")
+
+    grid: Any = Queue()
+    ReceivedLog(grid)
+    grid.push_messages(messages())
+    assert order == ["made", "queued"] * 2
+
+
 class Heard(ListeningGrid):
     """Keeps what the log should say of each reply: bytes and hash by name."""
 

@@ -80,6 +80,15 @@ def test_mlflows_store_shows_each_round_once_also_of_a_resumed_run(
     assert "loss/bad" not in run.data.metrics
 
 
+def test_a_store_in_a_folder_that_is_not_there_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.setenv(trackers.PLACE, (tmp_path / "new" / "place").as_uri())
+    begin("mlflow", tmp_path / "run", [result(1, 40.0)]).close()
+    assert caplog.records == [] and (tmp_path / "new" / "place").is_dir()
+
+
 def test_runs_that_begin_at_once_share_one_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     from mlflow.tracking import MlflowClient

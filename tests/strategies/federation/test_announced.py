@@ -110,6 +110,17 @@ def test_a_line_says_once_who_weighs_less(caplog: pytest.LogCaptureFixture) -> N
     assert [roster.weighs(n) for n in roster.nodes] == [10, 10, 1000]
 
 
+def test_nodes_that_hide_their_few_validation_images_hide_no_others() -> None:
+    nodes = [replace(node(i, 10), num_validation=number) for i, number in enumerate((0, 0, 40))]
+    validation = server_feature(Validation, domains=("scan",), validation_fraction=0.1)
+    plan = Evaluation(("scan",), nodes, personal=False, extras=[validation], max_images=100)
+    validation.score_options(plan)
+    validation.take_scores(nodes[2], {"validation-correct": 30, "validation-count": 40}, plan)
+    validation.scored(plan, result := RoundResult(1))
+    assert result.shown["validation"] == {"scan": 75.0}
+    assert Medians(nodes, 100).warning(nodes[2]) == ""
+
+
 announcements = st.builds(
     Node, st.just(0), st.just(0), st.sampled_from("ab"), st.tuples(st.integers(1, 9), st.integers(0, 9)),
     st.integers(0, 9), st.booleans(), st.just(-1), num_validation=st.integers(0, 9),
@@ -126,7 +137,7 @@ def test_the_medians_taken_once_are_those_of_each_node(nodes: list[Node], factor
         for domain in of.domains:
             tests = [other.tests_of(domain) for other in real if domain in other.domains and other.tests_of(domain)]
             too_many.append(bool(tests) and of.tests_of(domain) > factor * np.median(tests))
-        validations = [other.num_validation for other in real if other.domain == of.domain]
+        validations = [n for other in real if other.domain == of.domain and (n := other.num_validation)]
         too_many.append(bool(validations) and of.num_validation > factor * np.median(validations))
         warning = medians.warning(of)
         assert ("training images" in warning) == (of.num_examples > factor * np.median([n.num_examples for n in nodes]))
