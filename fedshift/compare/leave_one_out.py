@@ -108,7 +108,7 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
                 raise ConfigError(f"{both}, with other domains: {first.name} and {run.name}")
             earlier, later = first.results, run.results
             if (earlier.weights_sha256, earlier.domains) != (later.weights_sha256, later.domains):
-                raise ConfigError(f"{both}, with different numbers: {first.name} and {run.name}")
+                raise grouping.other_numbers(both, first, run, "compare without that folder")
             if contents.unlike([first, run]):
                 raise ConfigError(f"{both}, with other images: {first.name} and {run.name}")
             note = f"{run.name} repeats {first.name} with the same numbers and counts once"

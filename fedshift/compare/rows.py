@@ -8,7 +8,7 @@ from typing import Any
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import Altered, altered
 from fedshift.papers.printed import PLAIN
-from fedshift.results import contents
+from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
 from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
@@ -123,9 +123,8 @@ def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]
         if first is run:
             continue
         if (first.results.weights_sha256, take(first)) != (run.results.weights_sha256, take(run)):
-            raise ConfigError(
-                f"{label}: seed {run.results.seed} comes twice, with different numbers: {first.name} and {run.name}"
-            )
+            twice = f"{label}: seed {run.results.seed} comes twice"
+            raise grouping.other_numbers(twice, first, run, "compare with --score final, or without that folder")
         if other := contents.unlike([first, run]):
             raise ConfigError(f"{label}: seed {run.results.seed} comes twice: {'; '.join(other)}")
         notes.append(f"{run.name} repeats {first.name} with the same numbers and counts once")

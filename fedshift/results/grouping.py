@@ -7,6 +7,7 @@ from fedshift.results import contents
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, usual_settings
 from fedshift_app.config import registry
+from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
 
 #: Label of the row of a run whose values a search chose.
@@ -64,6 +65,24 @@ def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> 
             by_value.append(f"{shown(each)} ({some(names, _NAMED)})")
         parts.append(f"{key} is {' and '.join(by_value)}")
     return "; ".join(parts)
+
+
+def other_numbers(text: str, first: Run, run: Run, instead: str) -> ConfigError:
+    """Return the error of two runs that stand for the same numbers and have different ones.
+
+    Args:
+        text: What comes twice.
+        first: The one run.
+        run: The other.
+        instead: What to do if one is the other's model scored again.
+    """
+    again = [
+        f"{each.name} is the model of {each.scored_again} scored again (fedshift rescore), with scores of one round "
+        f"alone; {instead}"
+        for each in (first, run)
+        if each.scored_again
+    ]
+    return ConfigError(f"{text}, with different numbers: {first.name} and {run.name}", remedy="\n".join(again))
 
 
 def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list[str]:

@@ -1040,6 +1040,21 @@ def test_runs_count_as_the_same_by_the_numbers_that_are_asked_for(make_run: Make
         compare(same, score="final")
 
 
+def test_a_run_and_its_model_scored_again_are_told_with_what_to_do(make_run: MakeRun) -> None:
+    """A score of five rounds and one of the last alone; ``--score final``, which the message names, compares them."""
+    first = make_run("fedavg", 0, two(1, 2), final=two(4, 5), name="trained", weights_sha256="w")
+    marks = {"scored_again": {"run": "trained", "round": 3}}
+    again = make_run("fedavg", 0, two(4, 5), name="again", recorded=marks, averaged_rounds=1, weights_sha256="w")
+    with pytest.raises(ConfigError) as error:
+        compare([first, again])
+    text, remedy = str(error.value).splitlines()
+    assert text.endswith("comes twice, with different numbers: trained and again")
+    assert remedy.startswith("again is the model of trained scored again (fedshift rescore)")
+    assert "compare with --score final, or without that folder" in remedy
+    numbers = compare([first, again], score="final").numbers
+    assert "again repeats trained with the same numbers and counts once" in numbers.notes
+
+
 def test_a_kept_file_says_that_its_model_is_another_runs(make_run: MakeRun, tmp_path: Path) -> None:
     marks = {"scored_again": {"run": "handwritten-fedavg", "round": 3}}
     make_run("fedavg", 0, two(1, 2), recorded=marks)
