@@ -84,7 +84,8 @@ def as_sweep(arguments: Sequence[str]) -> list[str]:
         else:
             raise ConfigError(
                 f"{as_found(argument)} is neither a method nor an experiment; `fedshift methods` and `fedshift "
-                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}"
+                f"experiments` list them{meant(argument, (*registry.METHODS, *files.names('experiments')))}",
+                files.folder_remedy(argument),
             )
     if not methods:
         raise ConfigError("costs: name one or more methods; `fedshift methods` lists them")

@@ -8,7 +8,7 @@ from typing import Any
 from yaml.nodes import MappingNode, Node, ScalarNode
 
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import shown
+from fedshift_core.limits import message, shown
 from fedshift_core.yaml_files import outline
 
 Key = tuple[str | int, ...]
@@ -43,7 +43,7 @@ def placed(
     if not error.keys:
         return error
     places = places_of(path)
-    lines = str(error).split("\n")
+    lines = message(error.text or "").split("\n")
     for i, key in enumerate(error.keys[: len(lines)]):
         dotted = ".".join(map(str, key))
         parameter = stands_for.get(dotted)
@@ -57,7 +57,7 @@ def placed(
         )
         if place is not None:
             lines[i] += f" (line {place[0]}, column {place[1]} of {shown(path.name, MOST_FILE)})"
-    return ConfigError("\n".join(lines), keys=error.keys)
+    return ConfigError("\n".join(lines), error.remedy, error.keys)
 
 
 def _within(key: str, section: str) -> bool:

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config.error_messages import explained
+from fedshift_app.config.files import folder_remedy
 from fedshift_app.config.sections import DatasetConfig
 from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
@@ -32,6 +33,7 @@ def dataset(name: str, of: Any) -> Dataset:
         raise ConfigError(
             f"unknown dataset {as_found(name)}; there are {', '.join(catalog.DATASETS)}; for your own images write "
             f"dataset: {{name: {as_found(name)}, of: {users}}}{meant(name, catalog.DATASETS)}",
+            folder_remedy(name),
             keys=(("dataset", "name"),),
         )
     return catalog.get(of or name)

@@ -28,7 +28,7 @@ from fedshift_app.config import (
 )
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
-from fedshift_app.config.files import CONF, names
+from fedshift_app.config.files import CONF, folder_remedy, names
 from fedshift_app.config.layers import (
     MODEL_PER_NODE,
     NAMED,
@@ -102,7 +102,8 @@ def experiment_file(experiment: str) -> Path:
         known = names("experiments")
         raise ConfigError(
             f"unknown experiment {as_found(experiment)}; `fedshift experiments` lists all, such as "
-            f"{' and '.join(SUGGESTED)}; or give a path to a .yaml file{meant(experiment, known)}"
+            f"{' and '.join(SUGGESTED)}; or give a path to a .yaml file{meant(experiment, known)}",
+            folder_remedy(experiment),
         )
     return CONF / "experiments" / f"{experiment}.yaml"
 

@@ -8,6 +8,7 @@ import yaml
 from image_trees import fill
 from support import refusal_of
 
+from fedshift.costs.command import as_sweep
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve, resolve_dataset
 from fedshift_app.config.sections import RunConfig
@@ -95,6 +96,36 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
 def test_what_is_wrong_is_reported_in_a_line(hospital: str, flat: dict[str, Any], reason: str) -> None:
     message = refusal(**{"experiment": hospital} | flat)
     assert reason in message and "\n" not in message, message
+
+
+def test_a_folder_in_place_of_an_experiment_or_a_data_set_is_answered_with_what_to_give(
+    hospital: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file that ``fedshift init`` wrote there, a run's configuration, or a new experiment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("shapes/shapes.yaml", "runs/a run/config.yaml", "two/a.yaml", "two/b.yaml", "images/site/x/1.png"):
+        file = Path(name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    resume = "`fedshift run resume='runs/a run'` continues the run"
+    remedies = {
+        "shapes": "shapes is a folder: give its file shapes/shapes.yaml",
+        "runs/a run": f"runs/a run is a run folder: its experiment is runs/a run/config.yaml; {resume}",
+        "two": "two is a folder: give its file two/a.yaml or two/b.yaml",
+        "images": "images is a folder: if it holds images, `fedshift init NAME data-dir=images` writes an experiment's",
+    }
+    for name, remedy in remedies.items():
+        own = {"experiment": hospital, "dataset": name}
+        for flat, unknown in (({"experiment": name}, "unknown experiment"), (own, "unknown dataset")):
+            first, second = refusal(**flat).splitlines()
+            assert first.startswith(unknown) and second.startswith(remedy)
+    Path("mine.yaml").write_text(
+        Path(hospital).read_text().replace("{name: hospital, of: folders, ", "{name: images, ")
+    )
+    first, second = refusal(experiment="mine.yaml").splitlines()
+    assert first.endswith("(line 2, column 11 of mine.yaml)") and second.startswith(remedies["images"])
+    assert refusal_of(FedShiftError, as_sweep, ["shapes"]).endswith(remedies["shapes"])
+    assert "\n" not in refusal(experiment="nothing") and "\n" not in refusal(experiment=hospital, dataset="nothing")
 
 
 def test_a_name_of_ones_own_is_not_that_of_a_data_set(tmp_path: Path, hospital: str) -> None:
