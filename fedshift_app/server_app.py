@@ -57,6 +57,7 @@ from fedshift_core import atomic_io
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.env import ALL_WRITTEN, COMMAND, STATUS_FILE
 from fedshift_core.errors import REFUSALS, FederationError, FedShiftError
+from fedshift_core.options.scoring import INITIAL_MODEL
 from fedshift_core.plural import plural
 from strategies.base import DomainStrategy
 from strategies.features.base import ServerFeature
@@ -370,8 +371,9 @@ def describe(config: RunConfig, engine: str, nodes: list[Node], features: Iterab
             held[domain].append(n)
     epochs = plural(config.train.epochs, "local epoch")
     rounds = f"{plural(config.rounds, 'round')} of {epochs}" if config.rounds else "no training (rounds=0)"
+    what = registry.label(config.method["name"]) if config.rounds else INITIAL_MODEL
     lines = [
-        f"{config.experiment}: {registry.label(config.method['name'])} on {config.dataset.name}, {config.model.name}, "
+        f"{config.experiment}: {what} on {config.dataset.name}, {config.model.name}, "
         f"bn={config.model.bn}, {plural(len(nodes), 'node')}, {rounds}, seed {config.seed}, engine {engine}",
         *(f"  {domain}: {_held_by(who)}" for domain, who in held.items()),
     ]

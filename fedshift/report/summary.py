@@ -13,7 +13,7 @@ from fedshift_app.run import files, one_class
 from fedshift_app.run.files import lost_text
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, last_rounds
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
@@ -95,10 +95,11 @@ def _results(record: Record) -> dict[str, Any]:
 
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results and the notes on their marks."""
-    columns = [
-        _column(last_rounds(results["averaged_rounds"]), results["domains"], results["avg"], results["std"]),
-        _column("final", results["final"], mean(results["final"].values())),
-    ]
+    trained = bool(results["rounds"])
+    first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
+    columns = [_column(first, results["domains"], results["avg"], results["std"])]
+    if trained:
+        columns.append(_column("final", results["final"], mean(results["final"].values())))
     others = results.get("others", {})
     columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
     if spread := results.get("spread_over_nodes"):
@@ -110,7 +111,7 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
         )
     tested, validated = "after seeing test results", "on validation images"
     for mark, key, how in (("*", "best_test", tested), ("+", "best_validation", validated)):
-        if best := results.get(key):
+        if trained and (best := results.get(key)):
             columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
             notes.append(f"{mark} chosen {how}.")
     if chosen := results.get("chosen_round"):

@@ -16,7 +16,7 @@ from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
-from fedshift_core.options.scoring import last_rounds
+from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from strategies.features.base import Column
 from strategies.features.catalog import classes
@@ -124,10 +124,11 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
         results: Content of ``results.json``.
         entries: The section ``features`` of the configuration.
     """
-    columns: dict[str, Column] = {
-        last_rounds(results["averaged_rounds"]): (results["domains"], results["avg"], percent(results["std"])),
-        "final": (results["final"], mean(results["final"].values()), ""),
-    }
+    trained = bool(results["rounds"])
+    first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
+    columns: dict[str, Column] = {first: (results["domains"], results["avg"], percent(results["std"]))}
+    if trained:
+        columns["final"] = (results["final"], mean(results["final"].values()), "")
     for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
     if spread := results.get("spread_over_nodes"):
@@ -147,8 +148,9 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
     rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))
     about = " (approximation)" if results.get("approximation") else ""
+    what = f"{results['method']}{about}" if trained else INITIAL_MODEL
     title = (
-        f"{results['method']}{about} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
+        f"{what} on {results['dataset']}: top-1 accuracy (%) of the {results['evaluated']}, "
         f"{results['model']}, bn={results['bn']}, {plural(len(results['nodes']), 'node')}, seed {results['seed']}"
     )
     lines = ["", title, *_columns(("domain", *columns), rows, below=2), *notes, ""]

@@ -20,6 +20,10 @@ BN_STATISTICS_TEXT = {
 LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 
 
+#: What a run with ``rounds=0`` scores, which trains and chooses nothing.
+INITIAL_MODEL = "initial model"
+
+
 def last_rounds(number: int, kind: str = "") -> str:
     """Return ``last round``, ``last 2 rounds``, ...; ``kind`` stands before the noun."""
     return f"last {kind}round" if number == 1 else f"last {number} {kind}rounds"

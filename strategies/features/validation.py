@@ -74,7 +74,9 @@ class Validation(ServerFeature):
 
     @classmethod
     def view(cls, results: Mapping[str, Any]) -> View:
-        """Return the columns of the best rounds, by test images and by validation images."""
+        """Return the columns of the best rounds, by test images and by validation images; none if nothing trained."""
+        if not results["rounds"]:
+            return View()
         columns: dict[str, Column] = {}
         notes = []
         by_test, by_validation = "after seeing test results", "on validation images"

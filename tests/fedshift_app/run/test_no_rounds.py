@@ -11,12 +11,14 @@ from fedshift.compare import compare
 from fedshift.export import saving
 from fedshift.export.saving import Wanted
 from fedshift.report import build
+from fedshift.report.summary import _columns
 from fedshift.rescore import command as rescoring
 from fedshift.sweep.progress import Timed, time_left
 from fedshift.tune import requested
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
-from fedshift_app.run import resuming, status
+from fedshift_app.run import console, resuming, status
+from fedshift_app.server_app import describe
 from fedshift_core.errors import ConfigError
 
 QUICK = "train.epochs=1 allocation.share=0.05 model.name=cnn train.precision=float32 train.lr=0.05"
@@ -41,6 +43,22 @@ def test_the_initial_weights_are_scored_and_nothing_is_trained(
     begun = run_inline(method="fedavg", rounds=0, set=f"{QUICK} model.weights={weights}")
     assert begun.results["final"] == trained.results["final"] != results["final"]
     assert begun.results["weights_sha256"] == trained.results["weights_sha256"]
+
+
+def test_a_table_of_no_rounds_names_no_method_and_no_best_round(
+    finished_run: InlineRun,
+) -> None:
+    """Nothing was trained or chosen: `fedshift evaluate` scores other methods' models so, as FedAvg would."""
+    run = finished_run(method="fedavg", rounds=0, set=QUICK)
+    text = console.table(run.results)
+    assert "initial model on handwritten: top-1 accuracy (%) of the global model, cnn" in text
+    head = next(line for line in text.splitlines() if line.startswith("domain"))
+    assert head.split("  ")[1].strip() == "initial model" and "final" not in head
+    assert "best round" not in text and "chosen" not in text and "fedavg" not in text
+    config = resolve({"rounds": 0, "set": QUICK})
+    assert describe(config, "inline", []).startswith("handwritten: initial model on handwritten, cnn, ")
+    table, notes = _columns(run.results, 64)
+    assert table[0]["head"] == "initial model" and "best round" not in str(table) and "chosen" not in str(notes)
 
 
 def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
