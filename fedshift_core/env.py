@@ -12,6 +12,8 @@ COMMIT = "FEDSHIFT_COMMIT"
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"
 #: Set if ``fedshift run`` shows a table of the run in the terminal: the lines of rounds are then not printed.
 LIVE = "FEDSHIFT_LIVE"
+#: The folder that marks which warnings the processes of a command have shown, see ``fedshift_core.said_once``.
+SAID = "FEDSHIFT_SAID"
 #: The process of a sweep or a search that started this run.
 SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
 #: CPU threads of a simulated node, set by ``fedshift run cpus-per-client=N``; by default one, whatever Ray gives.

@@ -6,9 +6,7 @@ be read is tried again at each use, as that may have been for lack of a decoder,
 """
 
 import contextlib
-import functools
 import json
-import logging
 import os
 import tempfile
 import zlib
@@ -24,14 +22,12 @@ from datasets.base import PLAIN, Form, Source
 from datasets.io import cache, integrity, looks, presence, threads
 from datasets.io.decode import decode
 from datasets.listing import ImageFiles, Item, Listing
-from fedshift_core import private_files
+from fedshift_core import private_files, said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import plain, shown, whole
 from fedshift_core.plural import plural
 
 _SIZE = 16  # pixels; a small target, though all of an image is decoded
-
-log = logging.getLogger("fedshift")
 
 
 @dataclass(frozen=True)
@@ -112,13 +108,10 @@ def left_out(image_files: ImageFiles, form: Form = PLAIN) -> ImageFiles:
     return image_files.select(np.delete(np.arange(len(image_files)), [image.place for image in broken]))
 
 
-@functools.cache
 def _warn(broken: int, total: int, name: str, reason: str) -> None:
-    """Warn once per process of images that are left out."""
+    """Warn once of images that are left out."""
     are, more = ("is", "") if broken == 1 else ("are", ", ...")
-    log.warning(
-        "%d of %s cannot be read and %s left out: %s (%s)%s", broken, plural(total, "image"), are, name, reason, more
-    )
+    said_once.warn(f"{broken} of {plural(total, 'image')} cannot be read and {are} left out: {name} ({reason}){more}")
 
 
 def _tried(listing: Listing, places: Sequence[int], form: Form) -> dict[int, str]:

@@ -1,7 +1,6 @@
 """Decides which files are images, and decodes them in the allowed formats only."""
 
 import io
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from PIL import Image, UnidentifiedImageError
 
 from datasets.io import dicom, exif, png, tiff
 from datasets.io.resize import levels
+from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
 from fedshift_core.plural import plural
@@ -32,9 +32,6 @@ _MOST_SUFFIXES = 6  # named in a message
 _LFS = b"version https://git-lfs.github.com/spec/"
 _ANNEX = re.compile(rb"(?:\.\./)*(?:\.git)?/?annex/objects/")  # an unlocked file, or a link on a disk without links
 _MOST_POINTER = 1 << 15
-
-log = logging.getLogger("fedshift")
-_warned: set[str] = set()  # folders that this process has warned of
 
 
 class Header(NamedTuple):
@@ -192,10 +189,9 @@ def not_taken(names: Iterable[str]) -> Counter[str]:
 
 
 def warn_of_ignored(where: Path, counts: Counter[str]) -> None:
-    """Warn once per process of ignored files in a folder, or of ignored members of a tar."""
-    if counts and str(where) not in _warned:
-        _warned.add(str(where))
-        log.warning("%s: %s", shown(where), describe(counts))
+    """Warn once of ignored files in a folder, or of ignored members of a tar."""
+    if counts:
+        said_once.warn(f"{shown(where)}: {describe(counts)}", str(where))
 
 
 def describe(counts: Counter[str]) -> str:

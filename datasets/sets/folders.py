@@ -11,8 +11,6 @@ A table, where there is one, is all that counts. Else each site may have another
 level `<site>/` may be left out, and so may the table's column domain.
 """
 
-import functools
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,7 @@ from datasets.base import SPLITS, Dataset, Names, Source, Split
 from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sites, split_names, table, trees, unchanged
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles
-from fedshift_core import same_names
+from fedshift_core import said_once, same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 from fedshift_core.plural import plural
@@ -32,8 +30,6 @@ SIZE = 64  # pixels, where dataset.size says nothing
 MOST_CLASSES, MOST_DOMAINS = 2000, 1000  # they stand in config.yaml and in each message to a node
 _MARKS = frozenset(" ._-+()&")
 _MISSING = "nan"  # how pandas writes a cell that is empty
-
-log = logging.getLogger("fedshift")
 
 
 @dataclass(frozen=True)
@@ -296,15 +292,9 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
         if name == split:
             return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
     for note in site.notes:
-        _warn(note)
+        said_once.warn(note)
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
     return site.listings[split]
-
-
-@functools.cache
-def _warn(text: str) -> None:
-    """Say something once in a process."""
-    log.warning("%s", text)
 
 
 def _ordered(kinds: Iterable[str]) -> tuple[str, ...]:

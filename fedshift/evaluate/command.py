@@ -18,7 +18,7 @@ from fedshift.results.loading import held
 from fedshift_app.config import files
 from fedshift_app.run import console, exit_codes, status
 from fedshift_app.run.versions import commit
-from fedshift_core import atomic_io
+from fedshift_core import atomic_io, said_once
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, shown
@@ -66,7 +66,7 @@ def evaluated(arguments: Sequence[str], site: str, *, aside: bool) -> tuple[Path
     running.check_launch(request.launch, site)
     os.environ[COMMIT] = commit(files.APP)
     console.set_up(aside=aside)
-    with _folder(user_path(request.flat["output-dir"], "output-dir")) as folder:
+    with said_once.shared(), _folder(user_path(request.flat["output-dir"], "output-dir")) as folder:
         composed = _composed(paths, request, folder)
         nodes = [running.check(each, request.launch, site) for each in composed]
         with contextlib.redirect_stdout(sys.stderr) if aside else contextlib.nullcontext():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from fedshift_core import said_once
 from fedshift_core.env import COMMIT
 
 if TYPE_CHECKING:
@@ -41,14 +42,15 @@ def run(
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
     workers = worker_count.requested(launch)
-    if inline and (workers or worker_count.cores()) > 1:
-        from fedshift.engine import forking
-
-        forking.begin()  # it imports torch while this process checks keys
-    if "resume" not in flat:  # a run that goes on is checked with its folder
-        resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
-    os.environ[COMMIT] = commit(APP)
     with ExitStack() as stack:
+        stack.enter_context(said_once.shared())  # before the first process starts
+        if inline and (workers or worker_count.cores()) > 1:
+            from fedshift.engine import forking
+
+            forking.begin()  # it imports torch while this process checks keys
+        if "resume" not in flat:  # a run that goes on is checked with its folder
+            resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
+        os.environ[COMMIT] = commit(APP)
         stack.enter_context(looks.handed_on())  # nodes in this process take what the check has seen of the files
         new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
         return _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, screen, note)

@@ -17,6 +17,7 @@ from datasets.base import Source
 from datasets.io import pictures, trees
 from datasets.io.decode import decode
 from datasets.listing import Item
+from fedshift_core import said_once
 from fedshift_core.errors import DataError
 
 CLASSES = ("dog", "cat", "owl")
@@ -25,7 +26,7 @@ EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n%%EOF\n"
 
 @pytest.fixture(autouse=True)
 def no_warning_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pictures, "_warned", set())
+    monkeypatch.setattr(said_once, "_said", set())
 
 
 @pytest.fixture
