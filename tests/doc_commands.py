@@ -69,20 +69,25 @@ def runs_of(command: str) -> list[dict[str, Any]]:
 
 
 def printed(page: Path) -> Iterator[str]:
-    """Yield each command on a page, without ``fedshift``: in blocks and within lines, also where a line goes on."""
+    """Yield each command on a page, without ``fedshift``."""
+    seen = set()
+    for line in typed(page):
+        for command in _separate(line):
+            if command not in seen:
+                seen.add(command)
+                yield command
+
+
+def typed(page: Path) -> Iterator[str]:
+    """Yield each line of a page that begins with ``fedshift``, in blocks and within lines, with what it goes on in."""
     text = page.read_text(encoding="utf-8")
     blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
     indented = re.findall(r"(?:^ {4}.*\n)+", text, re.MULTILINE)
     within = re.findall(r"(?<!`)`(fedshift [^`\n]+)`(?!`)", text)
-    seen = set()
     for block in (*blocks, *indented, *within):
         for line in block.replace("\\\n", " ").splitlines():
-            typed = line.strip().removeprefix("$ ")
-            if typed.startswith("fedshift "):
-                for command in _separate(typed):
-                    if command not in seen:
-                        seen.add(command)
-                        yield command
+            if (text := line.strip().removeprefix("$ ")).startswith("fedshift "):
+                yield text
 
 
 def _separate(line: str) -> Iterator[str]:

@@ -3,12 +3,13 @@
 import functools
 import re
 import shlex
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
-from doc_commands import COMMANDS, printed, runs_of
+from doc_commands import COMMANDS, printed, runs_of, typed
 from support import ROOT
 
 from fedshift_app.config.resolving import ConfigError
@@ -103,3 +104,17 @@ def test_the_links_of_a_page_lead_to_a_heading() -> None:
             assert target.exists(), f"{page.name}: {target}"
             if anchor and target.suffix == ".md":
                 assert anchor in headings(target), f"{page.name}: {target.name}#{anchor}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_key_with_brackets_is_quoted(page: Path) -> None:
+    """A shell takes ``[...]`` for names of files: zsh ends with ``no matches found``."""
+    bare = [line for line in typed(page) if "=[" in re.sub(r"'[^']*'|\"[^\"]*\"", "", line.partition(" #")[0])]
+    assert bare == []
+
+
+def test_each_extra_is_on_the_page_of_installing() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    _, _, table = (ROOT / "docs/start/installing.md").read_text().partition("## Extras")
+    rows = [line for line in table.partition("## ")[0].splitlines() if line.startswith("| `")]
+    assert set(extras) == {name for row in rows for name in re.findall("`([a-z]+)`", row.split(" | ")[0])}
