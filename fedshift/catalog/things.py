@@ -42,6 +42,7 @@ def dataset(name: str) -> str:
     counts = ", ".join(f"{domain} {entry.counts[domain]:,}" for domain in entry.domains if domain in entry.counts)
     classes = ", ".join(entry.classes[:MOST_CLASSES]) + (", ..." if len(entry.classes) > MOST_CLASSES else "")
     users = [other for other in files.names("experiments") if _dataset_of(other) == name]
+    page = "docs/guide/own-data.md" if own else "docs/guide/datasets.md" if origin == OURS else ""
     rows = [
         ("from", "" if origin == OURS else origin),
         ("domains", "those of data-dir" if own else ", ".join(entry.domains)),
@@ -54,7 +55,7 @@ def dataset(name: str) -> str:
         ("images", f"{entry.size} x {entry.size} pixels, or dataset.size; published: {counts or '-'}"),
         ("sets", _keys({key: defaults[key] for key in ("images", "allocation") if key in defaults})),
         ("experiments", ", ".join(users)),
-        ("page", "docs/guide/datasets.md" if origin == OURS and not own else "docs/guide/own-data.md" if own else ""),
+        ("page", files.doc_page(page) if page else ""),
         ("check", f"fedshift prepare {name} data-dir=DIR"),
     ]
     return "\n".join([f"{name}: {entry.title}", *facts(rows)])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from fedshift_app.config import registry
+from fedshift_app.config.files import doc_page
 from fedshift_core import __version__
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
@@ -25,12 +26,12 @@ NEXT = {
         "  pip install -e {folder}               # every command then knows the method {name}\n"
         "  fedshift run {folder}/experiment.yaml   # it runs as it is\n"
         "  pytest {folder}                       # its test\n"
-        "Change {module}/client.py and {module}/server.py; docs/guide/own-method.md has all hooks."
+        "Change {module}/client.py and {module}/server.py; {page} has all hooks."
     ),
     "plugin": (
         "  fedshift run {folder}/own.yaml   # it runs as it is\n"
         "  pytest {folder}                 # its test\n"
-        "Change {module}.py; docs/guide/own-method.md has all hooks."
+        "Change {module}.py; {page} has all hooks."
     ),
 }
 
@@ -66,7 +67,9 @@ def write(kind: Kind, name: str, output: Path | None) -> str:
         raise ConfigError(f"--output: {shown(folder)} cannot be written ({error.strerror})") from None
     files = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
     listed = "\n".join(f"  {file}" for file in files)
-    after = NEXT[kind].format(folder=shlex.quote(str(output or name)), name=name, module=module)
+    after = NEXT[kind].format(
+        folder=shlex.quote(str(output or name)), name=name, module=module, page=doc_page("docs/guide/own-method.md")
+    )
     return f"{shown(folder, WHOLE_PATH)}\n{listed}\n{after}"
 
 

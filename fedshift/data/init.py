@@ -20,6 +20,7 @@ from fedshift.data import checking
 from fedshift.launch import runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import not_empty
+from fedshift_app.config.files import doc_page
 from fedshift_app.config.sections import FOLDER_NAME, DatasetConfig
 from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
@@ -328,6 +329,7 @@ def _summary(path: Path, survey: folders.Survey, proposal: Proposal, rare: Unequ
     sites = ", ".join(shown(name) for name in survey_domains(survey))
     classes = ", ".join(shown(kind) for kind in survey.classes)
     methods = ",".join(proposal.methods)
+    elsewhere = doc_page("docs/deploy/deployment.md")
     return f"""\
 {shown(path, 4096)}
   sites: {sites}
@@ -337,7 +339,7 @@ Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={methods} seed=0,1
                                 # compare methods
-  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: docs/deploy/deployment.md"""
+  fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: {elsewhere}"""
 
 
 def _unequal_line(rare: Unequal | None) -> str:

@@ -19,6 +19,11 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in (CONF / kind).glob("*.yaml"))
 
 
+def doc_page(page: str) -> str:
+    """Return a page of the documentation by its path in a checkout; an installed package says that it is there."""
+    return page if (APP / page).is_file() else f"{page} in a checkout of FedShift"
+
+
 def folder_remedy(given: str) -> str:
     """Return what to type where a folder was given in place of an experiment or a data set.
 

@@ -16,8 +16,10 @@ from safetensors.numpy import load_file
 from support import ROOT, Run, own_experiment, refusal_of
 
 from clients.base import DomainClient
+from fedshift.catalog import things
 from fedshift.create import writing
 from fedshift.launch import runner
+from fedshift_app.config import files as config_files
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 from strategies.base import DomainStrategy
@@ -157,3 +159,13 @@ def test_the_fields_and_hooks_that_the_page_names_are_there() -> None:
         hook = getattr(DomainStrategy, name, None) or getattr(DomainClient, name)
         named = [part.split(":")[0].strip() for part in re.sub(r"\[.*?\]", "", parameters).split(",") if part.strip()]
         assert named == list(inspect.signature(hook).parameters)[1:], name
+
+
+def test_a_page_that_an_installed_package_lacks_is_said_to_be_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert writing.write("plugin", "mine", tmp_path / "one").endswith(" docs/guide/own-method.md has all hooks.")
+    monkeypatch.setattr(config_files, "APP", tmp_path)
+    said = writing.write("plugin", "mine", tmp_path / "two")
+    assert said.endswith(" docs/guide/own-method.md in a checkout of FedShift has all hooks.")
+    assert "docs/guide/datasets.md in a checkout of FedShift" in things.dataset("pacs")
