@@ -12,11 +12,12 @@ their names in an environment (``datasets`` is also Hugging Face's library). In 
 """
 
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from types import FrameType, ModuleType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from pydantic import Field as Field
@@ -135,8 +136,15 @@ def put_on_path() -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others])
 
 
+def _stop(signum: int, _frame: FrameType | None) -> NoReturn:
+    """End the command while it is still imported, without a traceback."""
+    raise SystemExit(128 + signum)
+
+
 def main() -> None:
     """Entry point of the ``fedshift`` command."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _stop)  # until `cli.main` ends what the command has started
     put_on_path()
     import fedshift_app  # noqa: F401 (first: it says where another package hides ours)
     from fedshift import cli

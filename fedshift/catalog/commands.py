@@ -48,7 +48,7 @@ def methods(
 
 @app.command("keys")
 def keys(
-    begun: Annotated[
+    key: Annotated[
         str, typer.Argument(metavar="[KEY]", help="A section or the beginning of a key: train, train.lr.")
     ] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the page docs/reference/keys.md.")] = False,
@@ -56,9 +56,9 @@ def keys(
     """List the keys of the configuration, each with its type, default, range and description."""
     from fedshift.catalog import keys as reference
 
-    if begun and markdown:
-        raise ConfigError(f"keys: {begun!r} is a part of the keys, but --markdown prints the page of all")
-    typer.echo(reference.markdown() if markdown else reference.text(begun), nl=not markdown)
+    if key and markdown:
+        raise ConfigError(f"keys: {key!r} is a part of the keys, but --markdown prints the page of all")
+    typer.echo(reference.markdown() if markdown else reference.text(key), nl=not markdown)
 
 
 @app.command("datasets")

@@ -26,6 +26,7 @@ from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
+from fedshift_core.spelling import meant
 
 LOOKED_AT = 500  # images of a site whose size is read
 TAKEN = ("dataset.domains", "dataset.classes", "dataset.labels", "dataset.seed", "dataset.test_share")
@@ -197,7 +198,7 @@ def _dataset(arguments: Sequence[str]) -> DatasetConfig:
         else:
             raise ConfigError(
                 f"{as_found(argument)}: init accepts data-dir=DIR, and these keys of the section dataset: "
-                f"{', '.join(TAKEN)}"
+                f"{', '.join(TAKEN)}{meant(key, ('data-dir', *TAKEN))}"
             )
     if not data_dir:
         raise ConfigError(f"init needs the key data-dir: a folder with {sites.LAYOUTS}")

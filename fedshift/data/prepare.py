@@ -36,6 +36,7 @@ from fedshift_core import same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
+from fedshift_core.spelling import meant
 
 
 @looks.handed_on()
@@ -159,7 +160,8 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
         elif key.startswith("dataset.") and key != "dataset.name" and sep:
             dotted.append(argument)
         else:
-            raise ConfigError(f"{as_found(argument)}: prepare accepts data-dir=DIR and dataset.KEY=VALUE")
+            near = meant(key, ("data-dir", *(f"dataset.{name}" for name in DatasetConfig.model_fields)))
+            raise ConfigError(f"{as_found(argument)}: prepare accepts data-dir=DIR and dataset.KEY=VALUE{near}")
     return configuration.resolve_dataset(name, data_dir, dotted), None, None
 
 

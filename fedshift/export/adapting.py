@@ -15,6 +15,7 @@ from fedshift.export.saved import SavedModel
 from fedshift.export.scorer import Scorer
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.spelling import meant
 
 TENT, EATA, T3A = "tent", "eata", "t3a"
 #: The available adaptations, with their batch sizes in a run.
@@ -30,7 +31,9 @@ def check(adapt: str, *, clean: bool) -> None:
         ConfigError: With the available ones.
     """
     if adapt and adapt not in BATCHES:
-        raise ConfigError(f"--adapt: {as_found(adapt)} is unknown; there is {', '.join(BATCHES)}")
+        raise ConfigError(
+            f"--adapt: {as_found(adapt)} is unknown; there are {', '.join(BATCHES)}{meant(adapt, BATCHES)}"
+        )
     if clean and adapt != EATA:
         raise ConfigError(f"--clean: images like those of training are only for --adapt {EATA}")
 

@@ -111,3 +111,8 @@ def test_no_command_tells() -> None:
         name: f"{command.help} {[getattr(p, 'help', '') for p in command.params]}" for name, command in LEAVES.items()
     }
     assert [name for name, text in texts.items() if " tell" in text.lower() or "Tells" in text] == []
+
+
+def test_help_calls_the_argument_of_keys_a_key() -> None:
+    (argument,) = (param for param in COMMANDS.commands["keys"].params if isinstance(param, click.Argument))
+    assert (argument.name, argument.metavar) == ("key", "[KEY]")

@@ -180,6 +180,7 @@ def test_trained_weights_are_proposed_where_this_machine_has_them(
     ("folder", "arguments", "said"),
     [
         ("new", [], "init needs the key data-dir: a folder with <site>/<class>"),
+        ("new", ["data_dir={images}"], "did you mean data-dir"),
         ("new", ["data-dir={images}", "method=i2pfl"], "'method=i2pfl': init accepts data-dir=DIR, and these"),
         ("-x", ["data-dir={images}"], "DIR: '-x'; allowed are letters"),
         ("new", ["data-dir={images}/none"], "none does not exist; it must be a folder with images"),

@@ -1,0 +1,27 @@
+"""The entry point of the command: Ctrl-C before the command itself is imported."""
+
+import subprocess
+import sys
+
+from support import ROOT
+
+from fedshift_app.run import exit_codes
+
+#: Ctrl-C arrives while `fedshift.cli` is looked for.
+INTERRUPTED = """
+import os, signal, sys
+import fedshift
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "fedshift.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+fedshift.main()
+"""
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_traceback() -> None:
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (exit_codes.CTRL_C, "", "")
