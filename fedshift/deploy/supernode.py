@@ -19,6 +19,7 @@ from fedshift.launch import processes
 from fedshift_core.env import COMMAND, KEEP_MODEL, NODE_KEY, TELEMETRY
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
+from fedshift_core.plural import plural
 
 #: Options of `flower-supernode`.
 NODE_CONFIG, CERTIFICATES, HOST, PORT = "--node-config", "--root-certificates", "--host", "--port"
@@ -122,7 +123,7 @@ def _value(options: Sequence[str], name: str) -> str:
     except (argparse.ArgumentError, ValueError):
         return ""
     if len(values) > 1:
-        raise ConfigError(f"{name} is given {len(values)} times; give it once")
+        raise ConfigError(f"{name} is given {plural(len(values), 'time')}; give it once")
     return str(values[0]) if values else ""
 
 
