@@ -29,7 +29,7 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     share: Literal["equal"] | float | Annotated[dict[str, float], AfterValidator(FrozenDict)] = Field(
         "equal",
         description="Share of a domain's training images, above 0 and at most 1, that each node draws: one number, "
-        "one per domain, or equal to divide all images.",
+        "one for each domain that has nodes, or equal to divide all images.",
     )
     #: down: as ``int`` does in the code of FPL and F2DC.
     rounding: Literal["nearest", "down"] = Field(
@@ -250,6 +250,11 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def training_domains(self, domains: tuple[str, ...]) -> tuple[str, ...]:
         """Return the domains that nodes may hold, in the order of ``domains``."""
         return tuple(domain for domain in domains if domain not in self.held_out)
+
+    def held_domains(self, domains: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the training domains that have a node, in the order of ``domains``."""
+        counts = self._by_domain
+        return tuple(domain for domain in self.training_domains(domains) if not counts or counts.get(domain, 0) > 0)
 
     def share_of(self, domain: str) -> float | None:
         """Return the share of this domain (``share_per`` says whose), or None where nodes divide all of it equally."""

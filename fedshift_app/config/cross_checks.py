@@ -11,6 +11,7 @@ from fedshift_app.config import networks, registry
 from fedshift_app.config.error_location import at
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.registry import imported
 from fedshift_core.wire.names import AVERAGED, OWN
 
@@ -63,6 +64,8 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
             f"train.warmup_rounds={config.train.warmup_rounds}: the warm-up must end before the last round, there are "
             f"rounds={config.rounds}"
         )
+    if not finished:  # earlier runs may lack domains: their nodes divided all images
+        _check_shares(config)
     for domain in config.allocation.training_domains(config.dataset.domains):
         if domain in dataset.test_only:
             raise ConfigError(f"{domain!r} is only a test set: put it under allocation.held_out, or leave it out")
@@ -96,6 +99,23 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
         )
     if config.shift.name == "attribute" and config.dataset.name != "cifar10":
         raise ConfigError(f"shift.name=attribute needs dataset cifar10, found {config.dataset.name}")
+
+
+def _check_shares(config: RunConfig) -> None:
+    """Refuse shares by domain without that of a domain that has nodes.
+
+    Raises:
+        ConfigError: With the domains.
+    """
+    allocation = config.allocation
+    held = allocation.held_domains(config.dataset.domains)
+    lacking = [domain for domain in held if allocation.share_of(domain) is None]
+    if isinstance(allocation.share, dict) and lacking:
+        with at("allocation", "share"):
+            raise ConfigError(
+                "allocation.share: expected a number for each domain that has nodes, found none for "
+                f"{some(lacking, MOST_SHOWN)}; one node with 1 gets all images of its domain"
+            )
 
 
 def _check_rounds(config: RunConfig) -> None:

@@ -686,7 +686,7 @@ def test_a_section_that_lacks_much_is_still_reported_in_two_lines(tmp_path: Path
         {},
         {"method": "i2pfl", "seed": 3, "rounds": 2, "set": "method.tau=0.5 train.lr=1e-3"},
         {"experiment": "digits-small", "data-dir": "/data", "set": "dataset.download=true model.bn=local"},
-        {"set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5}' allocation.held_out=[street]"},
+        {"set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5, sketch: 1}' allocation.held_out=[street]"},
     ],
 )
 def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
