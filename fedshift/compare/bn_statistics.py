@@ -22,8 +22,9 @@ def why_not(run: Run, kind: str) -> str:
     alike = config.model_copy(update={"seed": 0, "evaluate": type(config.evaluate)()})  # the same for all seeds
     if config.model.freeze in ("encoder", "norm") and _all_frozen(alike.model_dump_json()):
         return f"model.freeze={config.model.freeze} freezes all its BatchNorm"
-    if kind == OWN and run.results.domains.keys() <= {*config.allocation.held_out}:
-        return "nobody has training images of a held-out domain"
+    held = config.allocation.held_domains(config.dataset.domains)
+    if kind == OWN and run.results.domains.keys().isdisjoint(held):
+        return "nobody has training images of a domain that no node holds"
     if kind == RETAKEN and config.privacy.name != "none":
         return f"privacy.name={config.privacy.name} lets no statistics leave a node"
     if kind == RETAKEN and not _statistics_travel(alike.model_dump_json()):

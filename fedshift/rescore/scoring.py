@@ -116,13 +116,13 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{path} is not finished; continue it: fedshift run resume={path}")
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = validate(sections_of_run(saved_config))
+    kept = validate(sections_of_run(saved_config), finished=True)
     if not kept.rounds:
         raise ConfigError(f"{path} has rounds=0: it trained nothing; score its model again with `fedshift evaluate`")
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])
     if launch:
         raise ConfigError(f"{next(iter(launch))}: nothing is launched; give keys of a run's configuration")
-    config = resuming.as_kept(configuration.resolve(given), kept)
+    config = resuming.as_kept(configuration.resolve(given, finished=True), kept)
     _refuse_training(path, kept, config)
     results = _results(path)
     server_round = int((results.get("chosen_round") or {}).get("round", 0) or results["rounds"])

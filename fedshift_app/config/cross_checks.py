@@ -13,7 +13,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.registry import imported
-from fedshift_core.wire.names import AVERAGED, OWN
+from fedshift_core.wire.names import AVERAGED
 
 
 def check_together(config: RunConfig, *, finished: bool = False) -> None:
@@ -21,8 +21,9 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
 
     Args:
         config: The configuration.
-        finished: Of a finished run, whose network was built: networks of whole libraries are not looked up, as
-            importing these libraries takes seconds, and a file of weights may be a name alone.
+        finished: Of a finished run, which chooses no round any more and whose network was built: networks of whole
+            libraries are not looked up, as importing these libraries takes seconds, and a file of weights may be a
+            name alone.
 
     Raises:
         ConfigError: With the keys.
@@ -43,7 +44,7 @@ def check_together(config: RunConfig, *, finished: bool = False) -> None:
             raise ConfigError(
                 f"model.name={name} needs dataset.size={fixed_size}, found {size}; {any_size} take any size"
             )
-    _check_batchnorm(config, [name for _, name in networks_of_keys])
+    _check_batchnorm(config, [name for _, name in networks_of_keys], finished=finished)
     networks.check_model(config.model, finished=finished)
     _check_precompute(config)
     _check_choosing(config)
@@ -224,8 +225,8 @@ def _check_choosing(config: RunConfig) -> None:
         )
 
 
-def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
-    """Refuse BatchNorm statistics that do not exist, and a kept model that is not scored.
+def _check_batchnorm(config: RunConfig, networks: list[str], *, finished: bool) -> None:
+    """Refuse BatchNorm statistics that do not exist, and a kept model that is not scored or not chosen by its score.
 
     Raises:
         ConfigError: With the keys.
@@ -233,16 +234,22 @@ def _check_batchnorm(config: RunConfig, networks: list[str]) -> None:
     statistics, kept = config.evaluate.bn, config.model.bn_keep
     if kept != AVERAGED and kept not in statistics:
         raise ConfigError(f"model.bn_keep={kept}: the kept model must be scored; add {kept} to evaluate.bn")
+    setting = f"evaluate.bn=[{','.join(statistics)}]"
+    if config.keep != "last" and statistics[0] != kept and not finished:
+        raise ConfigError(
+            f"keep={config.keep} goes by the first entry of {setting}, but the kept model has model.bn_keep={kept}: "
+            f"put {kept} first"
+        )
     if statistics == (AVERAGED,):
         return
-    setting = f"evaluate.bn=[{','.join(statistics)}]"
     if config.model.bn in ("freeze", "group"):
         raise ConfigError(f"{setting} needs BatchNorm statistics, but model.bn={config.model.bn} has none")
     for name in networks:
         if not NETWORKS[name].batchnorm:
             raise ConfigError(f"{setting}: the network {name} has no BatchNorm; allowed is [{AVERAGED}]")
-    if statistics[0] == OWN and config.allocation.held_out:
-        raise ConfigError(f"{setting}: its first entry is own, but no node has training images of a held-out domain")
+    held = config.allocation.held_domains(config.dataset.domains)
+    if reason := config.evaluate.without_nodes([domain for domain in config.dataset.domains if domain not in held]):
+        raise ConfigError(reason)
 
 
 def _check_whole_domains(config: RunConfig) -> None:

@@ -1,10 +1,11 @@
 """Which models are scored in which rounds. Pydantic only: the command line reads it without Flower."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator
 
-from fedshift_core.limits import MOST_ROUNDS
+from fedshift_core.limits import MOST_ROUNDS, MOST_SHOWN, some
 from fedshift_core.params import OFF_IS_A_WORD, Rounds
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
@@ -161,6 +162,15 @@ class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False
                 "evaluate.client_models=last scores; allowed are off and every"
             )
         return ""
+
+    def without_nodes(self, domains: Sequence[str]) -> str:
+        """Return why accuracies of these domains, which no node holds, cannot be; empty if they can."""
+        if self.bn[0] != OWN or not domains:
+            return ""
+        return (
+            f"evaluate.bn=[{','.join(self.bn)}]: its first entry is own, but no node has training images of "
+            f"{some(domains, MOST_SHOWN)}; put another first, or give these domains nodes"
+        )
 
     def without_noise(self) -> str:
         """Return what a run with noise on what leaves a node needs of this section; empty for nothing."""

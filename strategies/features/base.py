@@ -200,6 +200,9 @@ class ServerFeature:
     def check_number(self, nodes: int) -> None:
         """Raise ``FederationError`` if the feature cannot do its work with so many nodes in a round."""
 
+    def check_nodes(self, nodes: Sequence[Node]) -> None:
+        """Raise ``FederationError`` if the feature cannot do its work with the nodes of this run."""
+
     def start_round(self) -> None:
         """Begin a round."""
 

@@ -164,6 +164,13 @@ class BatchNormStatistics(ServerFeature):
         line += "".join(f"; not {name}: with this method no statistics of BatchNorm travel" for name in missing)
         return f"scored with BatchNorm's statistics {line}"
 
+    def check_nodes(self, nodes: Sequence[Node]) -> None:
+        """Raise ``FederationError`` if accuracies need own statistics of a domain that no simulated node holds."""
+        held = {domain for node in nodes for domain in node.domains}
+        reason = self.run.config.evaluate.without_nodes([domain for domain in self.run.domains if domain not in held])
+        if reason and self.run.engine.is_simulation:  # a real node may come later
+            raise FederationError(reason)
+
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Have statistics re-estimated with the averaged weights, where the run scores with them.
 

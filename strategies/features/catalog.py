@@ -1,6 +1,6 @@
 """All features of a run on the server, as the strategy passes them. FedShift's own come first, then other packages'."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import ArrayRecord, Message
@@ -64,6 +64,10 @@ class Features:
     def check_number(self, nodes: int) -> None:
         """Raise ``FederationError`` if a feature cannot do its work with so many nodes in a round."""
         self.each(lambda feature: feature.check_number(nodes))
+
+    def check_nodes(self, nodes: Sequence[Node]) -> None:
+        """Raise ``FederationError`` if a feature cannot do its work with the nodes of this run."""
+        self.each(lambda feature: feature.check_nodes(nodes))
 
     def passed(self, phase: str) -> None:
         """Note that a phase of the round is over."""

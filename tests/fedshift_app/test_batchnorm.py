@@ -131,6 +131,11 @@ def test_a_domain_that_nobody_holds_has_no_statistics_of_its_own(finished_run: I
     assert all(run.results["others"][way]["sketch"] is not None for way in ("bn=retaken", "bn=batch"))
 
 
+def test_fewer_nodes_than_domains_have_no_own_statistics_as_first_score(run_inline: InlineRun) -> None:
+    with pytest.raises(FederationError, match=r"\[own,averaged\].*no node has training images of street, sketch; put"):
+        run_inline(nodes=2, rounds=1, set="model.name=cnn_bn evaluate.bn=[own,averaged]")
+
+
 def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: InlineRun) -> None:
     run = run_inline(method="fedbn", rounds=1, set=f"{QUICK} {ALL}")
     assert set(run.results["others"]) == {"bn=own", "bn=batch"}
@@ -154,7 +159,7 @@ def test_where_batchnorm_stays_on_the_nodes_it_is_not_retaken(run_inline: Inline
         ("evaluate.bn=[]", "evaluate.bn: "),
         ("evaluate.bn=[mean]", "evaluate.bn.0: "),
         ("model.bn_keep=retaken", "model.bn_keep=retaken: the kept model must be scored; add retaken"),
-        ("evaluate.bn=[own] allocation.held_out=[sketch]", "no node has training images of a held-out domain"),
+        ("evaluate.bn=[own] allocation.held_out=[sketch]", "no node has training images of sketch; put another first"),
         ("evaluate.bn_images=1", "evaluate.bn_images: "),
         ("evaluate.bn=[averaged,retaken] privacy.name=local-dp", "BatchNorm statistics would leave a node without"),
         ("model.bn=group model.groups=3", "model.groups=3: 32 channels of a layer cannot be divided into so many"),

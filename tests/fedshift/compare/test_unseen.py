@@ -151,7 +151,7 @@ def test_other_scores_are_those_of_the_held_out_domain_too(keep: Keep) -> None:
     runs = in_turn(keep, "fedavg", {0: 0}, settings="model.name=cnn_bn", others=statistics, figures=True)
     (row,) = compare(runs, held_out=True, score="bn=retaken").numbers.rows
     assert [row.by_seed[0][domain] for domain in THREE] == [71, 72, 73]
-    with pytest.raises(ConfigError, match="nobody has training images of a held-out domain"):
+    with pytest.raises(ConfigError, match="nobody has training images of a domain that no node holds"):
         compare(runs, held_out=True, score="bn=own")
     (row,) = compare(runs, held_out=True, score="final").numbers.rows
     assert row.by_seed[0]["scan"] == 31

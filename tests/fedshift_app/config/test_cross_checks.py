@@ -38,3 +38,31 @@ def test_shares_by_domain_leave_out_domains_without_nodes() -> None:
 
 def test_a_finished_run_with_a_share_of_one_domain_alone_can_be_read() -> None:
     assert resolve(given("allocation.share={scan: 0.1}"), finished=True).allocation.share == {"scan": 0.1}
+
+
+# --- evaluate.bn ------------------------------------------------------------------------------------------
+
+BATCHNORM = "model.name=cnn_bn"
+
+
+@pytest.mark.parametrize("nodes", ["counts={scan: 2, texture: 1}", "held_out=[street,sketch]"])
+def test_own_statistics_are_no_first_score_where_a_domain_has_no_node(nodes: str) -> None:
+    message = refusal(BATCHNORM, "evaluate.bn=[own,averaged]", f"allocation.{nodes}")
+    assert "evaluate.bn=[own,averaged]" in message
+    assert "no node has training images of street, sketch; put another first" in message
+    resolve(given(BATCHNORM, "evaluate.bn=[averaged,own]", f"allocation.{nodes}"))
+    resolve(
+        given(BATCHNORM, "evaluate.bn=[own,averaged]", "allocation.counts={scan: 2, texture: 1, street: 1, sketch: 1}")
+    )
+
+
+@pytest.mark.parametrize(("first", "kept"), [("averaged", "retaken"), ("retaken", "averaged"), ("own", "averaged")])
+def test_a_round_is_chosen_by_the_model_that_is_kept(first: str, kept: str) -> None:
+    others = [BATCHNORM, f"model.bn_keep={kept}", "allocation.validation_fraction=0.2"]
+    message = refusal(*others, f"evaluate.bn=[{first},{kept}]", "keep=best-validation")
+    assert f"keep=best-validation goes by the first entry of evaluate.bn=[{first},{kept}]" in message
+    assert f"model.bn_keep={kept}: put {kept} first" in message
+    for free in ("keep=last", "evaluate.patience=2"):
+        resolve(given(*others, f"evaluate.bn=[{first},{kept}]", free))
+    resolve(given(*others, f"evaluate.bn=[{kept},{first}]", "keep=best-validation"))
+    resolve(given(*others, f"evaluate.bn=[{first},{kept}]", "keep=best-validation"), finished=True)  # rescored
