@@ -43,6 +43,8 @@ class FedRepClient(HeadFirst[FedRepParams]):
         """Return the head's epochs, then the body's."""
         if not self.params.by_turns:
             return list(super().phases(server_round))
-        left = max(self.setup.train.epochs - self.params.body_epochs, 1)
-        head_epochs = left if self.params.head_epochs is None else self.params.head_epochs
-        return [Phase(head_epochs, trains=(HEAD,)), Phase(self.params.body_epochs, freezes=(HEAD,))]
+        epochs, head_epochs, body_epochs = self.setup.train.epochs, self.params.head_epochs, self.params.body_epochs
+        if head_epochs is None:  # both together have train.epochs, each at least one
+            body_epochs = min(body_epochs, max(epochs - 1, 1))
+            head_epochs = max(epochs - body_epochs, 1)
+        return [Phase(head_epochs, trains=(HEAD,)), Phase(body_epochs, freezes=(HEAD,))]

@@ -19,4 +19,6 @@ class FedRepParams(Params):
     head_epochs: Rounds | None = Field(
         None, description="Epochs of the head; null: train.epochs less those of the body, at least one."
     )
-    body_epochs: Rounds = Field(1, description="Epochs of the body.")
+    body_epochs: Rounds = Field(
+        1, description="Epochs of the body; with head_epochs=null at most train.epochs less one, at least one."
+    )

@@ -30,8 +30,12 @@ def client(kind: Any = FedRepClient, params: dict[str, Any] | None = None, **opt
 
 @pytest.mark.parametrize(
     ("params", "epochs", "head", "body"),
-    [({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"head_epochs": 10}, 5, 10, 1)],
-)
+    [
+        ({}, 5, 4, 1), ({}, 1, 1, 1), ({"body_epochs": 2}, 5, 3, 2), ({"head_epochs": 10}, 5, 10, 1),
+        ({"body_epochs": 4}, 5, 1, 4), ({"body_epochs": 4}, 3, 1, 2), ({"body_epochs": 4}, 1, 1, 1),
+        ({"body_epochs": 4, "head_epochs": 1}, 1, 1, 4),
+    ],
+)  # fmt: skip
 def test_head_then_body(params: dict[str, Any], epochs: int, head: int, body: int) -> None:
     made = client(Watched, params, epochs=epochs, model="cnn_bn")
     fit(made)
