@@ -14,7 +14,7 @@ from datasets import catalog
 from fedshift.papers.printed import ColumnMap, Standing, Table
 from fedshift.results.grouping import parameter, shown
 from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, ROW_SECTIONS, own_settings, paper_settings
-from fedshift_app.config.keys import as_of
+from fedshift_app.config.keys import NONE, as_of
 from fedshift_core.limits import shortened, some
 from fedshift_core.wire.names import BATCH, OWN, RETAKEN
 
@@ -99,7 +99,7 @@ def altered(
     for key in dict.fromkeys(key for settings in (paper, *ours) for key in settings):
         theirs, values = paper.get(key, _NOTHING), [settings.get(key, _NOTHING) for settings in ours]
         if any(value != theirs for value in values):
-            why = table.why_open(key, method, asks)
+            why = table.why_open(key, method, asks, str(paper_config.get("adapt.name", NONE)))
             deviations.append(Altered(key, tuple(dict.fromkeys(map(_as_text, values))), _as_text(theirs), why))
     return tuple(sorted(deviations, key=lambda deviation: _rank(deviation.key)))
 

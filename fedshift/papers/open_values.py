@@ -31,7 +31,7 @@ class Printed(BaseModel, frozen=True, extra="forbid"):
 
 
 def check(keys: Iterable[str], section: str) -> None:
-    """Check that settings exist, each a dotted key or METHOD.KEY.
+    """Check that settings exist, each a dotted key, METHOD.KEY or adapt.NAME.KEY.
 
     Args:
         keys: The keys in the file.
@@ -49,7 +49,7 @@ def check(keys: Iterable[str], section: str) -> None:
             )
 
 
-def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container[str]) -> str:
+def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container[str], adaptation: str) -> str:
     """Return why the value of a setting is our reading; empty if the paper states it.
 
     Args:
@@ -57,9 +57,12 @@ def why_open(readings: Mapping[str, str], key: str, method: str, asks: Container
         key: The setting's dotted key.
         method: The method of the row.
         asks: The dotted keys of other sections that it sets.
+        adaptation: The adaptation of the row, or ``none``.
     """
     own = key.startswith("method.") and key != "method.name"
     named = readings.get(f"{method}.{key.removeprefix('method.')}", "") if own else readings.get(key, "")
+    if key.startswith("adapt."):
+        named = named or readings.get(f"adapt.{adaptation}.{key.removeprefix('adapt.')}", "")
     return named or (readings.get(f"{method}.{ALL}", "") if own or key in asks else "")
 
 
@@ -72,7 +75,7 @@ def printed_for(prints: Mapping[str, Printed], method: str) -> dict[str, Any]:
 
 
 def _known(key: str) -> list[str]:
-    """Return the known keys of the section to which a key belongs: a method, a module, or all."""
+    """Return the known keys of the section to which a key belongs: a method, a module, an adaptation, or all."""
     first, _, rest = key.partition(".")
     if first in registry.METHODS:
         own_keys = setting_cache.cached("keys", first, lambda: registry.get(first).known_keys())
@@ -83,4 +86,7 @@ def _known(key: str) -> list[str]:
             "modules", name, lambda: list(params_of(MODULES[name].modules, MODULES[name].params).model_fields)
         )
         return [f"modules.{name}.{own}" for own in fields]
+    if first == "adapt" and name in registry.ADAPTATIONS:
+        params = setting_cache.cached("adapt", name, lambda: list(registry.adapt_params({"name": name}).model_dump()))
+        return [f"adapt.{name}.{own}" for own in params]
     return list(dotted_keys.known())

@@ -246,9 +246,9 @@ class Table:
             for reading in (ours if isinstance(ours, tuple) else (ours,))
         )  # fmt: skip
 
-    def why_open(self, key: str, method: str, asks: Container[str]) -> str:
+    def why_open(self, key: str, method: str, asks: Container[str], adaptation: str) -> str:
         """Return why the value of a setting is our reading (``open_values.why_open``); empty if it is not."""
-        return open_values.why_open(self.paper.readings | self.printed.readings, key, method, asks)
+        return open_values.why_open(self.paper.readings | self.printed.readings, key, method, asks, adaptation)
 
     def prints_of(self, method: str) -> dict[str, Any]:
         """Return the printed values of a method that differ from our experiments, by dotted key."""

@@ -93,6 +93,12 @@ CLASSES = "proto_reduction=sample_mean (paper class_mean)"
         ("f2dc-office", "fedavg", "train.clip=5", "f2dc.table1a", ["train.clip=5.0 (paper null)"], []),
         ("fedicon-digit5-covariate", "fedprox", "method.mu=0.1", "fedicon.table1", ["mu=0.1 (paper 0.01)"], []),
         ("fedicon-digit5-covariate", "fedicon", "method.tta_lr=0.01", "fedicon.table1", [], ["tta_lr=0.01 (0.001)"]),
+        # Of what adapts at test time over FedAvg, as of the methods of these names.
+        ("fedicon-digit5-covariate", "fedavg", "adapt.name=tent adapt.lr=0.01 adapt.steps=3 model.name=cnn_bn",
+         "fedicon.table1", ["adapt.steps=3 (paper 1)"], ["adapt.lr=0.01 (0.001)"]),
+        ("fedicon-domainnet-covariate", "fedavg", f"adapt.name=eata {EATA} adapt.lr=0.00025", "fedicon.table6",
+         ["model.name=resnet18 (paper torchvision:resnet18)", "model.download=false (paper true)"],
+         ["adapt.lr=0.00025 (0.005)"]),
         # DomainNet starts from pretrained weights there.
         ("fedicon-domainnet-covariate", "fedavg", "", "fedicon.table6",
          ["model.name=resnet18 (paper torchvision:resnet18)", "model.download=false (paper true)"], []),
@@ -204,6 +210,7 @@ def _has_rows_of(table: Table, key: str) -> list[dict[str, Any]]:
                     key == f"{method}.*"
                     or own.get(key, key) in settings
                     or any(n.startswith(f"{key}.") for n in settings)
+                    or key.replace(f"adapt.{settings.get('adapt.name')}.", "adapt.") in settings
                 ):
                     collected.append(settings | {key: settings.get(own.get(key, key))})
     return collected
@@ -244,7 +251,8 @@ def test_all_papers_declare_readings() -> None:
     ("key", "known"),
     [
         ("images.flp", "did you mean images.flip"), ("f2dc.eval_module", "did you mean f2dc.eval_modules"),
-        ("modules.f2dc.hiden", "did you mean modules.f2dc.hidden"), ("fedporx.*", "allowed are dotted keys"),
+        ("modules.f2dc.hiden", "did you mean modules.f2dc.hidden"), ("adapt.tent.lrr", "did you mean adapt.tent.lr"),
+        ("adapt.lr", "allowed are dotted keys"), ("fedporx.*", "allowed are dotted keys"),
         ("method.mu", "allowed are dotted keys"),
     ],
 )  # fmt: skip
@@ -285,10 +293,18 @@ def test_a_value_without_a_reason_or_with_two_is_refused(
 
 def test_the_more_exact_key_comes_first() -> None:
     said = {"moon.*": "Nothing is said of it.", "moon.mu": "Only mu is lost.", "train.lr": "The rate is lost."}
-    assert open_values.why_open(said, "method.mu", "moon", ()) == "Only mu is lost."
-    assert open_values.why_open(said, "method.tau", "moon", ()) == "Nothing is said of it."
-    assert open_values.why_open(said, "method.mu", "fedprox", ()) == ""
-    assert open_values.why_open(said, "method.name", "moon", ()) == ""
-    assert open_values.why_open(said, "train.lr", "fedprox", ()) == "The rate is lost."
-    assert open_values.why_open(said, "train.clip", "moon", ()) == ""
-    assert open_values.why_open(said, "train.clip", "moon", {"train.clip"}) == "Nothing is said of it."
+    assert open_values.why_open(said, "method.mu", "moon", (), "none") == "Only mu is lost."
+    assert open_values.why_open(said, "method.tau", "moon", (), "none") == "Nothing is said of it."
+    assert open_values.why_open(said, "method.mu", "fedprox", (), "none") == ""
+    assert open_values.why_open(said, "method.name", "moon", (), "none") == ""
+    assert open_values.why_open(said, "train.lr", "fedprox", (), "none") == "The rate is lost."
+    assert open_values.why_open(said, "train.clip", "moon", (), "none") == ""
+    assert open_values.why_open(said, "train.clip", "moon", {"train.clip"}, "none") == "Nothing is said of it."
+
+
+def test_a_key_of_an_adaptation_is_that_of_rows_with_it() -> None:
+    said = {"adapt.tent.lr": "Of Tent nothing is said.", "tent.tta_lr": "Of the method nothing is said."}
+    assert open_values.why_open(said, "adapt.lr", "fedavg", (), "tent") == "Of Tent nothing is said."
+    assert open_values.why_open(said, "adapt.lr", "fedavg", (), "eata") == ""
+    assert open_values.why_open(said, "adapt.steps", "fedavg", (), "tent") == ""
+    assert open_values.why_open(said, "method.tta_lr", "tent", (), "tent") == "Of the method nothing is said."
