@@ -686,7 +686,10 @@ def test_a_section_that_lacks_much_is_still_reported_in_two_lines(tmp_path: Path
         {},
         {"method": "i2pfl", "seed": 3, "rounds": 2, "set": "method.tau=0.5 train.lr=1e-3"},
         {"experiment": "digits-small", "data-dir": "/data", "set": "dataset.download=true model.bn=local"},
-        {"set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5, sketch: 1}' allocation.held_out=[street]"},
+        {
+            "set": "'allocation.counts={scan: 2, sketch: 1}' 'allocation.share={scan: 0.5, sketch: 1}' "
+            "allocation.held_out=[street]"
+        },
     ],
 )
 def test_the_config_of_a_run_folder_repeats_the_run(flat: dict[str, Any], tmp_path: Path) -> None:
@@ -765,3 +768,10 @@ def test_a_resolved_configuration_does_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
         config.rounds = 3  # type: ignore[misc]
     assert isinstance(config, RunConfig)
+
+
+@pytest.mark.parametrize(("typed", "on"), [([], True), (["profile=false"], False), (["profile=true"], True)])
+def test_profile_can_be_switched_off(typed: list[str], on: bool, tmp_path: Path) -> None:
+    flat, _ = parse_arguments([written(tmp_path, profile=True), *typed])
+    assert resolve(flat).profile is on
+    assert resolve({"experiment": written(tmp_path, profile=True), "profile": False}).profile  # Flower's own default
