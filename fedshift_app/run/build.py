@@ -70,12 +70,12 @@ def prepare(
     sent = {name: array for name, array in state.items() if name not in private}
     frozen = model.frozen - private
     shared = {name: array for name, array in sent.items() if name not in frozen}  # what travels each round
-    if start is None:
+    if start is None:  # a run that goes on was checked when it began
+        _check_shared(config, shared)
         start = {name: array for name, array in state.items() if name in frozen | (private & initial.from_file)}
     privacy.check_shared(config.privacy, shared)
     if config.privacy.of_images:
         _check_private_training(config, model)
-    _check_shared(config, shared)
     batchnorms = tuple(name for name in layers(model) if f"{name}.{BN_MEAN}" in shared)
     if client_class.equal_features:
         _check_widths(config, model.feature_dim)

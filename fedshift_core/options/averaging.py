@@ -90,7 +90,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
             return f"aggregation.robust={self.robust} averages"
         if self.gma_tau > 0:
             return f"aggregation.gma_tau={self.gma_tau:g} averages"
-        return f"aggregation.weights={self.weights} needs averaged" if self.weights in OF_IMAGES else ""
+        return "" if self.weights == "method" else f"aggregation.weights={self.weights} needs averaged"
 
     @property
     def one_domain(self) -> str:

@@ -242,6 +242,12 @@ def test_a_run_in_which_no_weights_travel_is_refused(method: str, run_inline: In
     assert result == (
         f"aggregation.robust=median averages weights, but the method '{method}', as it is configured, sends none"
     )
+    for weights in ("equal", "samples", "domain-aware", "ga", "afl"):
+        result = refusal_of(ConfigError, run_inline, method=method, set=f"{SHORT} aggregation.weights={weights}")
+        assert result == (
+            f"aggregation.weights={weights} needs averaged weights, but the method '{method}', as it is configured, "
+            "sends none"
+        )
     assert not (tmp_path / "runs").exists()
 
 
