@@ -3,6 +3,7 @@
 import copy
 import functools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -775,3 +776,14 @@ def test_profile_can_be_switched_off(typed: list[str], on: bool, tmp_path: Path)
     flat, _ = parse_arguments([written(tmp_path, profile=True), *typed])
     assert resolve(flat).profile is on
     assert resolve({"experiment": written(tmp_path, profile=True), "profile": False}).profile  # Flower's own default
+
+
+def test_titles_state_the_shares_of_their_nodes() -> None:
+    stated = {}
+    for name in names("experiments"):
+        content = read_yaml(CONF / "experiments" / f"{name}.yaml")
+        if match := re.search(r"(\d+)-(\d+) % of a domain each", content["title"]):
+            shares = content["allocation"]["share"].values()
+            stated[name] = (match.groups(), (f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"))
+    assert "digits-small-shift" in stated
+    assert {name for name, (title, shares) in stated.items() if title != shares} == set()
