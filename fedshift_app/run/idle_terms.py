@@ -1,11 +1,13 @@
-"""Loss terms of a method that can change nothing, as no weight on the way to the features trains."""
+"""What a run computes to no effect: loss terms of features that never change, a second view that nothing reads."""
 
 import torch
 
 from clients.models.networks import SplitModel
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.run.build import methods_of
+from fedshift_core.extensions import OURS
 from fedshift_core.params import Params
 
 WIDTH = 256  # of the projection that the line proposes
@@ -33,6 +35,23 @@ def warning(config: RunConfig, model: SplitModel) -> str:
     if not any({*m.terms, *m.other_terms} - {*m.of_features} for m in methods):
         line += "; that leaves cross-entropy, FedAvg's only term"
     return f"{line}; model.projection={WIDTH} puts a trainable layer there"
+
+
+def second_view(config: RunConfig) -> str:
+    """Return a line about a second view of each image that nothing reads; an empty text if something may read it.
+
+    A method of ours that reads it has ``images.views: 2`` in its file. Code of others may read it without that.
+    """
+    method = registry.get(config.method["name"])
+    modules = [str(entry["name"]) for entry in config.modules]
+    origins = [registry.METHODS.origin(method.name), *map(registry.MODULES.origin, modules)]
+    reads = method.defaults.get("images", {}).get("views") == 2
+    if config.images.views == 1 or reads or any(origin != OURS for origin in origins):
+        return ""
+    return (
+        f"images.views=2: the method {method.name!r} reads one view of an image; the second takes time and changes "
+        "nothing; images.views=1 leaves it out"
+    )
 
 
 def _is_on(params: Params, switches: str) -> bool:

@@ -120,3 +120,28 @@ def test_a_run_shows_it(run_inline: InlineRun, capsys: pytest.CaptureFixture[str
 def test_only_terms_of_the_method_are_declared(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="not one of its terms"):
         Method(**({"name": "x", "title": "x", "terms": ("mine",)} | wrong))
+
+
+# --- a second view of each image --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [("fedavg", ""), ("fpl", "modules=[mixstyle]"), ("tent", "model.name=cnn_bn")]
+)
+def test_a_second_view_that_nothing_reads_is_told(method: str, more: str) -> None:
+    line = idle_terms.second_view(resolve({"method": method, "set": f"images.views=2 {more}"}))
+    assert line.startswith(f"images.views=2: the method {method!r} reads one view of an image; ")
+    assert not idle_terms.second_view(resolve({"method": method, "set": more}))
+
+
+def test_a_method_that_asks_for_a_second_view_and_code_of_others_may_read_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not idle_terms.second_view(resolve({"method": "fedicon"}))
+    monkeypatch.setattr(registry.MODULES, "origin", lambda _: "mine.py")
+    assert not idle_terms.second_view(resolve({"set": "images.views=2 modules=[mixstyle]"}))
+    monkeypatch.setattr(registry.METHODS, "origin", lambda _: "a-package 1.0")
+    assert not idle_terms.second_view(resolve({"set": "images.views=2"}))
+
+
+def test_the_line_on_a_second_view_is_shown_once(run_inline: InlineRun, caplog: pytest.LogCaptureFixture) -> None:
+    run_inline(rounds=1, nodes=2, set=f"{SHORT} images.views=2")
+    assert caplog.text.count("reads one view of an image") == 1
