@@ -141,7 +141,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
         resuming.check_images(past, config)
     if is_simulation_grid(grid) and not os.environ.get(STATUS_FILE):  # `fedshift run` has counted itself
         before = None if past is None else past.num_nodes
-        console.log.info("%s", flwr_run.look(config, run_config, grid, before), extra={"event": "nodes"})
+        console.log.info("%s", flwr_run.look(config, grid, before), extra={"event": "nodes"})
     naming.check_free(*_place(run_config), None if past is None else past.path)
     keep_out_malformed_replies()
     quicken_grid(grid)

@@ -308,8 +308,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if num_nodes != len(dealt):
             listed = ", ".join(f"{domain} {counts.get(domain, 0)}" for domain in trained)
             raise ConfigError(
-                f"the allocation needs {plural(len(dealt), 'node')} ({listed}), this federation has {num_nodes}; run\n"
-                f'flwr run . --stream --federation-config "num-supernodes={len(dealt)} client-resources-num-cpus=1"'
+                f"the allocation needs {plural(len(dealt), 'node')} ({listed}), this federation has {num_nodes}",
+                remedy=f"leave nodes= out or give nodes={len(dealt)}; allocation.counts says how many nodes there are",
             )
         return dealt
 

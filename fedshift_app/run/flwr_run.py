@@ -1,9 +1,8 @@
-"""Checks the number of nodes that plain ``flwr run`` simulates, and gives the command to correct it.
+"""Checks the number of nodes that plain ``flwr run`` simulates, and gives the option that corrects it.
 
 ``fedshift run`` sets the number itself. Flower gives two nodes to a run that names no number.
 """
 
-import shlex
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -31,32 +30,34 @@ def least_nodes(config: RunConfig) -> int:
     return config.allocation.num_nodes() or max(2, len(_domains(config)))
 
 
-def look(config: RunConfig, run_config: Mapping[str, Any], grid: Grid, nodes_before: int | None) -> str:
+def look(config: RunConfig, grid: Grid, nodes_before: int | None) -> str:
     """Return the line about the number of nodes with which a run begins.
 
     Args:
         config: The run's configuration.
-        run_config: The flat keys that were given.
         grid: The grid of the simulation.
         nodes_before: The number of nodes of the run that is continued; None for a new run.
 
     Raises:
-        ConfigError: With the command, if the experiment needs another number or no node would hold a domain.
+        ConfigError: With the option to give, if the experiment needs another number or no node would hold a domain.
     """
     fixed = nodes_before or config.allocation.num_nodes()
     least, usual = (fixed, fixed) if fixed else (least_nodes(config), usual_nodes(config))
     present = _present(grid, least)
     wants = f"{config.experiment} wants {plural(usual, 'node')} ({_dealt(config, usual, fixed, nodes_before)})"
     if present < least or (fixed and present != fixed):
-        raise ConfigError(f"{wants}, this federation has {present}; run", remedy=command(run_config, usual))
+        raise ConfigError(
+            f"{wants}, this federation has {present}; give the same `flwr run` once more, with", remedy=option(usual)
+        )
     return f"{wants}; this federation has {present} (Flower's lines above about 10 and 2 nodes describe its default)"
 
 
-def command(run_config: Mapping[str, Any], nodes: int) -> str:
-    """Return the ``flwr run`` command of a run with this number of nodes."""
-    keys = run_config_text(run_config)
-    federation = f'--federation-config "num-supernodes={nodes} client-resources-num-cpus=1"'
-    return f"flwr run . --stream {federation}" + (f" --run-config {shlex.quote(keys)}" if keys else "")
+def option(nodes: int) -> str:
+    """Return the option of ``flwr run`` that simulates this number of nodes.
+
+    Not the whole command: the app does not know from which folder it was started.
+    """
+    return f'--federation-config "num-supernodes={nodes} client-resources-num-cpus=1"'
 
 
 def run_config_text(run_config: Mapping[str, Any]) -> str:

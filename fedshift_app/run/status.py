@@ -324,9 +324,9 @@ def _check(path: Path, status: Mapping[str, Any]) -> None:
 
 
 def resume_command(folder: Path, engine: str) -> str:
-    """Return the command that continues a run."""
+    """Return the command that continues a run; of a deployment, APP is the folder of the app."""
     if engine == DEPLOYMENT:
-        return shlex.join(["flwr", "run", ".", "SITE", "--stream", "--run-config", f'resume="{folder}"'])
+        return shlex.join(["flwr", "run", "APP", "SITE", "--stream", "--run-config", f'resume="{folder}"'])
     return shlex.join(["fedshift", "run", f"resume={folder}"])
 
 

@@ -223,7 +223,7 @@ def test_plain_flwr_run_is_the_same_run(tmp_path: Path, run_inline: InlineRun) -
         assert not (tmp_path / "plain").exists(), refused
         output = run(f'rounds=2 output-dir="{tmp_path / "plain"}" set="dataset.domains=[scan,sketch] train.epochs=1"')
     assert "handwritten wants 8 nodes" in refused
-    result = '\nflwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
+    result = '\n--federation-config "num-supernodes=8 client-resources-num-cpus=1"'
     assert result in refused, refused
     assert "Traceback" not in refused
     ending = r"SuperLink goes on running, for further runs; to end it: kill \d+ \d+"

@@ -34,45 +34,43 @@ def grid(*present: int) -> Any:
     return SimpleNamespace(get_node_ids=ids)
 
 
-def test_too_few_nodes_are_refused_with_the_command() -> None:
-    folder = f"/{'a-long-name/' * 30}"  # a command that is cut would do something else
-    flat = {"method": "i2pfl", "rounds": 2, "output-dir": folder, "set": "train.lr=0.01 train.epochs=1"}
-    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(2), None)
+def test_too_few_nodes_are_refused_with_the_option_to_give() -> None:
+    flat = {"method": "i2pfl", "rounds": 2}
+    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), grid(2), None)
     assert result.splitlines() == [
         "handwritten wants 8 nodes (two for each of scan, texture, street, sketch; one for each is enough), this "
-        "federation has 2; run",
-        'flwr run . --stream --federation-config "num-supernodes=8 client-resources-num-cpus=1" --run-config '
-        f'\'method="i2pfl" rounds=2 output-dir="{folder}" set="train.lr=0.01 train.epochs=1"\'',
+        "federation has 2; give the same `flwr run` once more, with",
+        '--federation-config "num-supernodes=8 client-resources-num-cpus=1"',
     ]
     assert flwr_run.usual_nodes(resolve(flat)) == runner.num_nodes(resolve(flat), None) == 8
 
 
 @pytest.mark.parametrize("here", [4, 5, 8, 9])
 def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
-    assert flwr_run.look(resolve(FLAT), FLAT, grid(here), None).startswith(
+    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith(
         "handwritten wants 8 nodes (two for each of scan,"
     )
-    assert f"; this federation has {here} (" in flwr_run.look(resolve(FLAT), FLAT, grid(here), None)
+    assert f"; this federation has {here} (" in flwr_run.look(resolve(FLAT), grid(here), None)
 
 
 @pytest.mark.parametrize("here", [1, 3])
 def test_a_number_that_is_fixed_is_the_only_one(here: int) -> None:
     flat = {"set": "'allocation.counts={scan: 1, sketch: 1}'"}
-    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), flat, grid(here), None)
-    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; run\n" in result
+    result = refusal_of(ConfigError, flwr_run.look, resolve(flat), grid(here), None)
+    assert f"wants 2 nodes (scan 1, texture 0, street 0, sketch 1), this federation has {here}; give the same" in result
     assert "num-supernodes=2 " in result
-    assert "has 2" in flwr_run.look(resolve(flat), flat, grid(2), None)
+    assert "has 2" in flwr_run.look(resolve(flat), grid(2), None)
 
 
 def test_a_run_that_is_continued_wants_as_many_as_it_had() -> None:
-    result = refusal_of(ConfigError, flwr_run.look, resolve(FLAT), {"resume": "/a run"}, grid(8), 5)
+    result = refusal_of(ConfigError, flwr_run.look, resolve(FLAT), grid(8), 5)
     assert "wants 5 nodes (as many as the run had before), this federation has 8" in result
-    assert result.endswith("--run-config 'resume=\"/a run\"'")
+    assert "num-supernodes=5 " in result
 
 
 def test_nodes_that_come_while_the_app_is_loaded_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flwr_run, "ALL_HERE_SECONDS", 60.0)
-    assert "has 8" in flwr_run.look(resolve(FLAT), FLAT, grid(0, 1, 3, 8), None)
+    assert "has 8" in flwr_run.look(resolve(FLAT), grid(0, 1, 3, 8), None)
 
 
 def test_a_simulated_node_has_the_threads_that_the_run_says_not_those_of_the_machine(

@@ -112,7 +112,7 @@ def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None
     lock.release()
     assert (result["asked"], result["answered"]) == (2, 1)
     assert len(result["error"]) == 1000 and result["error"].isprintable()
-    assert status.resume_command(tmp_path, "deployment").startswith("flwr run . SITE --stream --run-config 'resume=")
+    assert status.resume_command(tmp_path, "deployment").startswith("flwr run APP SITE --stream --run-config 'resume=")
 
 
 def test_of_very_many_nodes_those_of_the_phase_are_named(tmp_path: Path) -> None:
