@@ -209,6 +209,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
                 console.log.warning(
                     "images left out as broken: %d, named in %s", len(skipped), SKIPPED_FILE, extra=fields
                 )
+            if simulated and (unheld := run_build.unheld_line(config, len(nodes))):
+                console.log.warning("%s", unheld, extra={"event": "unheld"})
             for line in copied:
                 console.log.warning("%s", line, extra={"event": "copies"})
             progress.folder, progress.strategy = folder, strategy

@@ -308,8 +308,8 @@ class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if num_nodes != len(dealt):
             listed = ", ".join(f"{domain} {counts.get(domain, 0)}" for domain in trained)
             raise ConfigError(
-                f"the allocation needs {plural(len(dealt), 'node')} ({listed}), this federation has {num_nodes}",
-                remedy=f"leave nodes= out or give nodes={len(dealt)}; allocation.counts says how many nodes there are",
+                f"the allocation needs {plural(len(dealt), 'node')} ({listed}), this federation has {num_nodes}; "
+                f"leave nodes= out, give nodes={len(dealt)}, or change allocation.counts"
             )
         return dealt
 

@@ -19,6 +19,7 @@ from fedshift.tables import columns, facts
 from fedshift_app import client_app
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import build as run_build
 from fedshift_app.run import console, disk_space
 from fedshift_app.run.disk_space import Needed
 from fedshift_core.plural import plural
@@ -267,6 +268,7 @@ def summary(result: Estimate) -> str:
             f"and {full.statistics:.0f} training images, forward only, {100 * result.bn_share:.2g} % of a round's "
             "training in each round that is scored"
         ))  # fmt: skip
+    lines.append(("warning", run_build.unheld_line(config, len(result.nodes))))
     notes = (
         "This is an estimate, without startup, messages and other work on the machine; methods with prototypes send "
         "them down from round 2 on. `fedshift costs` runs rounds and measures."

@@ -27,7 +27,7 @@ from strategies.base import DomainStrategy, Observer
 from strategies.federation.context import Engine, ModelFacts, RunContext
 from strategies.federation.roster import Node
 
-MOST_NAMED = 20  # nodes of several domains
+MOST_NAMED = 20  # nodes of several domains, or domains
 SIMULATED_TIMEOUT = 600.0  # seconds to wait for simulated nodes at least
 
 
@@ -123,6 +123,23 @@ def frozen_line(config: RunConfig, federation: RunContext, initial: ArrayRecord)
     return (
         f"{reason}: {plural(len(start), 'array')}, {size(once)}, are sent to each node once; each round the "
         f"weights are {size(each)} each way"
+    )
+
+
+def unheld_line(config: RunConfig, num_nodes: int) -> str:
+    """Return a warning of domains that no simulated node holds though none is held out; empty where there are none."""
+    allocation, domains = config.allocation, config.dataset.domains
+    unheld = [domain for domain in holdings.unheld(config, num_nodes) if domain not in allocation.held_out]
+    if not unheld or not config.rounds:
+        return ""
+    held_out = ",".join([*allocation.held_out, *unheld])
+    enough = len(allocation.training_domains(domains))
+    cure = (
+        f"nodes={enough} is enough for all domains" if allocation.counts == "any" else "allocation.counts gives nodes"
+    )
+    return (
+        f"no node holds {some(unheld, MOST_NAMED)}: nothing trains on such images, but their scores count in averages; "
+        f"{cure}, 'allocation.held_out=[{held_out}]' says that this is meant"
     )
 
 

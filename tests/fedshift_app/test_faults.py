@@ -278,7 +278,7 @@ def test_a_node_that_cannot_take_part_stops_the_run_before_training(run_inline: 
 
 
 def test_wrong_number_of_nodes_stops_before_training_with_the_right_one(run_inline: InlineRun, tmp_path: Path) -> None:
-    with pytest.raises(FederationError, match=r"needs 6 nodes .*, this federation has 2\n.*nodes=6"):
+    with pytest.raises(FederationError, match=r"needs 6 nodes .*, this federation has 2; .*nodes=6"):
         run_inline("digits-small", nodes=2, rounds=1, data_dir=str(tmp_path))
     assert not (tmp_path / "runs").exists()
 

@@ -47,9 +47,7 @@ def test_too_few_nodes_are_refused_with_the_option_to_give() -> None:
 
 @pytest.mark.parametrize("here", [4, 5, 8, 9])
 def test_any_number_with_a_node_for_each_domain_will_do(here: int) -> None:
-    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith(
-        "handwritten wants 8 nodes (two for each of scan,"
-    )
+    assert flwr_run.look(resolve(FLAT), grid(here), None).startswith("handwritten wants 8 nodes (two for each of scan,")
     assert f"; this federation has {here} (" in flwr_run.look(resolve(FLAT), grid(here), None)
 
 
