@@ -1,15 +1,13 @@
 """``fedshift keys``: every key of the configuration with type, default, range and description."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import yaml
 from pydantic import BaseModel
 
 from clients.adapt.catalog import ADAPTATIONS
 from clients.modules.catalog import MODULES
-from fedshift.catalog import ranges
+from fedshift.catalog import methods, ranges
 from fedshift.tables import columns, wrapped
 from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
@@ -75,13 +73,17 @@ def text(begun: str) -> str:
     Raises:
         ConfigError: If there is no such key.
     """
-    keys = [key for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
-    if not keys:
-        raise ConfigError(f"keys: no key begins with {as_found(begun)}{dotted_keys.meant(begun)}")
-    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for key in keys)], indent="")
-    lines = [head]
-    for key, row in zip(keys, rows, strict=True):
+    found = [(group.title, key) for group in groups() for key in group.keys if f"{key.name}.".startswith(begun)]
+    if not found:
+        known = [key.name for group in groups() for key in group.keys]
+        raise ConfigError(f"keys: no key begins with {as_found(begun)}{dotted_keys.meant(begun, known)}")
+    head, *rows = columns([HEAD[:-1], *(key.cells[:-1] for _, key in found)], indent="")
+    lines, last = [head], ""
+    for (title, key), row in zip(found, rows, strict=True):
+        if title != last and "=" in title:  # keys of a section name it; those of a method do not
+            lines += ["", title]
         lines += [row, *wrapped(key.description)]
+        last = title
     return "\n".join(lines)
 
 
@@ -94,9 +96,10 @@ def markdown() -> str:
 
 
 def groups() -> list[Group]:
-    """Return all keys: of the sections, of our adaptations and modules, and of our methods that have any."""
+    """Return all keys: of the sections, of our adaptations and modules, and of our methods, recipes too."""
     groups = [*_sections(), *_named()]
-    groups += [Group(f"method={name}", _of_method(name)) for name in registry.METHODS if _has_parameters(name)]
+    ours = (name for name in registry.METHODS if registry.METHODS.origin(name) == OURS)
+    groups += [Group(f"method={name}", _of_method(name)) for name in ours]
     return [group for group in groups if group.keys]
 
 
@@ -108,11 +111,6 @@ def _named() -> Iterator[Group]:
     for name in MODULES:
         if MODULES.origin(name) == OURS and (own := _of_model(ranges.modules_model(name), f"modules.{name}.")):
             yield Group(f"modules={name}", own)
-
-
-def _has_parameters(name: str) -> bool:
-    """Tell whether a method of ours, which is no recipe, may have parameters of its own."""
-    return registry.METHODS.origin(name) == OURS and not registry.METHODS[name].of
 
 
 def _sections() -> Iterator[Group]:
@@ -134,14 +132,11 @@ def _sections() -> Iterator[Group]:
 
 
 def _of_method(name: str) -> tuple[Key, ...]:
-    """Return the parameters of a method, with the defaults that its file says."""
-    method = registry.get(name)
-    keys = []
-    for key in method.params():
-        models = [model for model in method.params_models() if key in model.model_fields]
-        shown = _key(models[-1], key, "method.", ranges.description(models, key))
-        keys.append(replace(shown, default=as_yaml(method.defaults[key])) if key in method.defaults else shown)
-    return tuple(keys)
+    """Return the parameters of a method with the defaults of its file, also those that a recipe has for other keys."""
+    return tuple(
+        Key(f"method.{own.key}", own.kind, own.default, own.bounds, own.description)
+        for own in methods.parameters(registry.get(name))
+    )
 
 
 def _of_model(model: type[BaseModel], above: str) -> tuple[Key, ...]:
@@ -153,19 +148,10 @@ def _key(model: type[BaseModel], name: str, above: str, description: str = "") -
     return Key(
         above + name,
         ranges.kind(model, name),
-        "-" if required else as_yaml(ranges.default(model, name)),
+        "-" if required else ranges.as_yaml(ranges.default(model, name)),
         ranges.bounds(model, name),
         description or ranges.description([model], name),
     )
-
-
-def as_yaml(value: Any) -> str:
-    """Return a value as a person would type it."""
-    if isinstance(value, tuple | list):
-        return f"[{', '.join(map(as_yaml, value))}]"
-    if isinstance(value, dict):
-        value = dict(value)
-    return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
 
 
 def _table(keys: Sequence[Key]) -> list[str]:

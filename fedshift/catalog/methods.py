@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from fedshift.catalog import ranges
-from fedshift.catalog.keys import as_yaml
+from fedshift.catalog.ranges import as_yaml
 from fedshift.tables import columns, facts, wrapped
 from fedshift_app.config import files, registry
 from fedshift_app.config import resolving as configuration
@@ -34,13 +34,16 @@ class Parameter:
     Attributes:
         key: Its name.
         default: As YAML writes it.
-        allowed: In words.
+        kind: Its type in words, and ``bounds``: which values of that type are allowed.
+        allowed: Both in words.
         papers: Values of experiments that stand for a paper's table, with their names, where they set it.
         description: What it means; empty where its model says nothing.
     """
 
     key: str
     default: str
+    kind: str
+    bounds: str
     allowed: str
     papers: str
     description: str = ""
@@ -143,16 +146,20 @@ def parameters(method: Method) -> list[Parameter]:
     described = []
     for key in method.known_keys():
         if key in sides:
-            default, allowed = said.get(key, ranges.default(sides[key], key)), ranges.allowed(sides[key], key)
+            side = sides[key]
+            required = key not in said and side.model_fields[key].is_required()
+            default = NONE if required else as_yaml(said.get(key, ranges.default(side, key)))
+            words = (ranges.kind(side, key), ranges.bounds(side, key), ranges.allowed(side, key))
             description = ranges.description(method.params_models(), key)
         else:
-            default, allowed, description = _stood_for(method, key, sections)
-        described.append(Parameter(key, as_yaml(default), allowed, _papers(method.name, key), description))
+            value, words, description = _stood_for(method, key, sections)
+            default = as_yaml(value)
+        described.append(Parameter(key, default, *words, _papers(method.name, key), description))
     return described
 
 
-def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, str, str]:
-    """Return default, range and description of a recipe's parameter: those of the key that it stands for."""
+def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[Any, tuple[str, str, str], str]:
+    """Return default, type and ranges, and description of a recipe's parameter: those of the key that it stands for."""
     target = targets_of(method, key)[0]
     dotted = target if isinstance(target, str) else target["key"]
     value: Any = sections
@@ -163,15 +170,16 @@ def _stood_for(method: Method, key: str, sections: Mapping[str, Any]) -> tuple[A
     else:
         place = ranges.model_of(dotted)
         if place is None:
-            return value, NONE, ""
+            return value, (NONE, NONE, NONE), ""
         model, last = place
     value = ranges.default(model, last) if value is None else value
     section = RunConfig.model_fields[dotted.partition(".")[0]]
     description = ranges.description([model], last) or section.description or ""
     if isinstance(target, str):
-        return value, ranges.allowed(model, last), description
+        return value, (ranges.kind(model, last), ranges.bounds(model, last), ranges.allowed(model, last)), description
     given = {meant: word for word, meant in target["values"].items()}
-    return given.get(value, value), ", ".join(map(as_yaml, target["values"])), description
+    words = ", ".join(map(as_yaml, target["values"]))
+    return given.get(value, value), ("word", words, words), description
 
 
 def _divided(method: Method) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticUndefined
@@ -77,6 +78,15 @@ def default(model: type[BaseModel], name: str) -> Any:
     """Return the default of a field; None where it has none."""
     value = model.model_fields[name].default
     return None if value is PydanticUndefined else value
+
+
+def as_yaml(value: Any) -> str:
+    """Return a value as a person would type it."""
+    if isinstance(value, tuple | list):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    if isinstance(value, dict):
+        value = dict(value)
+    return str(yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip())
 
 
 @functools.cache

@@ -144,6 +144,27 @@ def test_keys_of_one_section() -> None:
         keys.text("trian")
 
 
+def test_a_key_that_several_methods_have_stands_under_each() -> None:
+    lines = shown("keys", "method.tau").splitlines()
+    for method, default in (("fedcode", "0.5"), ("i2pfl", "0.07"), ("f2dc", "0.06")):
+        row = lines[lines.index(f"method={method}") + 1].split()
+        assert row[:3] == ["method.tau", "number", default]
+    lines = shown("keys", "adapt.epochs").splitlines()
+    assert [line for line in lines if "=" in line] == [f"adapt.name={name}" for name in ("finetune", "fedicon")]
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_each_parameter_of_a_method_is_among_the_keys(name: str) -> None:
+    """Also those of a recipe, which stand for keys of other sections."""
+    known = [key.name for group in keys.groups() if group.title == f"method={name}" for key in group.keys]
+    assert known == [f"method.{key}" for key in registry.get(name).known_keys()]
+
+
+def test_a_misspelt_parameter_of_a_method_is_answered_with_it() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean method\.weighting"):
+        keys.text("method.wieghting")
+
+
 def test_one_data_set() -> None:
     result = shown("datasets", "pacs")
     assert "photo, art_painting, cartoon, sketch" in result and "7: dog" in result
