@@ -95,7 +95,7 @@ class Commands(TyperGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command and its arguments; keep these for a hint."""
         found = super().resolve_command(ctx, args)
-        ctx.meta["fedshift.typed"] = tuple(found[2])  # the parser empties the list
+        ctx.meta["fedshift.typed"] = (str(found[0]), *found[2])  # the parser empties the list
         return found
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -103,20 +103,22 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except click.NoSuchOption as error:
-            if not (said := hint(error.option_name, ctx.meta.get("fedshift.typed", ()))):
+            command, *typed = ctx.meta.get("fedshift.typed", ("",))
+            if not (said := hint(command, error.option_name, typed)):
                 raise
             known = f"{error.message.rstrip('.')}. {said}"
             raise click.NoSuchOption(error.option_name, known, None, error.ctx) from None
 
 
-def hint(option: str, typed: Sequence[str]) -> str:
-    """Return the key that an unknown option is, as it is typed; empty where it is none.
+def hint(command: str, option: str, typed: Sequence[str]) -> str:
+    """Return the key that an unknown option is, as it is typed; empty where it is none that the command takes.
 
     Args:
+        command: Its first word, such as ``run``.
         option: Such as ``--rounds``.
         typed: The arguments of the command.
     """
-    key = _key(option.lstrip("-"))
+    key = next((key for key in _keys(option.lstrip("-")) if _takes(command, key)), "")
     if not key:
         return ""
     values = {word.partition("=")[0]: word.partition("=")[2] for word in typed if "=" in word}
@@ -126,17 +128,52 @@ def hint(option: str, typed: Sequence[str]) -> str:
     return f"It is a key: use {key}={value or 'VALUE'}"
 
 
-def _key(word: str) -> str:
-    """Return the key of a run that a word is, whole or by its last part; empty where there is none."""
+def _keys(word: str) -> Iterator[str]:
+    """Yield the keys of a run that a word may be, whole or by its last part."""
     from fedshift_app.config import dotted_keys  # here: pydantic, which a right call may do without
     from fedshift_app.config.arguments import LAUNCH_KEYS
     from fedshift_app.config.resolving import FLAT_KEYS
 
     flat, dotted = word.replace("_", "-"), word.replace("-", "_")
     if flat in (*FLAT_KEYS, *LAUNCH_KEYS):
-        return flat
-    known = dotted_keys.known()
-    return next((key for key in known if dotted in (key, key.rpartition(".")[2])), "")
+        yield flat
+    yield from (key for key in dotted_keys.known() if dotted in (key, key.rpartition(".")[2]))
+
+
+def _takes(command: str, key: str) -> bool:
+    """Tell whether a command takes a key of a run as ``KEY=VALUE``; most take none.
+
+    Each case imports what refuses the other keys, which a right call does without.
+    """
+    if command in ("run", "sweep", "tune"):
+        return True
+    if command == "rescore":
+        from fedshift.rescore.keys import OWN, may_differ
+
+        return key in OWN or may_differ(key)
+    if command == "evaluate":
+        from fedshift.evaluate.keys import allowed
+
+        return allowed(key)
+    if command == "costs":
+        from fedshift.costs.command import REFUSED
+
+        return key not in REFUSED
+    if command == "deploy-demo":
+        from fedshift.deploy.demo import REFUSED as LEFT_OUT
+
+        return key not in LEFT_OUT
+    if command == "export":
+        from fedshift_app.config.arguments import LAUNCH_KEYS
+
+        return key == "nodes" or key not in LAUNCH_KEYS
+    if command == "init":
+        from fedshift.data.init import TAKEN
+
+        return key in ("data-dir", *TAKEN)
+    if command in ("prepare", "preview"):  # of an experiment also others
+        return key == "data-dir" or key.startswith("dataset.")
+    return key in {"report": ("data-dir",), "status": ("output-dir",)}.get(command, ())
 
 
 def arrange(app: typer.Typer) -> None:

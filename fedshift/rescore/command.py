@@ -13,6 +13,7 @@ import typer
 
 from fedshift.launch import worker_count
 from fedshift.rescore import scoring
+from fedshift.rescore.keys import OWN
 from fedshift.rescore.scoring import Checked, Question
 from fedshift.results.loading import held
 from fedshift.sweep.grid import UNSPLIT_KEYS, split
@@ -60,7 +61,7 @@ def read(arguments: Sequence[str]) -> Request:
             runs += _runs(argument)
         elif key in values or key in own:
             raise ConfigError(f"{as_found(key)} comes twice; a key may hold several values: KEY=A,B")
-        elif key in ("output-dir", "jobs"):
+        elif key in OWN:
             own[key] = not_empty(key, value)
         else:
             values[key] = (not_empty(key, value),) if key in UNSPLIT_KEYS else split(key, value)

@@ -9,6 +9,7 @@ from typing import Any
 from flwr.app import ArrayRecord
 
 from fedshift.engine.inline import NAME, InlineGrid
+from fedshift.rescore.keys import MAY_DIFFER, may_differ
 from fedshift_app import client_app
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
@@ -31,13 +32,6 @@ from strategies.features.validation import Validation
 from strategies.federation.context import RoundResult
 from strategies.federation.memory import NodeMemory
 
-#: Settings that may differ in a new scoring: they do not affect the training.
-MAY_DIFFER = (
-    "shift.name", "shift.corruption", "shift.severity", "evaluate.bn", "evaluate.bn_images", "evaluate.figures",
-    "evaluate.site_figures", "evaluate.personal_on", "evaluate.untrained", "images.eval_batch", "dataset.data_dir",
-    "dataset.classes_stated", "tracking",
-)  # fmt: skip
-ADAPT = "adapt."  # and all of this section
 OF_IMAGES = ("none", "corruption")  # values of shift.name that leave the same images to be scored
 
 
@@ -153,7 +147,7 @@ def _past(path: Path, saved_config: Mapping[str, Any], config: RunConfig, server
 def _refuse_training(path: Path, kept: RunConfig, requested: RunConfig) -> None:
     kept_values, requested_values = (flat(config.model_dump(mode="json")) for config in (kept, requested))
     for key in sorted(kept_values.keys() | requested_values.keys()):
-        if kept_values.get(key) == requested_values.get(key) or key in MAY_DIFFER or key.startswith(ADAPT):
+        if kept_values.get(key) == requested_values.get(key) or may_differ(key):
             continue
         raise ConfigError(
             f"{key} is {as_found(kept_values.get(key))} in {path}, requested is {as_found(requested_values.get(key))}: "
