@@ -82,7 +82,8 @@ def read(path: Path, label: str, store: Path) -> Model:
     try:
         saving.save(Wanted(path, "safetensors", before=adapts, output=store))
     except FedShiftError as error:
-        raise error.under(f"evaluate: {shown(path.name)}") from None
+        remedy = f"{error.remedy}; then evaluate the folder that it writes" if error.remedy else ""
+        raise type(error)(f"evaluate: {shown(path.name)}: {error.text}", remedy) from None
     model = _of_saved(path, store, label)
     model.sections["adapt"] = config.model_dump(mode="json")["adapt"]
     model.sections["dataset"]["data_dir"] = config.dataset.data_dir

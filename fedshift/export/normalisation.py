@@ -20,7 +20,10 @@ def normalised(config: RunConfig, checkpoint: Checkpoint, node: Node | None) -> 
     if way == "fixed":
         return config
     if node is None:
-        raise ConfigError(f"save: images.normalization={way}: each node's images go by its own mean: choose --node N")
+        raise ConfigError(
+            f"save: images.normalization={way}: each node's images go by its own mean",
+            remedy="fedshift save RUN --node N saves the model with that of one node",
+        )
     of_all = federation_images(checkpoint.moments, config.dataset.domains)
     row = None if of_all is None else of_all.row_of(node.index)
     if of_all is None or row is None:

@@ -165,15 +165,18 @@ def checkpoint_of(record: Record, server_round: int | None) -> Checkpoint:
     kept = checkpoints.rounds(folder)
     if server_round is None:
         if not record.finished:
-            instead = f"; --round N saves one of {', '.join(map(str, kept))}" if kept else ""
+            instead = f"fedshift save RUN --round N saves one of {', '.join(map(str, kept))}" if kept else ""
             raise ConfigError(
                 f"save: the run in {shown(record.folder)} is not finished, {len(record.lines)} of "
-                f"{plural(record.config.rounds, 'round is', 'rounds are')} complete{instead}"
+                f"{plural(record.config.rounds, 'round is', 'rounds are')} complete",
+                remedy=instead,
             )
         number = record.kept_round or len(record.lines)
         if record.checkpoint is None or record.checkpoint.server_round != number:
-            others = f"; --round N saves another of {', '.join(map(str, kept))}" if kept else ""
-            raise ConfigError(f"save: {shown(record.folder)}: the checkpoint of round {number} cannot be read{others}")
+            others = f"fedshift save RUN --round N saves another of {', '.join(map(str, kept))}" if kept else ""
+            raise ConfigError(
+                f"save: {shown(record.folder)}: the checkpoint of round {number} cannot be read", remedy=others
+            )
         return record.checkpoint
     if server_round not in kept:
         raise ConfigError(f"--round: {server_round} is not kept; kept are {', '.join(map(str, kept)) or 'none'}")
@@ -334,7 +337,9 @@ def _check_same_for_all(record: Record, checkpoint: Checkpoint, names: tuple[str
                 reason = f"save: the server gives each node its own {name}"
                 if record.deployed:
                     raise ConfigError(f"{reason}, which no file for all nodes can contain")
-                raise ConfigError(f"{reason}: give --node, one of {_listed(checkpoint.nodes)}")
+                raise ConfigError(
+                    reason, remedy=f"fedshift save RUN --node N saves that of one of {_listed(checkpoint.nodes)}"
+                )
 
 
 def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured | None:

@@ -247,7 +247,7 @@ def test_a_run_is_resumed_with_the_same_bits_reported_and_saved(run_inline: Inli
     assert part.results["weights_sha256"] == whole.results["weights_sha256"]
     assert [line["accuracy"] for line in part.rounds][1:] == [line["accuracy"] for line in whole.rounds][1:]
     wanted = saving.Wanted(whole.folder, "safetensors")
-    assert "each node's images go by its own mean: choose --node N" in refusal_of(FedShiftError, saving.save, wanted)
+    assert "by its own mean\nfedshift save RUN --node N saves" in refusal_of(FedShiftError, saving.save, wanted)
     record = reading.read(whole.folder)
     assert record.checkpoint is not None
     of_all = statistics_feature.federation_images(record.checkpoint.moments, record.config.dataset.domains)

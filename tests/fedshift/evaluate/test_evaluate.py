@@ -237,6 +237,10 @@ def test_what_is_no_model_is_refused_in_a_line(finished_run: InlineRun, tmp_path
     ):
         assert re.search(message, refusal_of(FedShiftError, evaluated, tmp_path / "out", run.folder, path))
     assert not [*(tmp_path / "out").iterdir()]
+    (run.folder / "results.json").unlink()
+    said = refusal_of(FedShiftError, evaluated, tmp_path / "out", run.folder)  # evaluate itself has no --round
+    assert "is not finished, 2 of 2 rounds are complete" in said
+    assert said.endswith("\nfedshift save RUN --round N saves one of 2, 1; then evaluate the folder that it writes")
     with pytest.raises(ConfigError, match="name 1 to 1000 models"):
         command.evaluate([f"output-dir={tmp_path}"], "", as_json=False)
 

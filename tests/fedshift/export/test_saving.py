@@ -115,7 +115,9 @@ def test_the_best_round_by_validation_is_saved_where_a_run_keeps_it(tmp_path: Pa
     (run.folder / "checkpoint" / f"weights-{chosen['round']:05d}.safetensors").unlink()
     shutil.rmtree(folder)
     said = refusal_of(ConfigError, saving.save, Wanted(run.folder, "safetensors"))
-    assert f"the checkpoint of round {chosen['round']} cannot be read; --round N saves another of" in said
+    assert (
+        f"the checkpoint of round {chosen['round']} cannot be read\nfedshift save RUN --round N saves another" in said
+    )
 
 
 @pytest.mark.parametrize("form", ["torchscript", "exported"])
@@ -371,7 +373,7 @@ def test_an_unfinished_run_is_saved_by_a_round_that_is_named(fedavg: Run, tmp_pa
     copy = shutil.copytree(fedavg.folder, tmp_path / "copy")
     (copy / "results.json").unlink()
     result = refusal_of(ConfigError, saving.save, Wanted(copy, "safetensors"))
-    assert "is not finished, 1 of 1 round is complete; --round N saves one of 1" in result
+    assert "is not finished, 1 of 1 round is complete\nfedshift save RUN --round N saves one of 1" in result
     folder, _ = saving.save(Wanted(copy, "safetensors", server_round=1))
     assert folder.name == "model-round-1"
 
