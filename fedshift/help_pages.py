@@ -43,7 +43,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "costs": ("costs fedavg i2pfl handwritten", "costs fedavg f2dc handwritten nodes=4 --markdown"),
     "init": ("init mine data-dir=MY_IMAGES", "init mine data-dir=MY_IMAGES dataset.test_share=0.3"),
     "prepare": ("prepare mine/mine.yaml", "prepare pacs data-dir=PACS --json"),
-    "preview": ("preview handwritten -o sheet.png", "preview pacs --data-dir PACS -o sheet.png --per-class 4"),
+    "preview": ("preview handwritten -o sheet.png", "preview pacs data-dir=PACS -o sheet.png --per-class 4"),
     "cache list": ("cache list", "cache list --json"),
     "cache verify": ("cache verify", "cache verify 'pacs*'"),
     "cache delete": ("cache delete 'pacs*'", "cache delete --features --unused 30"),

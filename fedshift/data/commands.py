@@ -70,22 +70,27 @@ def preview(
             autocompletion=completion.prepared,
         ),
     ],
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[data-dir=DIR] [KEY=VALUE ...]")] = None,
     output: Annotated[Path, options.path_option("The PNG to write.", "-o", "--output")] = Path("sheet.png"),
-    data_dir: Annotated[Path | None, options.path_option("Folder of the images.")] = None,
+    data_dir: Annotated[Path | None, options.path_option("Folder of the images, as the key data-dir.")] = None,
     domains: Annotated[str, typer.Option(help="Domains to draw, with commas; default: those of a run.")] = "",
     split: Annotated[str, typer.Option(help="train or test.")] = "train",
     per_class: Annotated[int, typer.Option(min=1, max=20, help="Samples per class and domain.")] = 2,
     corruptions: Annotated[str, typer.Option(help="Severities, with commas: draw the 15 corruptions instead.")] = "",
     public: Annotated[str, typer.Option(help="A domain or a share: draw the public set that it makes.")] = "",
 ) -> None:
-    """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet."""
+    """Draw samples of every domain of a data set, or of its corruptions, on one contact sheet.
+
+    Keys: those of `fedshift prepare`. Images that cannot be read are named and left out.
+    """
     from datasets.base import SPLITS, Split
     from fedshift.data import prepare as prepare_module
 
     if split not in SPLITS:
         raise ConfigError(f"--split is {as_found(split)}; allowed are {' and '.join(SPLITS)}")
     part: Split = "train" if split == "train" else "test"
-    sheet = prepare_module.preview(dataset, str(data_dir or ""), domains, part, per_class, corruptions, public)
+    keys = [*([f"data-dir={data_dir}"] if data_dir else []), *(arguments or [])]
+    sheet = prepare_module.preview(dataset, keys, domains, part, per_class, corruptions, public)
     try:
         sheet.save(output)
     except (OSError, ValueError) as error:

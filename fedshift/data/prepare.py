@@ -33,7 +33,7 @@ from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_core import same_names
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
@@ -161,7 +161,9 @@ def _dataset_config(name: str, arguments: list[str]) -> tuple[DatasetConfig, Run
             dotted.append(argument)
         else:
             near = meant(key, ("data-dir", *(f"dataset.{name}" for name in DatasetConfig.model_fields)))
-            raise ConfigError(f"{as_found(argument)}: prepare accepts data-dir=DIR and dataset.KEY=VALUE{near}")
+            raise ConfigError(
+                f"{as_found(argument)}: of a data set data-dir=DIR and dataset.KEY=VALUE are accepted{near}"
+            )
     return configuration.resolve_dataset(name, data_dir, dotted), None, None
 
 
@@ -211,13 +213,13 @@ def _report(progress: Progress, total: int) -> Report:
 
 
 def preview(
-    name: str, data_dir: str, domains: str, split: Split, per_class: int, severities: str, public: str = ""
+    name: str, arguments: list[str], domains: str, split: Split, per_class: int, severities: str, public: str = ""
 ) -> Image.Image:
-    """Draw a contact sheet of a data set.
+    """Draw a contact sheet of a data set; images that cannot be read are named and left out.
 
     Args:
         name: A data set, or an experiment whose data set it is.
-        data_dir: Folder of the images; empty where it makes its own, or the experiment names one.
+        arguments: As of :func:`prepare`.
         domains: Those to draw, with commas; empty for all of a run.
         split: Which split; of a domain that has only another one, that.
         per_class: Samples per class and domain.
@@ -226,11 +228,30 @@ def preview(
             where no experiment has another.
 
     Raises:
-        ConfigError: If a name or a severity is none.
+        ConfigError: If a key is unknown, a name or a severity is none.
+        DataError: If images are missing, or none of a domain can be read.
+    """
+    cfg, config, nodes = _dataset_config(name, arguments)
+    try:
+        return _drawn(name, cfg, config, nodes, domains, split, per_class, severities, public)
+    except DataError as error:
+        if cfg.skip_broken or checking.UNREADABLE not in str(error):
+            raise
+    cfg = cfg.model_copy(update={"skip_broken": True})
+    config = None if config is None else config.model_copy(update={"dataset": cfg})
+    return _drawn(name, cfg, config, nodes, domains, split, per_class, severities, public)
+
+
+def _drawn(
+    name: str, cfg: DatasetConfig, config: RunConfig | None, nodes: int | None,
+    domains: str, split: Split, per_class: int, severities: str, public: str,
+) -> Image.Image:  # fmt: skip
+    """Draw the sheet of :func:`preview`.
+
+    Raises:
+        ConfigError: As it does.
         DataError: If images are missing or broken.
     """
-    arguments = [f"data-dir={data_dir}"] if data_dir else []
-    cfg, config, nodes = _dataset_config(name, arguments)
     known = cfg.known() if config is None else replace(cfg.known(), domains=cfg.domains)
     chosen = _chosen_domains(name, known.domains, domains) if domains else cfg.domains
     if public:

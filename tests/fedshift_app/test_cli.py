@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from image_trees import noise_sites
 from PIL import Image
 from support import Command
 
@@ -132,7 +133,10 @@ def test_help_of_a_command_says_what_its_arguments_are(fedshift: Command) -> Non
         (["set=method={}"], ["method"]),
         (["allocation.counts={moon: 2}"], ["allocation.counts", "'moon'", "scan"]),
         (["allocation.counts={scan: 3}", "allocation.share=0.5"], ["'scan'", "150 %", "100 %"]),
-        (["allocation.counts={scan: 2, sketch: 1}", "nodes=5"], ["needs 3 nodes", "has 5", "nodes=3", "allocation.counts"]),
+        (
+            ["allocation.counts={scan: 2, sketch: 1}", "nodes=5"],
+            ["needs 3 nodes", "has 5", "nodes=3", "allocation.counts"],
+        ),
         (["digits-small"], ["data-dir"]),
         (["digits-small", "nodes=4", "data-dir=/"], ["needs 6 nodes", "has 4", "leave nodes= out"]),
         (["digits-small", "data-dir=nowhere"], ["data-dir", "nowhere", "does not exist"]),
@@ -280,9 +284,29 @@ def test_preview_of_chosen_domains_is_smaller(fedshift: Command, tmp_path: Path)
 
 def test_preview_reads_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
     data = write_digits(tmp_path / "data", "usps")
-    ended = fedshift("preview", "digits", "--data-dir", data, "--domains", "usps", "-o", "x.png")
-    assert ended.code == 0
+    for keys in (["--data-dir", data], [f"data-dir={data}"]):
+        ended = fedshift("preview", "digits", *keys, "--domains", "usps", "-o", "x.png")
+        assert ended.code == 0
+        assert (tmp_path / "x.png").is_file()
+
+
+def test_preview_takes_the_keys_of_prepare(fedshift: Command, tmp_path: Path) -> None:
+    assert fedshift("preview", "handwritten", "dataset.domains=[scan]", "-o", "key.png").code == 0
+    assert fedshift("preview", "handwritten", "-o", "scan.png", "--domains", "scan").code == 0
+    assert (tmp_path / "key.png").read_bytes() == (tmp_path / "scan.png").read_bytes()
+
+
+@pytest.mark.parametrize("public", [(), ("--public", "0.5")])
+def test_preview_names_an_image_that_cannot_be_read_and_goes_on(
+    public: tuple[str, ...], fedshift: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    noise_sites(tmp_path / "images", 6)
+    assert fedshift("init", "mine", "data-dir=images").code == 0
+    broken = tmp_path / "images" / "a" / "cat" / "0.png"
+    broken.write_bytes(broken.read_bytes()[:100])
+    assert fedshift("preview", "mine/mine.yaml", *public, "-o", "x.png").code == 0
     assert (tmp_path / "x.png").is_file()
+    assert f"1 of 10 images cannot be read and is left out: {broken}" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -295,6 +319,8 @@ def test_preview_reads_a_data_dir(fedshift: Command, tmp_path: Path) -> None:
         (["handwritten", "-o", "x"], ["cannot write x"]),
         (["digits"], ["data-dir"]),
         (["digits", "--data-dir", "nowhere"], ["nowhere", "does not exist"]),
+        (["digits", "data-dir=nowhere"], ["nowhere", "does not exist"]),
+        (["handwritten", "dataset.nope=1"], ["dataset.nope"]),
     ],
 )
 def test_preview_refuses(arguments: list[str], reason: list[str], refused: Callable[..., str]) -> None:

@@ -398,7 +398,7 @@ def test_an_experiment_without_it_and_a_data_set_compute_none(capsys: pytest.Cap
 
 def test_a_data_set_refuses_keys_of_a_run_and_an_experiment_unknown_ones() -> None:
     text = refusal_of(ConfigError, prepare.prepare, "pacs", ["model.precompute=on"], as_json=False)
-    assert text == "'model.precompute=on': prepare accepts data-dir=DIR and dataset.KEY=VALUE"
+    assert text == "'model.precompute=on': of a data set data-dir=DIR and dataset.KEY=VALUE are accepted"
     text = refusal_of(ConfigError, prepare.prepare, "handwritten", ["model.precompte=on"], as_json=False)
     assert "model.precompte" in text
     keys = [*FROZEN, "images.crop_padding=0", "model.freeze=none"]

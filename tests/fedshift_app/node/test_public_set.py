@@ -214,11 +214,11 @@ def test_prepare_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_preview_draws_it() -> None:
-    whole = prepare.preview("handwritten", "", "", "train", 1, "", "0.1")
-    one = prepare.preview("handwritten", "", "", "train", 1, "", "sketch")
+    whole = prepare.preview("handwritten", [], "", "train", 1, "", "0.1")
+    one = prepare.preview("handwritten", [], "", "train", 1, "", "sketch")
     assert whole.width == one.width and whole.height > 3 * one.height
     with pytest.raises(ConfigError, match="has no domain 'moon'"):
-        prepare.preview("handwritten", "", "", "train", 1, "", "moon")
+        prepare.preview("handwritten", [], "", "train", 1, "", "moon")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_prepare_prints_what_a_run_makes_public(
     drawn: dict[str, ImageSet] = {}
     monkeypatch.setattr(prepare, "_sheet", lambda _, sets, *more: drawn.update(sets))
     (tmp_path / "mine.yaml").write_text((tmp_path / "mine.yaml").read_text() + f"allocation: {_section(cfg)}\n")
-    prepare.preview(file, "", "", "train", 1, "", "0.1")
+    prepare.preview(file, [], "", "train", 1, "", "0.1")
     assert set.union(*map(names, drawn.values())) == names(images)
 
 
@@ -255,8 +255,9 @@ def test_preview_draws_a_public_site_of_any_name(site: str, tmp_path: Path) -> N
     images = ImageSet(np.zeros((6, 32, 32, 3), np.uint8), np.arange(6) % 2)
     for name, split in itertools.product((site, "north", "south"), ("train", "test")):
         files.write_npz(tmp_path / f"{name}_{split}.npz", images, ("a", "b"))
-    assert prepare.preview("folders", str(tmp_path), "", "train", 1, "", site).height
-    assert "not found" in refusal_of(DataError, prepare.preview, "folders", str(tmp_path), "", "train", 1, "", "2")
+    assert prepare.preview("folders", [f"data-dir={tmp_path}"], "", "train", 1, "", site).height
+    keys = [f"data-dir={tmp_path}"]
+    assert "not found" in refusal_of(DataError, prepare.preview, "folders", keys, "", "train", 1, "", "2")
 
 
 def test_preview_draws_the_domains_of_a_run_and_of_a_test_set_its_tests(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,12 +268,12 @@ def test_preview_draws_the_domains_of_a_run_and_of_a_test_set_its_tests(monkeypa
         return ImageSet(np.zeros((10, 32, 32, 3), np.uint8), np.arange(10))
 
     monkeypatch.setattr(catalog, "load", load)
-    prepare.preview("cifar10", "", "", "train", 1, "")
-    prepare.preview("digits", "", "", "train", 1, "")
-    prepare.preview("digits", "", "", "train", 1, "", "0.5")
+    prepare.preview("cifar10", [], "", "train", 1, "")
+    prepare.preview("digits", [], "", "train", 1, "")
+    prepare.preview("digits", [], "", "train", 1, "", "0.5")
     digits = [(domain, "train") for domain in ("mnist", "usps", "svhn", "syn")]
     assert read == [("cifar10", "train"), *digits, *digits]
-    prepare.preview("cifar10", "", "cifar10.1,cifar10", "train", 1, "")
+    prepare.preview("cifar10", [], "cifar10.1,cifar10", "train", 1, "")
     assert read[-2:] == [("cifar10.1", "test"), ("cifar10", "train")]
 
 
