@@ -13,6 +13,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import LAUNCH_KEYS, parse_arguments
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import policy, state_folder
+from fedshift_app.run import naming
 from fedshift_core.env import WARM
 from fedshift_core.errors import ConfigError
 
@@ -64,6 +65,7 @@ def demo(flat: dict[str, Any], *, secure: bool = True) -> Path:
         FedShiftError: If a process does not start or the run fails.
     """
     config, number, flat = planned(flat)
+    naming.check_free(Path(flat["output-dir"]), flat.get("name", ""))
     with local_superlink.temporary_folder() as home:
         folders = exporting.export(config, number, home / "nodes")
         # The nodes do not exist afterwards, so their decoded images and private parts are removed.

@@ -37,6 +37,7 @@ def run(
     from fedshift.launch import worker_count
     from fedshift_app.config import resolving
     from fedshift_app.config.files import APP
+    from fedshift_app.run import naming
     from fedshift_app.run.versions import commit
 
     inline = launch.get("engine", "simulation") == "inline"
@@ -52,8 +53,11 @@ def run(
             resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
         os.environ[COMMIT] = commit(APP)
         stack.enter_context(looks.handed_on())  # nodes in this process take what the check has seen of the files
-        new = not inline and "resume" not in flat  # a run that goes on is checked with its folder first
-        return _run(flat, launch, _begin(launch, stack) if new else None, stack, workers, screen, note)
+        new = "resume" not in flat  # a run that goes on is checked with its folder first
+        if new:
+            naming.check_free(Path(flat["output-dir"]), flat.get("name", ""))
+        begun = _begin(launch, stack) if new and not inline else None
+        return _run(flat, launch, begun, stack, workers, screen, note)
 
 
 def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
@@ -73,8 +77,8 @@ def _run(
     from fedshift_app.run import naming, resuming
 
     config, past = resuming.resolve(flat, hold=False)
-    naming.check_free(Path(flat["output-dir"]), flat.get("name", ""), None if past is None else past.path)
     if past is not None:
+        naming.check_free(Path(flat["output-dir"]), flat.get("name", ""), past.path)
         resuming.check_engine(past, launch.get("engine", "simulation"))
     nodes = runner.num_nodes(config, launch.get("nodes", past and past.num_nodes))
     if past is not None:

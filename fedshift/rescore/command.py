@@ -19,7 +19,7 @@ from fedshift.results.loading import held
 from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
-from fedshift_app.run import console
+from fedshift_app.run import console, naming
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_app.run.versions import commit
 from fedshift_core.env import COMMIT
@@ -101,6 +101,7 @@ def rescore(arguments: Sequence[str]) -> None:
             those before it.
     """
     request = read(arguments)
+    naming.check_place(request.output_dir)
     checked = [(question, scoring.check(question)) for question in request.questions]
     command = shlex.join(["fedshift", "rescore", *arguments])
     os.environ[COMMIT] = commit(files.APP)

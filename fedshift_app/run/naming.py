@@ -1,5 +1,6 @@
 """Names and makes the folder of a run."""
 
+import os
 import time
 from pathlib import Path
 
@@ -12,8 +13,22 @@ from fedshift_core.paths import user_path
 MOST_OF_A_SECOND = 1000  # runs with the same experiment, method and seed
 
 
+def check_place(output_dir: Path) -> None:
+    """Refuse a folder in which no run folder can be made, before any work; it need not exist yet.
+
+    Raises:
+        ConfigError: With the folder and the reason.
+    """
+    base = user_path(output_dir, "output-dir")
+    existing = next(path for path in (base, *base.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise ConfigError(f"output-dir: {existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ConfigError(f"output-dir: cannot write to {base}: {existing} is not writable for this user")
+
+
 def check_free(output_dir: Path, name: str, resumed: Path | None = None) -> None:
-    """Refuse a name that a run has already, before any work.
+    """Refuse a name that a run has already, or a place where no run can be, before any work.
 
     Args:
         output_dir: The folder of run folders.
@@ -23,6 +38,8 @@ def check_free(output_dir: Path, name: str, resumed: Path | None = None) -> None
     Raises:
         ConfigError: With the folder.
     """
+    if resumed is None:
+        check_place(output_dir)
     if not name:
         return
     if resumed is not None:
