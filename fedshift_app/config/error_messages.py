@@ -2,7 +2,7 @@
 
 import re
 from types import NoneType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -12,6 +12,8 @@ from fedshift_core.limits import as_found, shortened
 from fedshift_core.spelling import meant
 
 _QUOTED = re.compile(r"'([^']*)'")
+#: What pydantic calls a value that is no list, and one that is no mapping, in words of Python's types.
+_NO_LIST, _NO_MAPPING = ("tuple_type", "list_type"), ("dict_type", "mapping_type", "model_type")
 
 
 def explained(error: ValidationError, *section: str, model: type[BaseModel] = RunConfig) -> ConfigError:
@@ -39,13 +41,33 @@ def _problem(problem: Any, loc: tuple[int | str, ...], whole: type[BaseModel]) -
         return f"{key} is missing"
     if problem["type"] == "value_error":
         return f"{key}: {message}"
+    if problem["type"] in _NO_LIST:
+        message = f"expected a list such as {_list_of(problem['input'], loc, whole)}"
+    elif problem["type"] in _NO_MAPPING:
+        message = "expected a mapping of keys to values"
+    message = message.replace("Tuple should", "list should")
     # pydantic writes the words of a Literal as 'a', 'b' or 'c'.
     words = _QUOTED.findall(problem["ctx"]["expected"]) if problem["type"] == "literal_error" else ()
     return f"{key}: {message}, found {as_found(problem['input'])}{meant(problem['input'], words)}"
 
 
+def _list_of(found: object, loc: tuple[int | str, ...], whole: type[BaseModel]) -> str:
+    """Return a list as a person may have meant it: of the value that was found, as long as the key's list is."""
+    word = shortened(str(found)) if isinstance(found, str | int | float) and not isinstance(found, bool) else "A"
+    field = _model_of(loc, whole).model_fields.get(str(loc[-1])) if loc else None
+    kinds = (field.annotation, *get_args(field.annotation)) if field else ()
+    items = [get_args(kind) for kind in kinds if get_origin(kind) is tuple]
+    length = next((len(each) for each in items if Ellipsis not in each), 1)
+    return f"[{', '.join([word] * length)}]"
+
+
 def _allowed_fields(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
     """Return the keys that are allowed at ``loc``, a place in a model."""
+    return list(_model_of(loc, model).model_fields)
+
+
+def _model_of(loc: tuple[int | str, ...], model: type[BaseModel]) -> type[BaseModel]:
+    """Return the model that checks the key at ``loc``, a place in a model."""
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))
         of_field = field.annotation if field else None
@@ -53,4 +75,4 @@ def _allowed_fields(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[
         inner = next((kind for kind in get_args(of_field) if kind is not NoneType), of_field)
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             model = inner
-    return list(model.model_fields)
+    return model

@@ -96,7 +96,7 @@ def test_ways_to_say_it(argument: str) -> None:
         ("0", "keep_rounds: allowed are rounds from 1 to rounds=9, found 0"),
         ("1,10", "keep_rounds: allowed are rounds from 1 to rounds=9, found 10"),
         ("1,x", "keep_rounds.1: Input should be a valid integer, unable to parse string as an integer, found 'x'"),
-        ("true", "keep_rounds: Input should be a valid tuple, found True"),
+        ("true", "keep_rounds: expected a list such as [A], found True"),
         (str(list(range(MOST_KEPT + 1))).replace(" ", ""), "keep_rounds: Value should have at most 20 items after "),
     ],
 )
