@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from support import Command, InlineRun, refusal_of
 
-from fedshift.deploy import demo
 from fedshift.launch import local_superlink
 from fedshift_app.run import naming
 from fedshift_core.errors import ConfigError
@@ -42,7 +41,7 @@ def test_nothing_is_started(
         pytest.fail("something was started")
 
     monkeypatch.setattr(local_superlink, "for_simulation", start)
-    monkeypatch.setattr(demo.local_superlink, "temporary_folder", start)
+    monkeypatch.setattr(local_superlink, "temporary_folder", start)
     (tmp_path / "file").write_text("")
     ended = fedshift(*arguments, f"output-dir={tmp_path / 'file'}")
     assert (ended.code, ended.err) == (1, f"error: output-dir: {tmp_path / 'file'} is not a folder\n")
