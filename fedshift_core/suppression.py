@@ -4,39 +4,16 @@ A count below the least that may leave is hidden. As the node's total is known, 
 one hidden class alone would be that sum. Further classes are therefore hidden with it until each class of few images
 may still have any number from 1 to the least less one.
 
+Whoever reads the numbers knows this rule. So what it chooses depends on nothing but what is known afterwards: further
+classes are taken in the order of their numbers, and whether they are enough depends on the sum of all hidden images.
+
 The rule is complementary suppression in a table with a known total: Willenborg & de Waal, "Elements of Statistical
 Disclosure Control", 2001, chapter 4.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 FEW, HIDDEN = -1, -2  # in place of a count: fewer images than the least; hidden with those
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """What is known of hidden classes, besides that each of few images has 1 to ``least - 1``.
-
-    Attributes:
-        few: How many have few images.
-        others: How many have at least ``least``.
-        images: Of all of them together.
-    """
-
-    few: int
-    others: int
-    images: int
-
-    def is_safe(self, least: int) -> bool:
-        """Tell whether a class of few images may have one image as well as ``least - 1``."""
-        rest = self.few - 1  # other classes of few images
-        may_have_most = self.images - (least - 1) >= rest + self.others * least
-        may_have_one = self.others > 0 or self.images - 1 <= rest * (least - 1)
-        return may_have_most and may_have_one
-
-    def with_class(self, images: int) -> "_Sums":
-        return _Sums(self.few, self.others + 1, self.images + images)
 
 
 def hide(counts: Sequence[int], least: int) -> tuple[int, ...]:
@@ -49,17 +26,35 @@ def hide(counts: Sequence[int], least: int) -> tuple[int, ...]:
     few = {k for k, number in enumerate(counts) if 0 < number < least}
     if not few:
         return tuple(counts)
-    free = sorted((number, k) for k, number in enumerate(counts) if number >= least)
-    sums, others = _Sums(len(few), 0, sum(counts[k] for k in few)), set[int]()
-    while free and not sums.is_safe(least):
-        # The smallest class that is enough; the largest where none is.
-        place = next((i for i, (number, _) in enumerate(free) if sums.with_class(number).is_safe(least)), len(free) - 1)
-        number, k = free.pop(place)
-        sums = sums.with_class(number)
-        others.add(k)
-    if not sums.is_safe(least):  # all classes are hidden: which of them has few images is not said either
+    if sum(counts) <= len(counts):  # each may have one image, so that classes without any are hidden as well
+        return (HIDDEN,) * len(counts)
+    images, others = sum(counts[k] for k in few), set[int]()
+    for k, number in enumerate(counts):
+        if _is_safe(images, len(few), len(others), least):
+            break
+        if number >= least:
+            images += number
+            others.add(k)
+    if not _is_safe(images, len(few), len(others), least):  # which of all classes have few images is not said either
         others, few = others | few, set()
     return tuple(FEW if k in few else HIDDEN if k in others else number for k, number in enumerate(counts))
+
+
+def _is_safe(images: int, few: int, others: int, least: int) -> bool:
+    """Tell whether the sum of hidden images leaves each class of few images any number from 1 to ``least - 1``.
+
+    It does with other classes where these have at least ``least`` each, whatever those of few images have, and with
+    one image to spare: a smaller sum of the first of them may then have been too small, as the rule says.
+
+    Args:
+        images: Of all hidden classes together.
+        few: How many of these classes have few images.
+        others: How many have at least ``least``.
+        least: Least images behind a number that may leave.
+    """
+    if others:
+        return images > others * least + few * (least - 1)
+    return few + least - 2 <= images <= (few - 1) * (least - 1) + 1
 
 
 def hidden_classes(counts: Sequence[int], least: int) -> list[int]:

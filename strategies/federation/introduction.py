@@ -159,12 +159,11 @@ def _digest(digest: object) -> str:
     return digest
 
 
-def _num_hidden(marks: Sequence[int], counts: Sequence[int], numbers: Mapping[str, Any]) -> int:
-    """Return how many training images the hidden classes have together, each of them one or more."""
+def _num_hidden(marks: tuple[int, ...], counts: Sequence[int], numbers: Mapping[str, Any]) -> int:
+    """Return how many training images the hidden classes have together, each of few images one or more."""
     if min(marks) >= 0:
         return 0
-    hidden = sum(number < 0 for number in marks)
-    return _whole(NUM_TRAIN, numbers[NUM_TRAIN], sum(counts) + hidden) - sum(counts)
+    return _whole(NUM_TRAIN, numbers[NUM_TRAIN], sum(counts) + marks.count(FEW)) - sum(counts)
 
 
 def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:

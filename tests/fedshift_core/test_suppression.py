@@ -1,6 +1,6 @@
 """Classes of few images are hidden, and what is shown does not give them away."""
 
-import itertools
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,9 @@ from fedshift_core.suppression import FEW, HIDDEN, hidden_classes, hide, shown
         ((10, 4, 4), (HIDDEN, FEW, FEW)),  # 8 for two classes would be 4 each
         ((0, 5, 9), (0, 5, 9)),
         ((1, 5), (HIDDEN, HIDDEN)),  # 6 for a class below 5 and one from 5 on would be 1 and 5
-        ((3, 5, 9), (FEW, 5, HIDDEN)),  # with the class of 5 it would be 8, that is 3 or less
+        ((3, 5, 9), (FEW, HIDDEN, HIDDEN)),  # with the class of 5 alone it would be 8, that is 3 or less
+        ((1, 7, 10), (FEW, HIDDEN, HIDDEN)),  # the class of 10 alone would say that the class of 7 is not enough
+        ((1, 1, 1, 2, 0), (HIDDEN,) * 5),  # as of five images of five classes
     ],
 )
 def test_by_hand(counts: tuple[int, ...], visible: tuple[int, ...]) -> None:
@@ -32,21 +34,33 @@ def test_no_count_below_the_least_is_told_and_others_are_as_they_are(counts: lis
     assert all(now in (number, FEW, HIDDEN) for now, number in zip(visible, counts, strict=True))
     assert (visible == tuple(counts)) == (not any(0 < number < least for number in counts))
     assert all(counts[k] < least for k, number in enumerate(visible) if number == FEW)
-    assert all(visible[k] == 0 for k, number in enumerate(counts) if number == 0)  # nothing to hide
+    if sum(counts) > len(counts):
+        assert all(visible[k] == 0 for k, number in enumerate(counts) if number == 0)  # nothing to hide
 
 
-@pytest.mark.parametrize("least", [2, 3, 5])
-def test_whoever_knows_the_total_cannot_work_out_a_class(least: int) -> None:
-    """Of all tables with the same words and the same total, a class of few images has each number it may have."""
-    for counts in itertools.chain.from_iterable(itertools.product(range(9), repeat=n) for n in (1, 2, 3)):
-        visible = hide(counts, least)
-        hidden = sum(counts) - sum(number for number in visible if number > 0)
-        may = {FEW: range(1, least), HIDDEN: range(least, hidden + 1)}
-        tables = [
-            table for table in itertools.product(*(may.get(number, (0,)) for number in visible)) if sum(table) == hidden
-        ]
-        for k in (k for k, number in enumerate(visible) if number == FEW):
-            assert {table[k] for table in tables} == set(range(1, least)), (counts, visible)
+@pytest.mark.parametrize(("classes", "least", "most"), [(2, 5, 24), (3, 3, 20), (3, 5, 22), (4, 4, 13), (5, 3, 10)])
+def test_whoever_knows_the_total_and_the_rule_cannot_work_out_a_class(classes: int, least: int, most: int) -> None:
+    """Of all tables with the same total and the same visible numbers, none says how few images a class has."""
+    for total in range(least, most + 1):
+        alike: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+        for counts in _tables(total, classes):
+            alike.setdefault(hide(counts, least), []).append(counts)
+        for visible, tables in alike.items():
+            for k in range(classes):
+                may = {counts[k] for counts in tables}
+                if visible[k] == FEW:
+                    assert may == set(range(1, least)), (visible, tables)
+                elif visible[k] == HIDDEN:
+                    assert len(may) > 1 or min(may) >= least, (visible, tables)
+
+
+def _tables(total: int, classes: int) -> Iterator[tuple[int, ...]]:
+    """Yield all numbers of images per class with a total."""
+    if classes == 1:
+        yield (total,)
+        return
+    for number in range(total + 1):
+        yield from ((number, *others) for others in _tables(total - number, classes - 1))
 
 
 def test_for_people() -> None:

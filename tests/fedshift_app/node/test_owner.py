@@ -36,6 +36,7 @@ from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply
 from fedshift_core.wire.records import decode, encode
+from strategies.federation.introduction import Introduction
 
 SHORT = "train.epochs=1 dataset.domains=[scan,texture,sketch]"
 DP = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
@@ -392,15 +393,20 @@ def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int,
     owner = Owner(Policy(least_images=least), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
     said = NodeIntroduction("scan", counts, tests, False, -1, -1, numbers={"num-validation": validation})
     try:
-        reply = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())["metrics"]
+        record = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())
     except PolicyError:
         assert sum(counts) < least
         return
+    reply = record["metrics"]
     cells = [*reply["class-counts"], reply["num-test"], reply["num-validation"]]
     assert not any(0 < cell < least for cell in cells)
     visible = [cell for cell in reply["class-counts"] if cell > 0]
     assert reply.get("num-train", sum(visible)) == sum(counts)
     assert ("least-images" in reply) == any(cell < 0 for cell in cells)
+    if sum(counts):
+        server = Introduction(("scan",), CLASSES, simulated=False)
+        read = server.read(Message(record, dst_node_id=1, message_type=MessageType.QUERY)).node
+        assert read.num_examples == sum(counts)
 
 
 @given(
