@@ -1,12 +1,12 @@
-"""Base classes of the parameters of methods, modules and adaptations, and ranges of common numbers."""
+"""Base classes of sections and of the parameters of methods, modules and adaptations, and ranges of common numbers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Generic, Literal, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidatorFunctionWrapHandler, field_validator
 from typing_extensions import TypeVar
 
-from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT
+from fedshift_core.limits import LARGEST_SEED, MOST_BATCH, MOST_ROUNDS, MOST_WAIT, as_found
 
 #: Rounds of a part of a run, local epochs of a round.
 Rounds = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
@@ -25,7 +25,30 @@ Arithmetic = Literal["float32/channels_last", "float32/nchw", "bf16/channels_las
 ARITHMETICS: tuple[Arithmetic, ...] = get_args(Arithmetic)
 
 
-class Params(BaseModel):
+class ConfigModel(BaseModel):
+    """Base of what a user writes: true and false, also as yes and no, are not taken for the numbers 1 and 0."""
+
+    @field_validator("*", mode="wrap")
+    @classmethod
+    def _no_boolean_for_a_number(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        checked = check(value)
+        if _has_boolean_for_a_number(value, checked):
+            raise ValueError(f"expected a number, found {as_found(value)}")
+        return checked
+
+
+def _has_boolean_for_a_number(given: Any, checked: Any) -> bool:
+    """Tell whether a checked value has a number where true or false was given."""
+    if isinstance(given, bool):
+        return isinstance(checked, int | float) and not isinstance(checked, bool)
+    if isinstance(given, Mapping) and isinstance(checked, Mapping):
+        return any(_has_boolean_for_a_number(given[key], checked[key]) for key in given.keys() & checked.keys())
+    if isinstance(given, list | tuple) and isinstance(checked, list | tuple):
+        return any(map(_has_boolean_for_a_number, given, checked))
+    return False
+
+
+class Params(ConfigModel):
     """Base of the parameters that one side of a method declares; empty for FedAvg."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

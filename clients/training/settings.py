@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     PlainValidator,
@@ -16,7 +15,7 @@ from pydantic import (
 
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_BATCH, MOST_CORES, MOST_ROUNDS, as_found
-from fedshift_core.params import Arithmetic, BatchSize, Rounds
+from fedshift_core.params import Arithmetic, BatchSize, ConfigModel, Rounds
 
 Precision = Literal["auto", "bf16", "float32"]
 BatchNormMode = Literal["average", "local", "freeze", "group"]
@@ -71,7 +70,7 @@ Crop = Annotated[tuple[Share, Share], AfterValidator(_in_order)]
 Jitter = tuple[Strength, Strength, Strength, Turn]
 
 
-class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
     name: str = Field(description="Name of the network, as `fedshift models` lists it.")
@@ -148,7 +147,7 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return self.freeze == "encoder" and not self.projection
 
 
-class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class TrainConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Local training on cross-entropy and the method's terms."""
 
     epochs: Rounds = Field(description="Local epochs in a round.")
@@ -292,7 +291,7 @@ class TrainConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return decayed * (self.schedule_end + (1 - self.schedule_end) * left)
 
 
-class ImageConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ImageConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """From uint8 images to what the network sees."""
 
     crop_padding: Padding = Field(0, description="Pixels of padding before a random crop; 0: no crop.")

@@ -3,13 +3,14 @@
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from datasets.base import SPLITS, Split
 from datasets.partition.shares import Indices
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import MOST_NODES, as_found
+from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.spelling import meant
@@ -18,7 +19,7 @@ from fedshift_core.spelling import meant
 RANDOM = "random"
 
 
-class Allocation(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class Allocation(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How nodes and images are dealt in simulation. A real node brings its own images instead."""
 
     counts: Literal["any"] | Annotated[dict[str, int], AfterValidator(FrozenDict)] = Field(

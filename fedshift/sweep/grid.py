@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fedshift.engine import NAME as INLINE
 from fedshift.launch import worker_count
@@ -19,6 +19,7 @@ from fedshift_app.config.keys import FREE
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
+from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import SIMULATION
 
@@ -51,7 +52,7 @@ FREE_OF_MODELS = {
 }
 
 
-class Options(BaseModel, frozen=True, extra="forbid"):
+class Options(ConfigModel, frozen=True, extra="forbid"):
     """The keys of a sweep itself."""
 
     #: Runs side by side, inline only, one CPU thread each; None: as many as there are cores.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fedshift.sweep import grid
 from fedshift.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
@@ -16,6 +16,7 @@ from fedshift_app.config.layers import parse_set
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened
+from fedshift_core.params import ConfigModel
 from fedshift_core.plural import plural
 from fedshift_core.ranges import Range
 from fedshift_core.yaml_files import parse, written
@@ -30,7 +31,7 @@ USUAL_FRACTION = 0.2  # where the experiment sets no validation images aside
 OF_TRIALS = {"evaluate.test": "false", "evaluate.client_models": "off", "evaluate.figures": "false", "report": "false"}
 
 
-class Options(BaseModel, frozen=True, extra="forbid"):
+class Options(ConfigModel, frozen=True, extra="forbid"):
     """The keys of a search itself."""
 
     budget: int = Field(ge=1, le=MOST_TRIALS)  # trials of each method, with that of its own values

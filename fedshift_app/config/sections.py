@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
@@ -19,7 +19,7 @@ from fedshift_core.options.averaging import AggregationConfig, ServerConfig
 from fedshift_core.options.privacy import PrivacyConfig
 from fedshift_core.options.scoring import EvaluateConfig
 from fedshift_core.options.statistics import StatisticsConfig
-from fedshift_core.params import Params, RunRounds, Seconds, Seed
+from fedshift_core.params import ConfigModel, Params, RunRounds, Seconds, Seed
 from fedshift_core.spelling import meant
 
 #: Form of a name that is safe as the name of a file or folder.
@@ -57,7 +57,7 @@ def _as_names(given: Any) -> Any:
 ClassNames = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
 
 
-class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
     name: str = Field(
@@ -186,7 +186,7 @@ class DatasetConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False)
         return catalog.stated(self.kind, Names(self.domains, self.classes), self.name)
 
 
-class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ShiftConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How test images differ from training images (FedICON, section 5). Training images are never touched."""
 
     name: Literal["none", "corruption", "domain", "attribute"] = Field(
@@ -216,7 +216,7 @@ class ShiftConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return corruption
 
 
-class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class FederationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Who takes part in a round, and how long the server waits."""
 
     participation: float = Field(1.0, gt=0, le=1, description="Share of the nodes that train in a round.")
@@ -270,7 +270,7 @@ class FederationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     )
 
 
-class RunConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class RunConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """All settings that decide the numbers of a run, and whether its time is measured."""
 
     experiment: str = Field(description="Name of the experiment, which is part of the run folder's name.")

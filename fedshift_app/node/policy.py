@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from clients.models.catalog import NETWORKS, family_of
 from fedshift_app.config import registry
@@ -20,6 +20,7 @@ from fedshift_app.config.error_messages import explained
 from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
+from fedshift_core.params import ConfigModel
 from fedshift_core.secure.identity import FINGERPRINT
 
 POLICY, POLICY_SHA256 = "policy", "policy-sha256"  # keys of ``--node-config``
@@ -36,7 +37,7 @@ def _listed(value: Any) -> Any:
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
-class _Section(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class _Section(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """A part of a policy."""
 
 

@@ -2,13 +2,15 @@
 
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
+
+from fedshift_core.params import ConfigModel
 
 #: Rules of weights that go by what each node says of its own images.
 OF_IMAGES = ("ga", "afl")
 
 
-class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class AggregationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How updates become the next global weights.
 
     ``alpha``, ``beta`` and ``balance`` are those of ``domain-aware`` (F2DC, Eqs 10 and 11); values are the paper's.
@@ -133,7 +135,7 @@ class AggregationConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=Fa
         return self.weights == "ga"
 
 
-class ServerConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class ServerConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What the server does with the average before it is the next global weights (``federation.server_optimizer``).
 
     ``momentum`` is that of ``fedavgm``, ``beta1`` that of ``fedadam`` and ``fedyogi``, as is ``beta2``; ``tau`` is that

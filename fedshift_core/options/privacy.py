@@ -13,14 +13,16 @@ mechanism; Balle & Wang, 2018, theorem 8, of one round).
 import math
 from typing import Literal, Self
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
+
+from fedshift_core.params import ConfigModel
 
 #: Of norm and epsilon. Within these bounds the noise, and what a run spends, are finite numbers, also in float32.
 SMALLEST, LARGEST = 1e-6, 1e6
 SMALLEST_DELTA = 1e-30
 
 
-class PrivacyConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class PrivacyConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Noise on what leaves a node."""
 
     name: Literal["none", "local-dp", "dp-sgd"] = Field(

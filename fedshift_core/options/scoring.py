@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import Field, field_validator
 
 from fedshift_core.limits import MOST_ROUNDS, MOST_SHOWN, some
-from fedshift_core.params import OFF_IS_A_WORD, Rounds
+from fedshift_core.params import OFF_IS_A_WORD, ConfigModel, Rounds
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import AVERAGED, BATCH, OWN, RETAKEN
 
@@ -30,7 +30,7 @@ def last_rounds(number: int, kind: str = "") -> str:
     return f"last {kind}round" if number == 1 else f"last {number} {kind}rounds"
 
 
-class EvaluateConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class EvaluateConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When the global model and the nodes' own models are scored; nothing of it changes the training.
 
     One score of the global model costs one pass over each of the D test sets. Scoring the client models

@@ -2,15 +2,15 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from fedshift_core.params import OFF_IS_A_WORD
+from fedshift_core.params import OFF_IS_A_WORD, ConfigModel
 
 BINS = 16  # of a histogram, for each channel
 MOST_STYLES = 2000  # images of a node whose statistics are sent one by one
 
 
-class StatisticsConfig(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class StatisticsConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What each node tells once, before it trains, of the pixels and files of its training images."""
 
     #: A real node's owner lets them out by ``statistics`` of the policy; else the run goes on without the node's.

@@ -272,6 +272,17 @@ def test_networks_that_cannot_be(flat: dict[str, Any], reason: list[str]) -> Non
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "rounds", "train.lr", "federation.min_nodes", "privacy.clipping_norm", "method.mu", "evaluate.every",
+        "images.views", "server.lr", "dataset.public",
+    ],
+)  # fmt: skip
+def test_true_and_yes_are_no_numbers(key: str) -> None:
+    assert f"{key}: expected a" in refusal({"method": "fedprox", "set": f"{key}=yes"})
+
+
+@pytest.mark.parametrize(
     ("flat", "reason"),
     [
         ({"method": "fedicon", "rounds": 5}, ["rounds=5", "classifier_rounds=5"]),

@@ -62,6 +62,10 @@ def test_a_key_is_read(text: str, key: str, value: Any, tmp_path: Path) -> None:
         ("networks: [cnnn]", "unknown model 'cnnn'"),
         ("features: [histograms]", "unknown feature 'histograms'"),
         ("least_images: 0", "least_images: Input should be greater than or equal to 1, found 0"),
+        ("least_images: true", "least_images: expected a number, found True"),  # not 1, which hides nothing
+        ("rounds_per_day: yes", "rounds_per_day: expected a number, found True"),
+        ("largest_out: on", "largest_out: expected a number, found True"),
+        ("budget: {epsilon: true}", "budget.epsilon: expected a number, found True"),
         ("figures: some", "figures: "),
         ("largest_in: 0", "largest_in: "),
         ("rounds_per_day: -1", "rounds_per_day: "),
