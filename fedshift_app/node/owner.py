@@ -21,7 +21,7 @@ from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import ledger, policy, policy_rules, setup
-from fedshift_app.node.data import Place, own_images, train_places
+from fedshift_app.node.data import Place, own_images, test_images, train_places, uncorrupted
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.policy import Policy
 from fedshift_core import suppression
@@ -37,6 +37,7 @@ from fedshift_core.wire.names import (
     CONFUSION,
     COUNT,
     COUNTS,
+    DOMAINS,
     DRAWN,
     HELD_TEST,
     KNOWLEDGE,
@@ -300,6 +301,9 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
         raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")
     if any(0 < drawn < allowed.least_images for drawn in record.get(DRAWN, ())):
         raise PolicyError(_too_few(allowed.least_images, "test images would be scored"))
+    for domain, drawn in zip(record.get(DOMAINS, ()), record.get(DRAWN, ()), strict=False):
+        if 0 < len(test_images(uncorrupted(config), where, domain)) - drawn < allowed.least_images:
+            raise PolicyError(_too_few(allowed.least_images, "test images would be left by a sample"))
     _check_spending(kind, owner)
     return owner
 

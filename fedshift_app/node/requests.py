@@ -49,7 +49,7 @@ from fedshift_core.wire.names import (
 from fedshift_core.wire.records import array_record, config_record
 from strategies.base import DomainStrategy
 from strategies.contributions import declared
-from strategies.federation.evaluation import sample_size
+from strategies.federation.evaluation import LEAST_SAMPLE, sample_size
 from strategies.federation.introduction import LARGEST_INDEX
 
 
@@ -91,7 +91,6 @@ def _sums(config: RunConfig) -> tuple[str, ...]:
     return tuple(written(strategy.sums(config.server_params()))) if config.federation.secure_sums else ()
 
 
-LEAST_SAMPLE = 16  # test images of a real node that are scored by themselves, unless it has fewer
 #: Takes the request and the value; returns what the configuration says instead, empty where the value is allowed.
 Rule = Callable[[NodeRequest, Any], str]
 
@@ -229,7 +228,7 @@ def _drawn(request: NodeRequest, value: Any) -> str:
     share = evaluate.share(request.server_round, rounds)
     for domain, drawn in zip(request.given[DOMAINS], value, strict=True):
         images = len(node_data.test_images(node_data.uncorrupted(request.run), request.where, domain))
-        wanted = sample_size(images, request.config.images.eval_batch, share)
+        wanted = sample_size(images, request.config.images.eval_batch, share, LEAST_SAMPLE)
         if wanted < min(images, LEAST_SAMPLE):
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
         if drawn != wanted:

@@ -18,6 +18,8 @@ from strategies.federation.roster import Node
 #: A part is no smaller than so many batches of scoring: it costs a message with the weights and a client of its
 #: own, whose making alone takes up to a third of a batch (ResNet-10), so that smaller ones would gain little.
 MIN_BATCHES = 8
+#: Test images of a real node that are scored by themselves, or left by a sample, unless it has fewer.
+LEAST_SAMPLE = 16
 
 
 Questions = dict[Node, list[Part]]
@@ -292,7 +294,7 @@ class Evaluation:
         if not nodes:
             return []
         if self._everyone or not all(node.shared_test for node in nodes):
-            drawn = [self._draw(self._tests(node, domain), share) for node in nodes]
+            drawn = [self._draw(self._tests(node, domain), share, _least_left(node)) for node in nodes]
             return [_Task(Part(domain, n, 0, n), [node], False) for n, node in zip(drawn, nodes, strict=True)]
         number = self._draw(nodes[0].tests_of(domain), share)
         cuts = divide(number, self._batch, len(nodes) if self._divisible else 1)
@@ -301,8 +303,8 @@ class Evaluation:
             for i, (start, stop) in enumerate(cuts)
         ]
 
-    def _draw(self, images: int, share: float) -> int:
-        number = sample_size(images, self._batch, share)
+    def _draw(self, images: int, share: float, least_left: int = 1) -> int:
+        number = sample_size(images, self._batch, share, least_left)
         self._scored, self._images = self._scored + number, self._images + images
         return number
 
@@ -338,9 +340,18 @@ class Evaluation:
         return {node: [task.part for task in tasks] for node, tasks in tasks_of.items()}
 
 
-def sample_size(images: int, batch: int, share: float) -> int:
-    """Return how many of so many images to score: the share, rounded up to whole batches."""
-    return min(images, math.ceil(share * images / batch) * batch)
+def sample_size(images: int, batch: int, share: float, least_left: int = 1) -> int:
+    """Return how many of so many images to score: the share, rounded up to whole batches.
+
+    They are all where fewer than ``least_left`` would be left, which scores of the sample and of all would tell of.
+    """
+    number = math.ceil(share * images / batch) * batch
+    return images if number > images - least_left else number
+
+
+def _least_left(node: Node) -> int:
+    """Return how many test images of a node a sample leaves at least, if any: a real node's scores are its own."""
+    return 1 if node.shared_test else LEAST_SAMPLE
 
 
 def divide(images: int, batch: int, nodes: int) -> list[tuple[int, int]]:

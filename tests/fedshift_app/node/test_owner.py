@@ -197,6 +197,17 @@ def test_a_sample_of_too_few_test_images_is_refused(node: OwnedNode) -> None:
     )
 
 
+def test_a_sample_that_leaves_too_few_test_images_is_refused(node: OwnedNode) -> None:
+    """Scores of the sample and of all 90 would give those of the others."""
+    node.allow(least_images=27)
+    drawn = {"domains": ["scan"], "drawn": [64]}
+    assert "fewer than least_images=27 test images would be left by a sample" in node.refused(
+        MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn
+    )
+    node.allow(least_images=26)
+    node.answers(MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn)
+
+
 def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
     """And a real node is none, also if its owner names nothing but a policy."""
     node.context.node_config = {"policy": "open", "partition-id": 0, "num-partitions": 2}

@@ -172,6 +172,7 @@ def test_a_node_with_one_image_tells_no_sums(folders: list[NodeFolder], real: An
         ("", {"drawn": [90, 90]}, "one count for each domain"),
         ("", {"drawn": [-1]}, "one count for each domain"),
         ("evaluate.fraction=0.5", {"drawn": [90]}, "this run scores 64 of this node's 90"),
+        ("evaluate.fraction=0.9 images.eval_batch=42", {"drawn": [84]}, "this run scores 90 of this node's 90"),
         ("evaluate.fraction=0.001 images.eval_batch=2", {"drawn": [2]}, "fewer than 16 images tells of single ones"),
         ("", {"domains": ["sketch"]}, "this node holds scan"),
         ("", {"domains": ["scan", "scan"], "drawn": [90, 90]}, "each to be named once"),

@@ -166,6 +166,13 @@ def test_a_sample_is_whole_batches_and_at_least_one(images: int, batch: int, sha
     assert sample_size(images, batch, 1.0) == images
 
 
+@given(images=st.integers(1, 500), batch=st.integers(1, 70), share=st.floats(0.001, 1), least=st.integers(1, 40))
+def test_a_sample_leaves_no_few_images(images: int, batch: int, share: float, least: int) -> None:
+    size, usual = sample_size(images, batch, share, least), sample_size(images, batch, share)
+    assert images - size == 0 or images - size >= least
+    assert size == (usual if images - usual >= least else images)
+
+
 def test_a_large_test_set_is_divided_among_the_nodes_of_its_domain() -> None:
     _, evaluation = divided("scan", "texture", "scan", "scan")
     assert places(evaluation.first()) == {0: [(0, LARGE // 2)], 2: [(LARGE // 2, LARGE)], 1: [(0, LARGE)]}
