@@ -152,6 +152,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     config, beginning = (config, initial_model.plain(config)) if going_on else initial_model.begin(config)
     start = node_payload.of_run(past.path / checkpoints.FOLDER) if past is not None and going_on else None
     initial, federation = run_build.prepare(config, engine, beginning, start)
+    federation = replace(federation, repeated=0 if past is None else past.repeated)
     idle = idle_terms.warning(config, beginning.model), idle_terms.second_view(config)
     for warning in filter(None, (initial_model.slow(config), *beginning.warnings, *idle)):
         console.log.warning("%s", warning)

@@ -14,6 +14,7 @@ class _Resumed(BaseModel, extra="allow"):
     """One time that the run was continued."""
 
     after_round: int = Field(ge=0, le=MOST_ROUNDS)
+    repeats: int = Field(0, ge=0, le=MOST_ROUNDS)
 
 
 class _ConfigFile(BaseModel, extra="allow"):

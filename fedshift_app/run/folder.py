@@ -51,6 +51,8 @@ class Past:
         num_nodes: Number of nodes at its start.
         images: The fingerprints of its images by domain and split (``node.data``).
         resumed_after: The rounds after which it was resumed before.
+        repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
+        repeated: Those, and the ones of earlier times that it was resumed.
         checkpoint: Its state after the last full round; None if there is none.
         history: Its rounds up to the checkpoint.
         lock: The lock of the process that continues it.
@@ -65,6 +67,8 @@ class Past:
     checkpoint: Checkpoint | None
     history: list[RoundResult]
     lock: Lock | None
+    repeats: int = 0
+    repeated: int = 0
 
     @property
     def completed(self) -> int:
@@ -130,7 +134,8 @@ class RunFolder:
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
-            self._go_on(past, {"time": now, "after_round": past.completed, "engine": engine, "command": command})
+            resumed = {"time": now, "after_round": past.completed, "repeats": past.repeats, "engine": engine}
+            self._go_on(past, resumed | {"command": command})
             self._track()
             return
         self.run_id = uuid.uuid4().hex

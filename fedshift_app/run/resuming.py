@@ -276,7 +276,7 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
                 "a damaged checkpoint is skipped, the run continues after round %d: %s", number, "; ".join(damaged)
             )
         history = [round_result(line, config) for line in lines[:number]]
-        return replace(past, checkpoint=checkpoint, history=history)
+        return _counted(replace(past, checkpoint=checkpoint, history=history), recorded, len(lines))
     if damaged and server_round:
         raise ConfigError(f"round: the checkpoint of round {server_round} cannot be used: {damaged[0]}")
     if damaged:
@@ -284,7 +284,18 @@ def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock 
         raise ConfigError(f"resume: no checkpoint in {path} can be used: {reasons}")
     if len(lines) > 1:
         raise ConfigError(f"resume: {path} has {plural(len(lines), 'full round')} in {METRICS_FILE}, but no checkpoint")
-    return past
+    return _counted(past, recorded, len(lines))
+
+
+def _counted(past: Past, recorded: Mapping[str, Any], full_rounds: int) -> Past:
+    """Return the run with the number of its rounds that are begun once more, now and when it was resumed before.
+
+    The round after the last full one is among them where the run did not finish: nodes may have answered in it.
+    """
+    begun = full_rounds + (not (past.path / RESULTS_FILE).exists())
+    repeats = max(min(begun, int(recorded["resolved"]["rounds"])) - past.completed, 0)
+    before = sum(int(resumed.get("repeats", 0)) for resumed in recorded.get("resumed", ()))
+    return replace(past, repeats=repeats, repeated=before + repeats)
 
 
 def _check_chosen(past: Past, config: RunConfig, history: Sequence[RoundResult]) -> None:

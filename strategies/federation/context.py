@@ -101,12 +101,14 @@ class RunContext:
         model: Facts of the network.
         engine: Where the nodes are.
         run_json: The resolved configuration, as it is sent to the nodes.
+        repeated: How many rounds were, or may have been, begun once more as the run was resumed.
     """
 
     config: RunSettings
     model: ModelFacts
     engine: Engine
     run_json: str
+    repeated: int = 0
 
     @property
     def domains(self) -> tuple[str, ...]:

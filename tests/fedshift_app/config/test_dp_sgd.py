@@ -1,11 +1,14 @@
 """``privacy.name=dp-sgd`` in runs: what is refused and why, what nodes send, what a run shows of epsilon."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from flwr.app import Message, MessageType
+from killing import KillAt, resume, start
 from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, server_feature
 
@@ -137,6 +140,47 @@ def test_a_run_says_what_each_node_has_spent_and_lets_nothing_else_out(run_inlin
         f"0.5, 0.5 on prototypes; after 2 rounds epsilon is {spends.epsilon(2):.3g} at delta 1e-05" in shown
     )
     assert f"privacy: epsilon {spends.epsilon(2):.3g} at delta 1e-05, of one image of a node" in shown
+
+
+def test_repeated_rounds_of_a_resumed_run_spend_again(tmp_path: Path, capsys: Any) -> None:
+    given = f"train.epochs=1 allocation.share=0.05 dataset.domains=[scan] {DP} privacy.target_epsilon=8"
+    finished = start(tmp_path, rounds=3, set=given)
+    (finished.folder / "results.json").unlink()
+    capsys.readouterr()
+    run = resume(tmp_path, round=2)
+    spends = spending(PrivacyConfig(name="dp-sgd", target_epsilon=8.0), 18, 32, 1, 3, prototypes=False)
+    epsilons = [max(line["privacy"]["epsilon"].values()) for line in run.rounds]
+    assert epsilons == pytest.approx([spends.epsilon(1), spends.epsilon(2), spends.epsilon(4)])
+    assert run.results["privacy"]["largest"] == pytest.approx(spends.epsilon(4)) and spends.epsilon(4) > 8
+    shown = capsys.readouterr().out
+    assert "privacy.target_epsilon=8 is for 3 rounds: 1 round may have left nodes more than once" in shown
+    assert f"after 4 rounds, 1 of them repeated, epsilon is {spends.epsilon(4):.3g}" in shown
+    assert yaml.safe_load((run.folder / "config.yaml").read_text())["resumed"][0]["repeats"] == 1
+    with pytest.raises(ConfigError, match="is finished"):
+        resume(tmp_path)
+
+
+def test_a_round_that_was_under_way_is_counted_again(tmp_path: Path, kill_at: KillAt) -> None:
+    given = f"train.epochs=1 allocation.share=0.05 dataset.domains=[scan] {DP} privacy.noise_multiplier=1"
+    with kill_at("metrics.jsonl:2", "before"):
+        start(tmp_path, rounds=3, set=given)
+    with kill_at("metrics.jsonl:2", "half"):
+        resume(tmp_path)
+    run = resume(tmp_path)
+    spends = spending(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0), 18, 32, 1, 3, prototypes=False)
+    assert run.results["privacy"]["largest"] == pytest.approx(spends.epsilon(5))
+
+
+def test_a_node_whose_answer_is_not_used_may_have_spent(run_inline: InlineRun) -> None:
+    class Grid(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:  # type: ignore[override]
+            of_last = message.metadata.message_type == MessageType.TRAIN and message.metadata.dst_node_id == 1001
+            return None if of_last and message.content.config_records["config"]["server-round"] == 2 else reply
+
+    run = run_inline(rounds=2, set=f"{SHORT} dataset.domains=[scan]", nodes=2, grid=Grid)
+    assert run.rounds[1]["left_out"]
+    spends = Spending(IMAGES, 32 / IMAGES, STEPS, 0.5, 0.0, 1e-5)
+    assert run.results["privacy"]["epsilon"] == dict.fromkeys("01", pytest.approx(spends.epsilon(2)))
 
 
 def test_no_other_run_repeats_the_noise(run_inline: InlineRun) -> None:
