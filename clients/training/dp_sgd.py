@@ -25,6 +25,8 @@ from clients.training.trainer import LocalTrainer
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig
+from fedshift_core.plural import plural
+from fedshift_core.seeding import unpredictable
 
 
 class PrivateTraining:
@@ -53,11 +55,16 @@ class PrivateTraining:
 
         Raises:
             ConfigError: If the model has no gradients of single images.
-            FedShiftError: If training has several parts, or is not in float32.
+            FedShiftError: If training has several parts or other epochs than ``train.epochs``, or is not in float32.
         """
         cfg, model = client.setup.train, client.model
         if len(phases) != 1 or phases[0] != Phase(phases[0].epochs):
             raise FedShiftError("privacy.name=dp-sgd: local training in several parts, or of other images, is refused")
+        if server_round == client.server_round and phases[0].epochs != cfg.epochs:  # not one ahead, which sends nothing
+            raise FedShiftError(
+                f"privacy.name=dp-sgd: local training of {plural(phases[0].epochs, 'epoch')}, accounted for are "
+                f"train.epochs={cfg.epochs}"
+            )
         if cfg.precision != "float32":
             raise FedShiftError(f"privacy.name=dp-sgd: train.precision={cfg.precision}, allowed is float32")
         spends, client.steps = self.spending(client), 0
@@ -66,7 +73,7 @@ class PrivateTraining:
         optimizer = client.fresh_optimizer()
         for group in optimizer.param_groups:
             group["lr"] = cfg.lr * cfg.lr_factor(server_round, client.setup.rounds)
-        rng = client.protecting_rng("dp-sgd", server_round)
+        rng = unpredictable()  # also where the method's own noise repeats (``repeatable_noise``)
         steps = spends.steps // cfg.epochs
         views = client.torch_rng("augment", server_round), client.torch_rng("augment-second", server_round)
         with per_image(model) as images:
@@ -141,7 +148,7 @@ class PrivateTraining:
                 z = client.forward(x)[0].double().cpu()
                 sums.index_add_(0, y.cpu(), z * (bound / z.norm(dim=1, keepdim=True)).clamp(max=1.0))
         announced = torch.bincount(torch.from_numpy(client.train_set.y), minlength=classes)
-        rng = client.protecting_rng("dp-prototypes", client.server_round)
+        rng = unpredictable()
         deviation = math.sqrt(2) * self.spending(client).prototype_noise
         sums += torch.from_numpy(rng.normal(0.0, deviation * bound, tuple(sums.shape)))
         counted = announced + torch.from_numpy(rng.normal(0.0, deviation, classes))

@@ -119,9 +119,9 @@ def per_image(model: nn.Module) -> Iterator[PerImage]:
 def check(
     model: SplitModel, x: Tensor, losses: Callable[[Tensor], Tensor] | None = None, *, freeze_batchnorm: bool
 ) -> None:
-    """Refuse a model whose gradient is no sum over images, or of which Opacus finds other norms than autograd.
+    """Refuse a model that learns from images in another way than by a sum of their gradients, as autograd finds them.
 
-    Mode, gradients and weights are afterwards as they were.
+    Mode, gradients, weights and buffers are afterwards as they were.
 
     Args:
         model: The model.
@@ -134,11 +134,16 @@ def check(
     """
     modes = {module: module.training for module in model.modules()}
     learn = [parameter.requires_grad for parameter in model.parameters()]
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     set_training(model, freeze_batchnorm=freeze_batchnorm)
     try:
         _check_batchnorm(model)
         _check_gradients(model, x.detach().clone().requires_grad_(), losses or _cross_entropy(model))
+        _check_buffers(model, buffers)
     finally:
+        with torch.no_grad():
+            for name, buffer in model.named_buffers():
+                buffer.copy_(buffers[name])
         for module, mode in modes.items():
             module.training = mode
         for parameter, learns in zip(model.parameters(), learn, strict=True):
@@ -158,6 +163,16 @@ def _check_batchnorm(model: nn.Module) -> None:
             f"privacy.name=dp-sgd: {some(mixing, MOST_NAMED)} (BatchNorm) mixes the images of a batch, so that no "
             "gradient is of one image alone; allowed are model.bn=freeze, model.bn=group, model.freeze=encoder, or a "
             "network without it (model.name=cnn)"
+        )
+
+
+def _check_buffers(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Refuse buffers that a forward pass has changed: they would leave without noise."""
+    changed = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, before[name])]
+    if changed:
+        raise ConfigError(
+            f"privacy.name=dp-sgd: {some(changed, MOST_NAMED)} of this network changes in training without noise; "
+            "allowed is a network without running statistics"
         )
 
 

@@ -10,6 +10,7 @@ from support import SEED, C, D, N, barred_images, fit, image_set, labels, new_cl
 from torch import Tensor, nn
 
 from clients.base import DomainClient
+from clients.feddap import FedDAPClient
 from clients.feddyn import FedDynClient
 from clients.fedproto import FedProtoClient
 from clients.fedprox import FedProxClient
@@ -19,6 +20,7 @@ from clients.models.networks import SplitModel
 from clients.training import dp_sgd, per_image
 from clients.training.batches import Batch
 from clients.training.dp_sgd import PrivateTraining
+from clients.training.phases import Phase
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -120,14 +122,20 @@ class Mixing(nn.Module):
         (nn.BatchNorm2d(4), r"encoder.1 \(BatchNorm\) mixes the images of a batch.* allowed are model.bn=freeze"),
         (Twice(), "Opacus: Parameter tying is not supported"),
         (Mixing(), "the network mixes the images of a batch"),
+        (
+            nn.InstanceNorm2d(4, track_running_stats=True),
+            r"encoder.1.running_mean, encoder.1.running_var.* of this network changes in training without noise",
+        ),
     ],
 )
 def test_networks_without_gradients_of_single_images_are_refused(middle: nn.Module, message: str) -> None:
     model = small(middle=middle)
     model.eval()
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with pytest.raises(ConfigError, match=message):
         per_image.check(model, torch.randn(2, 3, 8, 8), freeze_batchnorm=False)
     assert not model.training and all(parameter.grad is None for parameter in model.parameters())
+    assert all(torch.equal(buffer, buffers[name]) for name, buffer in model.named_buffers())
 
 
 def test_wrong_norms_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,6 +238,26 @@ def test_a_round_has_the_steps_that_are_accounted_for_and_draws_anew() -> None:
         assert metrics == {EPSILON: client.trained_by.epsilon(client, 1)}
         ends.append(arrays)
     assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_a_method_whose_own_noise_repeats_trains_with_noise_that_does_not() -> None:
+    ends = []
+    for _ in range(2):
+        client = private_client(FedDAPClient, params={"repeatable_noise": True}, prototype_noise=1.0)
+        ends.append(client.fit(shared(client), {SERVER_ROUND: 1})[0])
+    assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
+
+
+def test_epochs_that_are_not_accounted_for_are_refused_in_a_round_and_free_ahead_of_it() -> None:
+    class More(DomainClient):
+        def phases(self, server_round: int) -> list[Phase]:
+            return [Phase(3)]
+
+    client = private_client(More, epochs=1)
+    with pytest.raises(FedShiftError, match=r"local training of 3 epochs, accounted for are train.epochs=1"):
+        fit(client)
+    client.train_ahead()
+    assert client.steps == 3 * client.trained_by.spending(client).steps
 
 
 def test_half_precision_is_refused_on_the_node() -> None:
