@@ -1,7 +1,7 @@
 """``fedshift site log``: reads and verifies the log of what left a node (:mod:`fedshift_app.node.out_log`)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -253,7 +253,7 @@ def verdict(checked: Checked) -> str:
 
 def by_run(checked: Checked) -> list[str]:
     """Return a table with a line for each run, and the sums."""
-    head = ("run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon")
+    head = ("run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta")
     rows = [_row(shown(run, MOST_NAME), sent) for run, sent in runs(checked).items()]
     if len(rows) != 1:
         rows.append(_row("all", checked.sent))
@@ -262,10 +262,10 @@ def by_run(checked: Checked) -> list[str]:
 
 def of_run(checked: Checked, run: str) -> list[str]:
     """Return a table with a line for each reply of a run."""
-    head = ("time", "round", "asked to", "images", "items", "bytes", "epsilon")
+    head = ("time", "round", "asked to", "images", "items", "bytes", "epsilon", "delta")
     rows = [
         (_time(sent.time), str(sent.round), shown(sent.message, MOST_NAME), str(sent.images), str(sent.items),
-         f"{sent.bytes:,}", _epsilon([sent]))
+         f"{sent.bytes:,}", *_spent(_sums([sent])))
         for sent in runs(checked)[run]
     ]  # fmt: skip
     return tables.columns([head, *rows], "", ruled=True)
@@ -305,12 +305,13 @@ def _row(name: str, sent: list[Sent]) -> tuple[str, ...]:
     sums = _sums(sent)
     first, last = (_time(sums[key]) if sums[key] else "-" for key in ("first", "last"))
     counts = (str(sums["rounds"]), str(sums["replies"]), str(sums["items"]), f"{sums['bytes']:,}")
-    return (name, first, last, *counts, _epsilon(sent))
+    return (name, first, last, *counts, *_spent(sums))
 
 
-def _epsilon(sent: list[Sent]) -> str:
-    spent = [reply.epsilon for reply in sent if reply.epsilon is not None]
-    return f"{sum(spent):.3g}" if spent else "-"
+def _spent(sums: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the sum of epsilon, and that of the deltas, at which it holds."""
+    epsilon, delta = ("-" if sums[key] is None else f"{sums[key]:.3g}" for key in ("epsilon", "delta"))
+    return epsilon, delta
 
 
 def _item(entry: dict[str, Any]) -> tuple[str, ...]:

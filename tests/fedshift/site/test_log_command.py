@@ -58,11 +58,11 @@ def test_the_table_has_a_line_for_each_run_and_sums(node: Path) -> None:
     result = call("log")
     assert result.exit_code == 0, result.output
     head, _, *rows, verdict = result.stdout.splitlines()
-    assert head.split() == ["run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon"]
+    assert head.split() == ["run", "first", "last", "rounds", "replies", "items", "bytes", "epsilon", "delta"]
     cells = [row.split() for row in rows]
     assert [[row[0], *row[5:]] for row in cells] == [
-        [RUNS[0], "2", "3", "3", "3,000", "1"], [RUNS[1], "1", "1", "1", "1,000", "-"],
-        ["all", "2", "4", "4", "4,000", "1"],
+        [RUNS[0], "2", "3", "3", "3,000", "1", "2e-05"], [RUNS[1], "1", "1", "1", "1,000", "-", "-"],
+        ["all", "2", "4", "4", "4,000", "1", "2e-05"],
     ]  # fmt: skip
     assert "8 lines; none is missing or changed" in verdict
 
