@@ -102,7 +102,7 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if sampled := [part for spent in self.runs.values() for part in spent.sampled]:
             rounds = [(part.spending(), part.rounds) for part in sampled]
             return dp_accounting.epsilon_of_all(rounds, self.mu_squared, delta)
-        return epsilon_of(math.sqrt(self.mu_squared), delta) if self.mu_squared > 0 else 0.0
+        return epsilon_of(math.sqrt(self.mu_squared), delta)
 
     def rounds_of_day(self, now: float) -> int:
         """Return in how many rounds the node has trained in the 24 hours before."""

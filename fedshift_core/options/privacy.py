@@ -133,7 +133,9 @@ class PrivacyConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
 
 
 def epsilon_of(mu: float, delta: float) -> float:
-    r"""Return the smallest epsilon, at ``delta``, of what is :math:`\mu` Gaussian differentially private."""
+    r"""Return the smallest epsilon, at ``delta``, of what is :math:`\mu` Gaussian differentially private; 0 for 0."""
+    if mu == 0:
+        return 0.0
     low, high = 0.0, mu * mu + 10 * mu * math.sqrt(-math.log(delta)) + 1
     for _ in range(100):
         middle = (low + high) / 2

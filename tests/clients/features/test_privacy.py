@@ -156,4 +156,5 @@ def test_within_the_bounds_all_numbers_are_finite(norm: float, epsilon: float, d
     assert 0 < privacy.noise < np.finfo(np.float32).max
     for rounds in (1, 10**6):
         assert np.isfinite(privacy.spent(rounds))
+    assert privacy.spent(0) == 0  # a run that only scores
     assert np.isfinite(noised(privacy, arrays(0), arrays(1))["w"]).all()

@@ -29,7 +29,7 @@ from fedshift_app.node import ledger, policy_rules, setup, state_folder
 from fedshift_app.node import policy as policy_file
 from fedshift_app.node.data import Place
 from fedshift_app.node.owner import Owner, PolicyError
-from fedshift_app.node.policy import Policy
+from fedshift_app.node.policy import Policy, RequiredNoise
 from fedshift_app.node.setup import spending_of
 from fedshift_app.run import build as run_build
 from fedshift_core.suppression import FEW, HIDDEN
@@ -187,6 +187,11 @@ def test_a_node_of_too_few_images_takes_no_part_and_does_not_say_how_many(node: 
         reason = node.refused(kind)
         assert "fewer than least_images=10000" in reason
         assert not any(str(number) in reason.replace("10000", "") for number in range(100, 400))
+
+
+def test_a_run_of_no_rounds_spends_nothing() -> None:
+    config = resolve({"rounds": 0, "set": f"{SHORT} {DP}"})
+    assert not policy_rules._noise(Policy(privacy=RequiredNoise(epsilon=1e-3)), config, WHERE)
 
 
 def test_a_sample_of_too_few_test_images_is_refused(node: OwnedNode) -> None:
