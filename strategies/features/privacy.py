@@ -32,9 +32,11 @@ class Privacy(ServerFeature):
         """Return a line with what the run does, and of ``local-dp`` with the largest epsilon that it spends."""
         privacy, rounds = self.run.config.privacy, self.run.rounds + self.run.repeated
         if privacy.of_images:
+            validates = self.run.config.allocation.validation_fraction > 0
             return (
                 f"privacy: each image's gradient is cut to norm {privacy.clipping_norm:g} and each step's sum is given "
                 f"noise; epsilon of each node is said after each round, at delta {privacy.delta:g}"
+                + ("; which images are validation images counts as fixed" if validates else "")
             )
         if not privacy.of_updates:
             return ""

@@ -102,6 +102,12 @@ def test_a_network_that_mixes_images_stops_before_training(run_inline: InlineRun
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_with_validation_parts_says_that_the_split_counts_as_fixed() -> None:
+    given = PrivacyConfig(name="dp-sgd", noise_multiplier=1.0)
+    said = [server_feature(Privacy, privacy=given, validation_fraction=share).description() for share in (0.0, 0.2)]
+    assert ["counts as fixed" in line for line in said] == [False, True]
+
+
 def test_a_target_is_for_the_planned_rounds_so_no_more_can_be_added() -> None:
     config = resolve({"set": f"{DP} privacy.target_epsilon=3"})
     assert "privacy.target_epsilon=3 depends on it" in resuming._use_of_rounds(config)
