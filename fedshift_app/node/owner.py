@@ -63,6 +63,7 @@ SEEN = "policy"  # the record of context.state with the SHA-256 of the policy th
 _SHA256 = "sha256"
 STATISTICS = "statistics"  # the feature that a key of the policy keeps back
 IMAGE_STATISTICS = "image-statistics"  # what another one keeps back of it
+_ROUNDING = 1 + 1e-9  # of epsilon, which the rule of a whole run (``policy_rules``) sums up in another order
 _OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the node's own images
 _SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
 
@@ -257,7 +258,20 @@ class Owner:
         most = self.policy.rounds_per_day
         if most is not None and book.rounds_of_day(now) >= most:
             return f"the node has trained in {plural(most, 'round')} within 24 hours, allowed are rounds_per_day={most}"
-        return self.over_budget(book)
+        return self._over_required_noise(book) or self.over_budget(book)
+
+    def _over_required_noise(self, book: Book) -> str:
+        """Return why the run may not spend one more round, which a resumed run may repeat; empty where it may."""
+        wanted = None if self.policy is None else self.policy.privacy
+        if wanted is None:
+            return ""
+        of_run = Book(runs={run: spent for run, spent in book.runs.items() if run == self.run})
+        after = of_run.epsilon(self.config.privacy.delta, self._cost)
+        if after <= wanted.epsilon * _ROUNDING:
+            return ""
+        return (
+            f"one more round would bring this run to epsilon {after:.4g}, allowed is privacy.epsilon={wanted.epsilon:g}"
+        )
 
     def over_budget(self, book: Book) -> str:
         """Return why the budget does not pay for one more round; empty where it does."""
@@ -314,7 +328,7 @@ def _check_spending(kind: str, owner: Owner) -> None:
     assert owner.policy is not None
     why = ""
     with _told_at_home("this node's ledger cannot be read"):
-        if kind == MessageType.TRAIN and (owner.policy.budget or owner.policy.rounds_per_day):
+        if kind == MessageType.TRAIN and (owner.policy.budget or owner.policy.rounds_per_day or owner.policy.privacy):
             why = owner.ledger.refused(owner.unaffordable)
         elif kind == MessageType.QUERY and owner.policy.budget:
             why = owner.ledger.refused(lambda book, now: owner.over_budget(book))

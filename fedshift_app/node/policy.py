@@ -45,7 +45,11 @@ class RequiredNoise(_Section):
     """The noise that a run must have (its section ``privacy``)."""
 
     name: Literal["local-dp", "dp-sgd"] = Field("local-dp", description="The mechanism (`privacy.name` of the run).")
-    epsilon: float = Field(gt=0, description="Most epsilon that a run may spend if the node trains in all its rounds.")
+    epsilon: float = Field(
+        gt=0,
+        description="Most epsilon that a run may spend if the node trains in all its rounds. Repeated ones count "
+        "again.",
+    )
     delta: float = Field(1e-5, gt=0, lt=1, description="Largest delta of a run.")
 
 

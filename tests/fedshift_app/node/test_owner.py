@@ -312,6 +312,17 @@ def test_the_budget_holds_over_rounds_runs_and_restarts(node: OwnedNode, folders
     assert book.epsilon(1e-5) == pytest.approx(privacy.spent(3), rel=1e-9)
 
 
+def test_a_repeated_round_counts_in_the_epsilon_of_a_run(node: OwnedNode) -> None:
+    """A server that resumes a run, or says so, has each round released once more."""
+    privacy = resolve({"set": f"{SHORT} {DP}"}).privacy
+    node.allow(privacy={"epsilon": privacy.spent(10)})
+    for number in (*range(1, 10), 9):  # all 10 that are paid for
+        node.answers(MessageType.TRAIN, DP, number, run_id="b" * 32)
+    reason = node.refused(MessageType.TRAIN, DP, 10, run_id="b" * 32)
+    assert f"one more round would bring this run to epsilon {privacy.spent(11):.4g}, allowed is privacy.eps" in reason
+    node.answers(MessageType.TRAIN, DP, 1, run_id="c" * 32)  # another run
+
+
 @pytest.mark.skipif(find_spec("opacus") is None, reason="fedshift[dp] is not installed")
 def test_private_training_is_charged_by_the_nodes_own_images(node: OwnedNode, folders: list[NodeFolder]) -> None:
     private = "privacy.name=dp-sgd privacy.noise_multiplier=2"
