@@ -41,8 +41,11 @@ class PrivacyOnNode(NodeFeature):
             client.trained_by = PrivateTraining(config.privacy)
 
     def after_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return the epsilon that the node has spent with this round, as if it had trained in all of them."""
-        if client.trained_by is None:
+        """Return the epsilon that the node has spent with this round, as if it had trained in all of them.
+
+        After other steps than are accounted for it is none, and what was trained does not leave (:meth:`protect`).
+        """
+        if client.trained_by is None or not client.trained_by.accounts_for(client):
             return {}
         return {EPSILON: client.trained_by.epsilon(client, client.server_round)}
 
@@ -64,7 +67,10 @@ class PrivacyOnNode(NodeFeature):
         said = {name: value for name, value in reply.metrics.items() if any(key.fits(name) for key in _SAID)}
         if privacy.of_images:
             if EPSILON not in reply.metrics:
-                raise FedShiftError(f"privacy.name={privacy.name}: this node did not train privately")
+                raise FedShiftError(
+                    f"privacy.name={privacy.name}: this node did not train privately, with train.epochs="
+                    f"{config.train.epochs} as is accounted for; nothing leaves"
+                )
             return Reply(reply.weights, reply.knowledge, said | {EPSILON: reply.metrics[EPSILON]})
         return Reply(noised(privacy, sent, reply.weights), {}, said)
 

@@ -25,7 +25,6 @@ from clients.training.trainer import LocalTrainer
 from fedshift_core.dp_accounting import Spending, spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.options.privacy import PrivacyConfig
-from fedshift_core.plural import plural
 from fedshift_core.seeding import unpredictable
 
 
@@ -48,6 +47,10 @@ class PrivateTraining:
         """Return the epsilon that the node spends in so many rounds."""
         return self.spending(client).epsilon(rounds)
 
+    def accounts_for(self, client: NodeTools) -> bool:
+        """Tell whether the node's last training took the steps that a round is accounted with."""
+        return client.steps == self.spending(client).steps
+
     # --- training ----------------------------------------------------------------------------------
 
     def train(self, client: LocalTrainer, server_round: int, phases: Sequence[Phase]) -> dict[str, float]:
@@ -55,16 +58,11 @@ class PrivateTraining:
 
         Raises:
             ConfigError: If the model has no gradients of single images.
-            FedShiftError: If training has several parts or other epochs than ``train.epochs``, or is not in float32.
+            FedShiftError: If training has several parts, or is not in float32.
         """
         cfg, model = client.setup.train, client.model
         if len(phases) != 1 or phases[0] != Phase(phases[0].epochs):
             raise FedShiftError("privacy.name=dp-sgd: local training in several parts, or of other images, is refused")
-        if server_round == client.server_round and phases[0].epochs != cfg.epochs:  # not one ahead, which sends nothing
-            raise FedShiftError(
-                f"privacy.name=dp-sgd: local training of {plural(phases[0].epochs, 'epoch')}, accounted for are "
-                f"train.epochs={cfg.epochs}"
-            )
         if cfg.precision != "float32":
             raise FedShiftError(f"privacy.name=dp-sgd: train.precision={cfg.precision}, allowed is float32")
         spends, client.steps = self.spending(client), 0

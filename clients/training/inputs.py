@@ -63,6 +63,9 @@ class OtherTraining(Protocol):
     def class_prototypes(self, client: Any) -> tuple[Tensor, Tensor]:
         """Return class means (C, D) and counts (C,) as they may leave the node."""
 
+    def accounts_for(self, client: Any) -> bool:
+        """Tell whether the last training is what :meth:`epsilon` counts as a round."""
+
     def epsilon(self, client: Any, rounds: int) -> float:
         """Return what so many rounds of a client spend."""
 

@@ -222,7 +222,8 @@ ASKED: dict[str, Any] = {
 
 def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClient) -> None:
     """Asked for all there is, the features name each key that they declare, and no other."""
-    client.trained_by = PrivateTraining(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
+    client.trained_by = private = PrivateTraining(PrivacyConfig(name="dp-sgd", noise_multiplier=1.0))
+    client.steps = private.spending(client).steps  # as after a round
     sent: dict[str, set[str]] = {kind: set() for kind in KINDS}
 
     def note(feature: NodeFeature, names: Iterable[str], *kinds: str) -> None:

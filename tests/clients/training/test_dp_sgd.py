@@ -20,7 +20,6 @@ from clients.models.networks import SplitModel
 from clients.training import dp_sgd, per_image
 from clients.training.batches import Batch
 from clients.training.dp_sgd import PrivateTraining
-from clients.training.phases import Phase
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -246,18 +245,6 @@ def test_a_method_whose_own_noise_repeats_trains_with_noise_that_does_not() -> N
         client = private_client(FedDAPClient, params={"repeatable_noise": True}, prototype_noise=1.0)
         ends.append(client.fit(shared(client), {SERVER_ROUND: 1})[0])
     assert not any(np.array_equal(one, other) for one, other in zip(*ends, strict=True))
-
-
-def test_epochs_that_are_not_accounted_for_are_refused_in_a_round_and_free_ahead_of_it() -> None:
-    class More(DomainClient):
-        def phases(self, server_round: int) -> list[Phase]:
-            return [Phase(3)]
-
-    client = private_client(More, epochs=1)
-    with pytest.raises(FedShiftError, match=r"local training of 3 epochs, accounted for are train.epochs=1"):
-        fit(client)
-    client.train_ahead()
-    assert client.steps == 3 * client.trained_by.spending(client).steps
 
 
 def test_half_precision_is_refused_on_the_node() -> None:

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid, server_feature
 
 from clients.base import DomainClient
+from clients.training.phases import Phase
 from fedshift.costs import dry_run
 from fedshift_app.config import dp_sgd, privacy, registry
 from fedshift_app.config.resolving import resolve
@@ -210,6 +211,12 @@ def test_other_methods_run(method: str, run_inline: InlineRun) -> None:
 def test_knowledge_that_has_no_noise_is_not_sent(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
     monkeypatch.setattr(DomainClient, "finish_round", lambda self, server_round: {"secrets": np.ones(3)})
     with pytest.raises(FederationError, match=r"privacy.name=dp-sgd: secrets would travel without noise"):
+        run_inline(rounds=1, set=SHORT)
+
+
+def test_epochs_that_are_not_accounted_for_do_not_leave(monkeypatch: pytest.MonkeyPatch, run_inline: InlineRun) -> None:
+    monkeypatch.setattr(DomainClient, "phases", lambda self, server_round: [Phase(3)])
+    with pytest.raises(FederationError, match=r"did not train privately, with train.epochs=1 as is accounted for"):
         run_inline(rounds=1, set=SHORT)
 
 
