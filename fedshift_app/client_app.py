@@ -1,5 +1,6 @@
 """The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
 
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from fedshift_app.node import (
     received_model,
     requests,
     setup,
+    state_folder,
     state_store,
 )
 from fedshift_app.node import (
@@ -38,12 +40,21 @@ from fedshift_app.node import (
 from fedshift_app.node.owner import Owner, PolicyError
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
+from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, ForgottenError, StorageError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, RAISED, SERVER_ROUND
+from fedshift_core.wire.names import (
+    CONFIG,
+    DECLINED,
+    DISK_FAILED,
+    KNOWLEDGE,
+    MACHINE_FAILED,
+    RAISED,
+    SERVER_ROUND,
+)
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import array_record, config_record, decode, encode
 
@@ -52,6 +63,8 @@ log = logging.getLogger("fedshift")
 Work = Callable[[Message, Context, Owner], RecordDict]
 
 MEMORY = "memory"  # the record of context.state that holds a simulated node's private arrays
+#: What torch says where a CPU or a GPU has no memory left; none of it has a type of its own everywhere.
+NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 MEMORY_OF = "memory-of"  # the record of context.state that says in which round the node trained last
 
 app = ClientApp()
@@ -87,7 +100,6 @@ def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
 
     Flower would send a traceback; the server should be able to show the reason.
     """
-    code = RAISED
     try:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
     except PolicyError as error:
@@ -95,11 +107,23 @@ def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
         who = f"node of {context.node_config['domain']}: " if kind == MessageType.QUERY else ""  # it has no place yet
         code, reason = DECLINED, plain(f"{who}{error}")
     except FedShiftError as error:
-        reason = plain(str(error))
+        code, reason = _code(error, context), plain(str(error))
     except Exception as error:
         log.exception("this node failed")
-        reason = plain(f"{type(error).__name__}: {error}")
+        code, reason = _code(error, context), plain(f"{type(error).__name__}: {error}")
     return Message(Error(code=code, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
+
+
+def _code(error: Exception, context: Context) -> int:
+    """Return the code of an error: that of a simulated node says whether the machine is at fault."""
+    if state_folder.own_folder(context.node_config) is not None:
+        return RAISED
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, StorageError) or number in atomic_io.DISK:
+        return DISK_FAILED
+    no_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
+    no_memory |= isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
+    return MACHINE_FAILED if no_memory or isinstance(error, ForgottenError) else RAISED
 
 
 def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDict:

@@ -52,5 +52,13 @@ class FederationError(FedShiftError):
     """The federation cannot start or cannot go on."""
 
 
+class StorageError(FedShiftError):
+    """A node cannot write or read what it keeps on its disk between messages."""
+
+
+class ForgottenError(FedShiftError):
+    """A node no longer has what only the memory of its process held."""
+
+
 #: Errors that the same command meets again, so that a retry is useless.
 REFUSALS = (ConfigError, DataError)

@@ -148,7 +148,7 @@ class DomainStrategy(MethodHooks[P]):
         )  # fmt: skip
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
-            self._leave_out(node, reason, lost=reason == checks.NO_ANSWER)
+            self._leave_out(node, reason, lost=checks.is_lost(reason))
         if sifted.gone_bad and self.recovery.blame is not None:
             return self._go_back(self.recovery.blame)
         if not updates:
@@ -331,7 +331,7 @@ class DomainStrategy(MethodHooks[P]):
         """Write the scores of the global model into the round's result, asking again where a node failed."""
         while True:
             for node, problem in evaluation.read(self._answers(replies), self._observe):
-                self._leave_out(node, f"could not evaluate: {problem}", lost=problem == checks.NO_ANSWER)
+                self._leave_out(node, f"could not evaluate: {problem}", lost=checks.is_lost(problem))
             again = evaluation.replacements()
             if not again:
                 break

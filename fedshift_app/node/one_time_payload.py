@@ -10,7 +10,7 @@ from clients.base import DomainClient
 from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, StorageError
 from fedshift_core.limits import as_found, largest
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import decode
@@ -118,4 +118,4 @@ def _read(path: Path) -> Arrays:
     try:
         return atomic_io.unpack(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise FedShiftError(f"cannot read {path}: {error}") from None
+        raise StorageError(f"cannot read {path}: {error}") from None

@@ -23,7 +23,7 @@ from fedshift_app.node.data import Place
 from fedshift_app.node.state_folder import node_folder
 from fedshift_core import atomic_io, private_files
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, StorageError
 from fedshift_core.kept_rounds import KEEP_STEPS, kept_rounds
 from fedshift_core.limits import MOST_KEPT
 from fedshift_core.wire.messages import RunHeader
@@ -66,7 +66,7 @@ class Version:
         """Return the arrays.
 
         Raises:
-            FedShiftError: If the file is not what was written: to go on without would silently start anew.
+            StorageError: If the file is not what was written: to go on without would silently start anew.
         """
         try:
             data = self.path.read_bytes()
@@ -74,7 +74,7 @@ class Version:
                 raise ValueError("it is not what was written: its hash differs")
             return atomic_io.unpack(data)
         except (OSError, ValueError) as error:
-            raise FedShiftError(
+            raise StorageError(
                 f"cannot read a node's private parts from {self.path}: {error}; remove it to start without them"
             ) from None
 
@@ -112,7 +112,7 @@ class StateStore:
                 process may have died before it could answer.
 
         Raises:
-            FedShiftError: If it cannot be read.
+            StorageError: If it cannot be read.
         """
         versions = [v for v in self.versions() if before is None or v.server_round < before]
         return (versions[-1].server_round, versions[-1].read()) if versions else (0, {})
@@ -124,7 +124,7 @@ class StateStore:
         that it kept after the round before (``kept_rounds``).
 
         Raises:
-            FedShiftError: If it cannot be written: private parts must not be lost unnoticed.
+            StorageError: If it cannot be written: private parts must not be lost unnoticed.
         """
         if not memory or self.folder is None:
             return
@@ -141,7 +141,7 @@ class StateStore:
                 if path.name not in needed and not path.name.startswith(START_STEM):
                     path.unlink()
         except OSError as error:
-            raise FedShiftError(f"cannot keep this node's private parts in {self.folder}: {error.strerror}") from None
+            raise StorageError(f"cannot keep this node's private parts in {self.folder}: {error.strerror}") from None
 
     def make(self) -> None:
         """Make the folder, if there is to be one and it is not there.

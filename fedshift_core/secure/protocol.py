@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, ForgottenError
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
@@ -350,6 +350,11 @@ class Member:
         )
 
     def _expect(self, stage: str, server_round: int) -> None:
+        if _STAGE not in self._state:
+            raise ForgottenError(
+                f"refused: this node has no keys of round {server_round} ({self._purpose}): it has given none, or its "
+                "process has ended since, and they are on no disk"
+            )
         at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
         purpose = self._state.get(_PURPOSE, TRAINING)
         if (at, of, purpose) != (stage, server_round, self._purpose):

@@ -16,6 +16,8 @@ metrics     MetricRecord                                    ``num-examples``, lo
 AVERAGED, RETAKEN, OWN, BATCH = "averaged", "retaken", "own", "batch"
 RAISED = 2  # the code of an error that a node's app tells itself (Flower's CLIENT_APP_RAISED_EXCEPTION)
 DECLINED = 100  # likewise where the policy of the node's owner refuses what the server asks for
+DISK_FAILED = 101  # likewise of a simulated node that cannot keep its private parts, or read them: the run ends
+MACHINE_FAILED = 102  # likewise of a simulated node without memory, or whose process ended: no fault of its own
 
 ARRAYS = "arrays"
 KNOWLEDGE = "knowledge"

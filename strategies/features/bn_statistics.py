@@ -195,7 +195,7 @@ class BatchNormStatistics(ServerFeature):
             {node.node_id: node for node in session.nodes}, replies, channels, self.run, session.observe
         )
         for node, reason in problems:
-            lost = reason == checks.NO_ANSWER
+            lost = checks.is_lost(reason)
             session.leave_out(node, f"could not take BatchNorm's statistics: {reason}", lost=lost)
         if not usable:
             raise FederationError(

@@ -304,7 +304,7 @@ class Dealing:
             try:
                 said = checks.config_of(checks.opened(reply, (wire.CONFIG,)))
             except Refused as refused:
-                self._drop(node, f"secure sums: {refused}")
+                self._drop(node, f"secure sums: {refused}", lost=checks.is_lost(str(refused)))
                 continue
             yield node, said
         for node in waiting.values():

@@ -215,7 +215,7 @@ class SecureSums(ServerFeature):
         by_id = {node.node_id: node for node in asked}
         added = dealing.added(by_id, replies, layout, wire.KNOWLEDGE, read, session.observe)
         for node, reason in added.problems:
-            lost = reason == checks.NO_ANSWER
+            lost = checks.is_lost(reason)
             session.leave_out(node, f"secure sums: could not answer: {reason}", lost=lost)
         total = dealing.unmasked(added, protocol.digest_of(decode(session.weights)))
         self._ahead = number + 1, dealing.ahead  # those that came with the first sum are wiped

@@ -112,18 +112,23 @@ class SiteStatistics(ServerFeature):
         if not new:
             return set()
         by_id = {node.node_id: node for node in new}
+        silent = dict.fromkeys(new, checks.NO_ANSWER)
         for reply in ask({node: {SITE_IMAGES: True} for node in new}):
-            node = by_id.pop(reply.metadata.src_node_id)
+            node = by_id[reply.metadata.src_node_id]
             try:
                 site = self._read(node, reply)
             except Refused as refused:
+                if checks.is_lost(str(refused)):
+                    silent[node] = str(refused)
+                    continue
                 site = SiteImages(kept=str(refused))
                 log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
             self._sites[node.index] = node.domain, site
-        for node in by_id.values():
-            leave_out(node, f"statistics of its images: {checks.NO_ANSWER}", lost=True)
+            del silent[node]
+        for node, reason in silent.items():
+            leave_out(node, f"statistics of its images: {reason}", lost=True)
         self._keep()
-        return {node.index for node in by_id.values()}
+        return {node.index for node in silent}
 
     def _read(self, node: Node, reply: Message) -> SiteImages:
         said = checks.config_of(checks.opened(reply, (CONFIG,)))

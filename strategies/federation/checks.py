@@ -33,6 +33,7 @@ from fedshift_core.wire.names import (
     KEPT,
     LOSS,
     LOSS_TERM,
+    MACHINE_FAILED,
     METRICS,
     NUM_EXAMPLES,
     PROCESS,
@@ -45,6 +46,7 @@ from fedshift_core.wire.records import config_record
 
 NO_ANSWER = "no answer in time"
 OWNER = "its owner's policy refuses: "  # before the reason of a node that does not do what its owner does not allow
+MACHINE = "no fault of its own: "  # before the reason of a simulated node that its machine has failed
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def opened(reply: Message, records: Collection[str]) -> RecordDict:
         Refused: If it is not, or the reply is an error.
     """
     if reply.has_error():
-        raise Refused(f"{OWNER if reply.error.code == DECLINED else ''}{plain(reply.error.reason)}")
+        whose = {DECLINED: OWNER, MACHINE_FAILED: MACHINE}.get(reply.error.code, "")
+        raise Refused(f"{whose}{plain(reply.error.reason)}")
     for name in reply.content:
         if name not in records:
             raise Refused(f"unknown record {plain(name, MOST_NAME)!r}")
@@ -112,6 +115,11 @@ def opened(reply: Message, records: Collection[str]) -> RecordDict:
 def event_of(reason: str) -> str:
     """Return the event of the log for a node that is left out for a reason."""
     return "declined" if OWNER in reason else "left_out"
+
+
+def is_lost(reason: str) -> bool:
+    """Tell whether a node is left out for no fault of its own."""
+    return reason == NO_ANSWER or reason.startswith(MACHINE)
 
 
 def config_of(content: RecordDict) -> ConfigRecord:

@@ -7,7 +7,7 @@ from flwr.app import Message, Metadata
 
 from fedshift_core.errors import FederationError
 from fedshift_core.limits import plain
-from fedshift_core.wire.names import RAISED
+from fedshift_core.wire.names import MACHINE_FAILED, RAISED
 from strategies.federation.checks import let_go
 from strategies.federation.nodes import Node
 
@@ -55,16 +55,17 @@ def let_go_strays(strays: Iterable[Message], nodes: Iterable[Node], server_round
 
 
 def check_whole(answers: Iterable[Message], nodes: Iterable[Node], server_round: int) -> None:
-    """Check that no answer of a simulation was lost on the way.
+    """Check that no answer of a simulation was lost on the way, or to a disk.
 
     What a node's app raises, it tells with a code of its own; any other error is Flower's word for a node whose work
-    came to nothing, though nothing is wrong with it.
+    came to nothing, though nothing is wrong with it. Without the node the run would have other numbers: where its
+    disk fails, the run ends and can go on later, as where the server's own writes fail.
 
     Raises:
         FederationError: With the node, and what Flower says.
     """
     for answer in answers:
-        if answer.has_error() and answer.error.code != RAISED:
+        if answer.has_error() and answer.error.code not in (RAISED, MACHINE_FAILED):
             node = next(node for node in nodes if node.node_id == answer.metadata.src_node_id)
             raise FederationError(
                 f"round {server_round}: the simulation lost the work of {node}: {plain(answer.error.reason)}"

@@ -1,5 +1,6 @@
 """Nodes that fail: left out and named; the run goes on, and ends with an error only when none is left."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,13 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
+from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node.setup import Place, place
-from fedshift_core.errors import ConfigError, FederationError
+from fedshift_app.run import status
+from fedshift_core.errors import ConfigError, FederationError, ForgottenError, StorageError
+from fedshift_core.wire import names
 from fedshift_core.wire.names import WORK
 
 SHORT = "train.epochs=1 allocation.share=0.05"
@@ -140,6 +144,50 @@ def test_when_none_is_left_the_run_fails_and_keeps_what_was_done(run_inline: Inl
     assert [line["round"] for line in lines] == [1, 2]
     assert (folder / "checkpoint" / "weights-00002.safetensors").is_file()
     assert not (folder / "results.json").exists()
+
+
+NO_MEMORY = (
+    MemoryError("Unable to allocate 3 GiB"), RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("error", NO_MEMORY, ids=str)
+@pytest.mark.parametrize("work", ["fit", "evaluate"])
+def test_a_simulated_node_without_memory_is_counted_as_lost(
+    error: Exception, work: str, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What else runs on the machine decides that, and with it the run's numbers: it is degraded, not completed."""
+
+    def fails(*given: Any) -> None:
+        raise error
+
+    class Grid(ListeningGrid):
+        def _answer(self, message: Message) -> Message:
+            with monkeypatch.context() as patch:
+                if message.content.config_records["config"].get("node-index") == 2:
+                    patch.setattr(DomainClient, work, fails)
+                return super()._answer(message)
+
+    run = run_inline(rounds=1, nodes=8, set=SHORT, grid=Grid)
+    (reason,) = run.rounds[0]["left_out"]
+    before = "" if work == "fit" else "could not evaluate: "
+    assert reason == f"node 2 (street): {before}no fault of its own: {type(error).__name__}: {error}"
+    assert run.results["lost"] == {"1": [2]}
+    assert status.read(run.folder)["state"] == "degraded"
+
+
+def test_a_real_nodes_disk_and_memory_are_its_own() -> None:
+    error, simulated, real = (
+        OSError(errno.ENOSPC, "full"),
+        make_context(1, {"partition-id": 0}, {}),
+        make_context(1, GOOD, {}),
+    )
+    assert client_app._code(error, simulated) == names.DISK_FAILED
+    for error_of in (error, MemoryError(), StorageError("full"), ForgottenError("gone")):
+        assert client_app._code(error_of, real) == names.RAISED
+    assert client_app._code(ValueError("its own"), simulated) == names.RAISED
 
 
 @pytest.mark.parametrize("fault", ["raises"])

@@ -99,32 +99,39 @@ def test_private_parts_of_all_nodes_that_cannot_be_kept(
     with failing("/nodes/"):
         code, _, line = fedshift("run", *ARGUMENTS, f"output-dir={tmp_path}")
     assert code == 1
-    assert "round 1: no node delivered a usable result: " in line
+    assert "round 1: the simulation lost the work of node " in line
     assert "cannot keep this node's private parts in " in line and "No space left on device" in line
     assert f"continue with: fedshift run resume={only(tmp_path)}" in line
     assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
-def test_a_node_that_cannot_keep_its_private_parts_is_left_out_alone(
-    tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_one_node_that_cannot_keep_its_private_parts_ends_the_run_which_goes_on_with_the_same_numbers(
+    number: int, tmp_path: Path, failing: Failing, whole_run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The others go on, and the node is back with its memory of before once it can write; so is a run resumed."""
+    """Left out of the round, it would change the run's numbers, and nothing would say so."""
 
     class Grid(ListeningGrid):
         def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
             requests = list(messages)
             config = requests[0].content.config_records["config"] if requests else {}
             bad = requests and requests[0].metadata.message_type == MessageType.TRAIN and config["server-round"] == 2
-            with failing("/nodes/node-2/") if bad else contextlib.nullcontext():
+            with failing("/nodes/node-2/", number) if bad else contextlib.nullcontext():
                 return super().send_and_receive(requests, timeout=timeout)
 
-    monkeypatch.setattr(inline, "InlineGrid", Grid)
-    run = start(tmp_path, **FLAT)
-    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3], [0, 1, 3], [0, 1, 2, 3]]
-    (reason,) = run.rounds[1]["left_out"]
-    assert reason.startswith("node 2 (scan): cannot keep this node's private parts in ")
-    assert reason.endswith("No space left on device")
-    assert all("started_anew" not in line for line in run.rounds)
+    with monkeypatch.context() as patch:
+        patch.setattr(inline, "InlineGrid", Grid)
+        with pytest.raises(FederationError) as caught:
+            start(tmp_path, **FLAT)
+    folder = only(tmp_path)
+    problem, *_, go_on = str(caught.value).splitlines()
+    assert problem == (
+        "round 2: the simulation lost the work of node 2 (scan): cannot keep this node's private parts in "
+        f"{folder}/checkpoint/nodes/node-2: {os.strerror(number)}"
+    )
+    assert go_on == f"continue with: fedshift run resume={folder}"
+    assert len(Run(folder).rounds) == 1
+    assert outcome(resume(tmp_path)) == outcome(whole_run)
 
 
 def test_scoring_needs_no_room(tmp_path: Path, failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
