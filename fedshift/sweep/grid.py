@@ -230,6 +230,8 @@ def identity(config: RunConfig, nodes: int) -> str:
             free.setdefault(section, set()).add(key)
         else:
             free[key] = True
+    if config.model.download:  # the run's folder has the hash of what it fetched; who asks for it has none yet
+        free.setdefault("model", set()).add("weights_sha256")
     content = config.model_dump(mode="json", exclude=free) | {"nodes": nodes}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -174,6 +174,16 @@ def test_what_may_differ_on_resume_is_not_part_of_the_identity(key: str) -> None
     assert grid.identity(config, 8) == grid.identity(resolve({}), 8) != grid.identity(config, 4)
 
 
+def test_a_run_that_fetched_its_weights_is_the_one_that_was_asked_for() -> None:
+    """Its folder holds their SHA-256, the grid has none: it was done again and again, and counted as failed."""
+    config = resolve({"set": "model.name=torchvision:resnet18 model.download=true"})
+    fetched = config.model_copy(update={"model": config.model.model_copy(update={"weights_sha256": "a" * 64})})
+    assert grid.identity(fetched, 8) == grid.identity(config, 8) != grid.identity(resolve({}), 8)
+    own = fetched.model_copy(update={"model": fetched.model.model_copy(update={"download": False})})
+    other = own.model_copy(update={"model": own.model.model_copy(update={"weights_sha256": "b" * 64})})
+    assert grid.identity(own, 8) != grid.identity(other, 8)  # of a file of the user's own it counts
+
+
 # --- the time left --------------------------------------------------------------------------------------------
 
 
