@@ -170,7 +170,7 @@ class Lock:
             self._file.truncate(0)
             if shared:  # many processes may share it
                 return
-            self._file.write(json.dumps({"pid": os.getpid(), "host": socket.gethostname()}) + "\n")
+            self._file.write(json.dumps(_holding(os.getpid(), socket.gethostname())) + "\n")
             self._file.flush()
         except OSError:
             with contextlib.suppress(OSError):  # closing tries to write once more
@@ -197,6 +197,22 @@ def is_locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def names_holder(path: Path, pid: object, host: object) -> bool:
+    """Return whether a lock's file names this process, which took it last and may have released it since.
+
+    Raises:
+        OSError: If the file cannot be read.
+    """
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")) == _holding(pid, host))
+    except ValueError:  # it has not been written yet
+        return False
+
+
+def _holding(pid: object, host: object) -> dict[str, object]:
+    return {"pid": pid, "host": host}
 
 
 def _holder(content: str) -> str:

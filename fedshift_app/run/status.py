@@ -213,7 +213,8 @@ def newest(output_dir: Path) -> Path:
 def read(folder: Path) -> dict[str, Any]:
     """Return the content of ``status.json`` with the present state, ``folder``, the ``kept`` rounds and ``resume``.
 
-    A killed process writes no final state: the run is interrupted if the folder's lock is free.
+    A killed process writes no final state: the run is interrupted if the folder's lock is free. A run is finished if
+    and only if it has results; one that goes on with more rounds has those of before until its nodes are connected.
 
     Raises:
         ConfigError: If there is no such file, or no run has written it.
@@ -230,16 +231,24 @@ def read(folder: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read {path}: {error}") from None
     if not isinstance(status, dict) or any(status.get(key) is None for key in ("state", "engine", "round", "rounds")):
         raise ConfigError(f"{path} is not what a run writes: it lacks state, engine, round or rounds")
-    if locked and status["state"] in (FAILED, INTERRUPTED):
-        status["state"] = GATHERING
-    if not locked and (folder / RESULTS_FILE).exists():  # which finishes a run, even one stopped right then
-        status["state"] = _ended_as(folder / RESULTS_FILE)
-    elif not locked and status["state"] in GOING_ON:
-        status["state"] = INTERRUPTED
+    status["state"] = _present_state(folder, status, locked=locked)
     ended = status["state"] in (FAILED, INTERRUPTED)
     kept = checkpoints.rounds(folder / checkpoints.FOLDER)
     go_on = resume_command(folder, status["engine"]) if ended else None
     return status | {"folder": str(folder), "kept": kept, "resume": go_on}
+
+
+def _present_state(folder: Path, status: Mapping[str, Any], *, locked: bool) -> str:
+    """Return the state of a run by what it has written last, its lock and its results."""
+    written, results = str(status["state"]), folder / RESULTS_FILE
+    if not locked:
+        if results.exists():  # which finishes a run, even one stopped right then
+            return _ended_as(results)
+        return INTERRUPTED if written in (COMPLETED, DEGRADED, *GOING_ON) else written
+    if written in (COMPLETED, DEGRADED) and results.exists():  # by its own process, which is about to end, or resumed
+        own = atomic_io.names_holder(folder / LOCK_FILE, status.get("pid"), status.get("host"))
+        return written if own else GATHERING
+    return GATHERING if written in (COMPLETED, DEGRADED, FAILED, INTERRUPTED) else written
 
 
 def _ended_as(results: Path) -> str:

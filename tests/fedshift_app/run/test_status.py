@@ -145,7 +145,8 @@ def folder_with(tmp_path: Path, state: str) -> Path:
     ("written", "locked", "reason"),
     [
         ("training", True, "training"), ("training", False, "interrupted"), ("evaluating", False, "interrupted"),
-        ("waiting", False, "interrupted"), ("waiting", True, "waiting"), ("completed", False, "completed"),
+        ("waiting", False, "interrupted"), ("waiting", True, "waiting"), ("completed", False, "interrupted"),
+        ("completed", True, "gathering"), ("degraded", False, "interrupted"), ("degraded", True, "gathering"),
         ("failed", False, "failed"), ("failed", True, "gathering"), ("interrupted", True, "gathering"),
     ],
 )  # fmt: skip
@@ -163,6 +164,22 @@ def test_a_run_killed_after_its_last_word_is_completed(tmp_path: Path) -> None:
     assert status.read(folder)["state"] == "completed"
     (folder / RESULTS_FILE).write_text('{"lost": {"1": [0]}}')
     assert status.read(folder)["state"] == "degraded"
+
+
+def test_a_finished_run_that_goes_on_with_more_rounds_is_not_completed(tmp_path: Path) -> None:
+    """Another process holds its folder; the one that has just finished it holds it a moment longer."""
+    folder = folder_with(tmp_path, "completed")
+    (folder / RESULTS_FILE).write_text("{}")
+    lock = Lock(folder / LOCK_FILE)
+    assert status.read(folder)["state"] == "gathering"
+    own = json.loads((folder / LOCK_FILE).read_text())
+    (folder / status.FILE).write_text(json.dumps(json.loads((folder / status.FILE).read_text()) | own))
+    assert status.read(folder)["state"] == "completed"
+    lock.release()
+    (folder / RESULTS_FILE).unlink()  # as the process does that goes on; it was killed then
+    result = status.read(folder)
+    assert (result["state"], result["resume"]) == ("interrupted", f"fedshift run resume={folder}")
+    assert status.exit_code(result) == 3
 
 
 def test_looking_at_the_lock_does_not_take_it(tmp_path: Path) -> None:
