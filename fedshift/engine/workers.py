@@ -20,6 +20,7 @@ from fedshift.engine.inline import LocalGrid, index_of
 from fedshift.engine.worker import serve
 from fedshift_app.flower.simulating import TRIES
 from fedshift_core.errors import FederationError
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import CONFIG, KEPT_IN
 
 log = logging.getLogger("fedshift")
@@ -210,14 +211,17 @@ class WorkersGrid(LocalGrid):
             raise FederationError(f"a worker process cannot {doing}: {transport.read(parcel)}")
 
     def _reassign(self, worker: Worker, work: _Work) -> None:
-        """Give the work of a dead worker to others."""
+        """Give the work of a dead worker to others. Nodes say themselves what they no longer have (secure sums)."""
         self._workers.remove(worker)
+        gone = {node for node in self._bound if self._homes.get(node) is worker}
+        self._bound -= gone
         self._homes = {node: home for node, home in self._homes.items() if home is not worker}
         how = worker.end()
         if not worker.ready:
             raise FederationError(f"a worker process {how} before it could work")
         fields: dict[str, Any] = {"event": "worker_died"}
-        log.warning("a worker process %s; another one repeats its work", how, extra=fields)
+        lost = f"; what {plural(len(gone), 'node')} had in its memory alone is lost" if gone else ""
+        log.warning("a worker process %s; another one repeats its work%s", how, lost, extra=fields)
         if worker.jobs:
             first = worker.jobs[0]
             work.deaths[first] += 1

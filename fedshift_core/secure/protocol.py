@@ -352,8 +352,8 @@ class Member:
     def _expect(self, stage: str, server_round: int) -> None:
         if _STAGE not in self._state:
             raise ForgottenError(
-                f"refused: this node has no keys of round {server_round} ({self._purpose}): it has given none, or its "
-                "process has ended since, and they are on no disk"
+                f"this node has no keys of round {server_round} ({self._purpose}): it has given none, or its process "
+                "has ended since, and keys are on no disk"
             )
         at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
         purpose = self._state.get(_PURPOSE, TRAINING)

@@ -178,6 +178,7 @@ class Staged(ListeningGrid):
 
     stages: list[str]
     restarts: bool
+    begins: ClassVar[str] = "2 shares"
 
     def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
         requests = list(messages)
@@ -186,7 +187,7 @@ class Staged(ListeningGrid):
             line = f"{config.get(names.SERVER_ROUND)} {at}"
             if at != "other" and line not in self.stages:
                 self.stages.append(line)
-                if self.restarts and line == "2 shares":
+                if self.restarts and line == self.begins:
                     second = next(m for m in requests if index_of(m) == 1)
                     state = self.context_of(second.metadata.dst_node_id).state
                     for name in [*state]:
@@ -215,6 +216,18 @@ def test_a_node_that_was_started_anew_takes_part_with_other_keys(run_inline: Inl
     assert [line["left_out"] for line in run.rounds] == [[], []]
     whole, _ = staged(run_inline, restarts=False, rounds=2, set=ON)
     assert distance(kept(run, "weights"), kept(whole, "weights")) == 0  # masks change no bit
+
+
+@pytest.mark.parametrize("stage", ["shares", "train", "unmask"])
+def test_a_simulated_node_whose_process_ended_with_its_keys_is_counted_as_lost(
+    stage: str, run_inline: InlineRun
+) -> None:
+    """The sum is of the others, and the run degraded: a worker process was killed, the node did nothing wrong."""
+    grid = type("Grid", (Staged,), {"stages": [], "restarts": True, "begins": f"1 {stage}"})
+    run = run_inline(grid=grid, rounds=1, set=ON)
+    (reason,) = run.rounds[0]["left_out"]
+    assert "no fault of its own: this node has no keys of round 1 (training): it has given none, or its" in reason
+    assert run.results["lost"] == {"1": [1]}
 
 
 def test_a_node_that_had_sent_no_keys_ahead_deals_again_with_the_others(run_inline: InlineRun) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,6 +114,23 @@ def test_a_node_goes_to_who_has_what_it_remembers_and_an_idle_worker_takes_over_
     taken = [grid._next(one, work) for _ in range(4)]  # type: ignore[arg-type]
     assert taken == [1, 4, 2, None]  # its own, nobody's, one that can be read from disk; not another's memory
     assert [grid._next(other, work) for _ in range(3)] == [0, 3, None]  # type: ignore[arg-type]
+
+
+def test_what_only_a_dead_worker_had_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Of nodes in secure sums, their keys: another worker cannot have them, whatever it repeats."""
+    grid = WorkersGrid(6, 2)
+    one: Any = SimpleNamespace(jobs=deque([2]), ready=True, end=lambda: "was ended by SIGKILL")
+    other: Any = Idle()
+    grid._workers, grid._homes, grid._bound = [one, other], {1000: one, 1001: one, 1002: other}, {1000, 1001, 1002}
+    work = workers._Work([message(1000 + i, encode({})) for i in range(3)])
+    work.waiting.clear()
+    grid._reassign(one, work)
+    (line,) = {*caplog.messages}
+    assert line == (
+        "a worker process was ended by SIGKILL; another one repeats its work; what 2 nodes had in its memory alone is "
+        "lost"
+    )
+    assert (list(work.waiting), grid._homes, grid._bound) == ([2], {1002: other}, {1002})
 
 
 # --- runs ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from support import ROOT, refusal_of
 
-from fedshift_core.errors import FederationError, FedShiftError
+from fedshift_core.errors import FederationError, FedShiftError, ForgottenError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.protocol import ANSWERS, Group, Member, digest_of, pair_key, threshold
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
@@ -396,7 +396,7 @@ def test_a_group_that_would_not_hide_a_node_is_refused() -> None:
 def test_messages_out_of_order_are_refused() -> None:
     play = Play(3)
     for call in (lambda m: m.receive(1, [], [], []), lambda m: m.reveal(1, [], [])):
-        assert "comes once, in its order" in refusal_of(FedShiftError, call, play.member(1))
+        assert "it has given none, or its process has ended" in refusal_of(ForgottenError, call, play.member(1))
     play.set_up()
     assert "comes once" in refusal_of(FedShiftError, play.member(1).deal, play.group)
     assert "comes once" in refusal_of(FedShiftError, play.member(1).receive, 2, *play.dealt.for_node(1))
