@@ -104,8 +104,10 @@ def plain(arguments: list[str]) -> list[str]:
 def main() -> None:
     """Follow a fork, or become the program."""
     arguments = sys.argv[1:] if sys.argv[1] in (SIMULATION, FLWR) else [RAY, *sys.argv[1:]]
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the run ends this process, and says so itself
     code = follow(os.environ.get(FORK_SERVER, ""), arguments)
     if code is None:
+        signal.signal(signal.SIGINT, before)  # what is ignored stays so in the program
         command = plain(arguments)
         os.execv(command[0], command)
     if code < 0:  # ended by a signal: so does this one

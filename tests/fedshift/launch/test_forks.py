@@ -65,6 +65,18 @@ def test_a_fork_has_its_own_arguments_environment_folder_and_output(server: Path
     assert err == "told\n"
 
 
+def test_ctrl_c_does_not_end_it_with_a_traceback(server: Path, tmp_path: Path) -> None:
+    """A terminal sends it to all processes of the command; the run ends this one, and says so itself."""
+    program = "import pathlib, time; print('here', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.01)"
+    process = start(server, program, folder=tmp_path)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "here\n"
+    process.send_signal(signal.SIGINT)
+    (tmp_path / "go").touch()
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
 def test_its_exit_code_is_passed_on(server: Path) -> None:
     assert start(server, "raise SystemExit(7)").wait(60) == 7
     assert start(server, "pass").wait(60) == 0
