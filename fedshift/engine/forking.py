@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from fedshift_app.config.files import APP
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import shown
 
 PRELOADED = "fedshift_app.client_app"
+LONGEST_TEMPORARY = 75  # characters of TMPDIR: the socket of ``multiprocessing`` lies 32 below, and may have 107
 
 
 def context() -> ForkServerContext:
@@ -26,7 +30,17 @@ def context() -> ForkServerContext:
 
 
 def begin() -> None:
-    """Start the process that workers are forked from, unless it runs; it imports the app in the background."""
+    """Start the process that workers are forked from, unless it runs; it imports the app in the background.
+
+    Raises:
+        ConfigError: If TMPDIR is too long for its socket.
+    """
+    if len(given := tempfile.gettempdir()) > LONGEST_TEMPORARY:
+        raise ConfigError(
+            f"TMPDIR: {len(given)} characters are too many for the socket of worker processes (at most "
+            f"{LONGEST_TEMPORARY}): {shown(given)}",
+            "set TMPDIR to a shorter folder, or run with workers=1",
+        )
     context().set_forkserver_preload([PRELOADED])
     with _surroundings():
         forkserver.ensure_running()

@@ -22,6 +22,8 @@ CONNECTION = "fedshift"
 #: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
 TASK_POLL_SECONDS = "0.5"
 LONGEST_HOME = 35  # characters: Ray's sockets lie 70 below, and the path of one may have 107
+LONGEST_TEMPORARY = 41  # characters of TMPDIR: Ray's sockets lie at least 66 below, in a folder that it never removes
+SHORT_PARENT = "/tmp"  # for a run's folder where TMPDIR is too long
 
 
 @dataclass(frozen=True)
@@ -100,18 +102,42 @@ def run_command(home: Path, federation: str, run_config: Mapping[str, Any]) -> l
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield a temporary folder for a run.
+def temporary_folder(*, for_ray: bool = False) -> Iterator[Path]:
+    """Yield a temporary folder for a run, which only its owner may enter.
+
+    Args:
+        for_ray: Ray's sockets lie in it: where TMPDIR is too long for their paths, it is made in ``/tmp``.
 
     Raises:
         ConfigError: If there is no place for one, as on a full disk.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix="fedshift-")
+        if for_ray and len(folder.name) > LONGEST_HOME:
+            folder.cleanup()
+            folder = _short_folder()
     except OSError as error:
         raise ConfigError(f"TMPDIR: no temporary folder can be made: {error.strerror}") from None
     with folder as name:
         yield Path(name)
+
+
+def _short_folder() -> "tempfile.TemporaryDirectory[str]":
+    """Make a folder outside of a long TMPDIR; where there can be none, inside.
+
+    Raises:
+        ConfigError: If Ray could not start there.
+    """
+    try:
+        return tempfile.TemporaryDirectory(prefix="fedshift-", dir=SHORT_PARENT)
+    except OSError as error:
+        if len(given := tempfile.gettempdir()) > LONGEST_TEMPORARY:
+            raise ConfigError(
+                f"TMPDIR: {len(given)} characters are too many for the sockets of Flower's simulation (at most "
+                f"{LONGEST_TEMPORARY}), and {SHORT_PARENT} cannot be used: {error.strerror}",
+                "set TMPDIR to a shorter folder, or run with engine=inline",
+            ) from None
+        return tempfile.TemporaryDirectory(prefix="fedshift-")
 
 
 def empty_folder(home: Path) -> Path:
@@ -159,7 +185,7 @@ def for_simulation(threads: int) -> Iterator[Begun]:
     """
     os.environ[THREADS] = str(threads)
     forks = sys.platform == "linux" and os.environ.get(PLAIN_FLOWER) != "1"
-    with temporary_folder() as home:
+    with temporary_folder(for_ray=True) as home:
         env = environment(home) | (_with_forks(home) if forks else {})
         with processes.group(empty_folder(home), env, home) as flower:
             # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
