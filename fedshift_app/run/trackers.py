@@ -169,4 +169,5 @@ class WeightsAndBiases(Guarded):
 
     def _end(self) -> None:
         self._run.finish(exit_code=0 if self._results.is_file() else 1)
-        self._library.teardown()  # waits for its process, which writes the last rounds after ``finish`` returns
+        if self._library.run is None:  # else a run of the user's own goes on in this process, which would end with it
+            self._library.teardown()  # waits for its process, which writes the last rounds after ``finish`` returns

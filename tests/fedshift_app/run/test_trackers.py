@@ -1,6 +1,7 @@
 """MLflow's local store and W&B's offline files hold the rounds of a run, each once, and nothing leaves the machine."""
 
 import json
+import sys
 import math
 import socket
 import struct
@@ -188,7 +189,8 @@ def test_wandb_writes_into_the_run_folder_offline(tmp_path: Path, caplog: pytest
 class _Wandb:
     """Stands for the library: it says what it was asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, run: object = None) -> None:
+        self.run = run  # the user's own
         self.asked: dict[str, Any] = {}
         self.logged: list[tuple[int, float]] = []
 
@@ -213,8 +215,6 @@ class _Wandb:
 def test_wandb_goes_online_only_where_its_user_says_so(
     mode: str, resume: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import sys
-
     fake = _Wandb()
     monkeypatch.setitem(sys.modules, "wandb", fake)
     monkeypatch.setenv("WANDB_MODE", mode)
@@ -226,3 +226,12 @@ def test_wandb_goes_online_only_where_its_user_says_so(
     assert fake.asked["settings"]["x_disable_stats"] and fake.asked["settings"]["x_disable_meta"]
     assert fake.logged == [(1, 40.0), (2, 50.0), (0, 0.0)] and fake.asked["exit_code"] == 1
     assert json.loads(json.dumps(fake.asked["config"]))["train.lr"] == 0.1
+
+
+def test_a_wandb_run_of_the_users_own_in_this_process_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook: ``wandb.teardown`` would end all runs of the process."""
+    fake = _Wandb(run="the user's own")
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    tracker = begin("wandb", tmp_path / "run", [])
+    tracker.close()
+    assert fake.asked["exit_code"] == 1 and fake.logged == []
