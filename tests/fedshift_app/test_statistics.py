@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from PIL import Image
 from support import InlineRun, ListeningGrid, refusal_of
 
@@ -136,6 +136,23 @@ def test_too_few_images_and_broken_answers(run_inline: InlineRun) -> None:
     assert len(kept) == 1
     assert kept[0].startswith("statistics-images is not a whole number from 1 to")
     assert run.rounds[0]["left_out"] == []  # it trains all the same
+
+
+def test_a_simulated_node_whose_machine_fails_is_lost_and_does_not_count_as_silent_by_choice(
+    run_inline: InlineRun,
+) -> None:
+    class Failing(ListeningGrid):
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            asks = message.metadata.message_type == MessageType.QUERY
+            asks = asks and names.SITE_IMAGES in message.content.config_records[names.CONFIG]
+            if asks and message.metadata.dst_node_id == 1001:
+                return Message(Error(code=names.MACHINE_FAILED, reason="MemoryError"), reply_to=message)
+            return reply
+
+    run = run_inline(rounds=1, grid=Failing, set=SHARED)
+    (reason,) = run.rounds[0]["left_out"]
+    assert reason == "node 1 (sketch): statistics of its images: no fault of its own: MemoryError"
+    assert (run.rounds[0]["nodes"], run.results["lost"]) == ([0, 2, 3], {"1": [1]})
 
 
 @pytest.mark.parametrize(

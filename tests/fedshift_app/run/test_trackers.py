@@ -1,10 +1,10 @@
 """MLflow's local store and W&B's offline files hold the rounds of a run, each once, and nothing leaves the machine."""
 
 import json
-import sys
 import math
 import socket
 import struct
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
