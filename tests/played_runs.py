@@ -55,6 +55,7 @@ class Played:
         self.script = home / "play.py"
         self.script.write_text(SCRIPT)
         self.check: grid.CheckData = lambda *_: None
+        self.images: dict[str, dict[str, str]] | None = None  # the fingerprints that runs write down
 
     def fate(self, seed: int, *acts: str) -> None:
         (self.home / f"fate-{seed}").write_text("\n".join(acts))
@@ -67,6 +68,8 @@ class Played:
                 "resolved": point.config.model_dump(mode="json"), "engine": "inline", "nodes": point.nodes,
                 "run_id": "x", "versions": versions(point.config),
             }  # fmt: skip
+            if self.images is not None:
+                fields["images"] = self.images
             (self.home / f"config-{point.config.seed}.yaml").write_text(as_yaml(fields))
 
     def sweep(self, *arguments: str, paper: str = "") -> None:

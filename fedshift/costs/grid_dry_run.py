@@ -9,7 +9,7 @@ from fedshift.costs.grid_estimate import Measurements, RunCost, makespan, share,
 from fedshift.launch import worker_count
 from fedshift.sweep import grid, sweeping
 from fedshift.sweep.grid import CheckData, CheckModel, Point
-from fedshift.sweep.records import read_run
+from fedshift.sweep.records import Images, read_run
 from fedshift.tables import columns, facts
 from fedshift.tune import requested as tune_requested
 from fedshift_app.run import disk_space
@@ -72,7 +72,7 @@ def sweep(arguments: Sequence[str], check_data: CheckData, check_model: CheckMod
     request = grid.read(arguments)
     points, notes = grid.points(request, check_data, check_model)
     folder = sweeping.folder_of(request, points)
-    finished = _finished(folder)
+    finished = _finished(folder, points)
     left = [point for point in points if point.key not in finished]
     jobs = request.options.jobs or sweeping.usual_jobs(points)
     head = plural(len(points), "run") + f", {len(points) - len(left)} of them finished in {folder}" * bool(finished)
@@ -148,10 +148,15 @@ def _label(points: Sequence[Point]) -> str:
     return " ".join(word for word in first if all(word in other for other in others)) or points[0].label
 
 
-def _finished(folder: Path) -> set[str]:
-    """Return the keys of the finished runs in a sweep's folder."""
+def _finished(folder: Path, points: Sequence[Point]) -> set[str]:
+    """Return the keys of the finished runs in a sweep's folder that are on today's images."""
+    images, configs = Images(), {point.key: point.config for point in points}
     known = (read_run(file) for file in folder.glob(f"*/{CONFIG_FILE}") if (file.parent / RESULTS_FILE).is_file())
-    return {run[0] for run in known if run is not None}
+    return {
+        key
+        for key, stored in (run for run in known if run is not None)
+        if key in configs and not images.changed(configs[key], stored)
+    }
 
 
 def _text(

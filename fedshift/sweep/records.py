@@ -1,23 +1,29 @@
 """The state of a sweep's runs: in memory, in ``sweep.json``, and in the run folders."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import typer
 
+from datasets.io import looks
 from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import validate
-from fedshift_app.run import checkpoints, config_file
+from fedshift_app.node import data as node_data
+from fedshift_app.run import checkpoints, config_file, resuming
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
-from fedshift_core.limits import as_found
+from fedshift_core.limits import as_found, some
+from fedshift_core.wire.names import DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
 
 SWEEP_FILE = "sweep.json"
+MOST_PARTS = 4  # domains and splits that a message names
 
 State = Literal["waiting", "running", "finished", "failed"]
 
@@ -36,6 +42,7 @@ class Record:
         failures: How often it failed in this process.
         refused: Run folders that cannot be continued.
         reused: It was finished by somebody else.
+        other_images: Folders of finished runs on other images than those of today, which do not count.
     """
 
     point: Point
@@ -47,6 +54,7 @@ class Record:
     failures: int = 0
     refused: set[Path] = field(default_factory=set)
     reused: bool = False
+    other_images: set[Path] = field(default_factory=set)
 
     def results(self) -> dict[str, Any]:
         """Return the summary of a finished run.
@@ -85,6 +93,33 @@ class Record:
     def timed(self) -> Timed:
         """Return its duration, for an estimate of the time left."""
         return Timed(self.point.config.method["name"], self.point.config.rounds, self.seconds)
+
+
+class Images:
+    """The images as they are now, read once for all runs that use the same ones."""
+
+    def __init__(self) -> None:
+        self._fingerprints: dict[object, dict[str, dict[str, str]]] = {}
+
+    def changed(self, config: RunConfig, stored: Mapping[str, Any]) -> str:
+        """Return the domains and splits of a run that had other images; empty if none had.
+
+        Empty also for runs whose ``config.yaml`` holds no fingerprints: of an earlier version, and of real nodes.
+
+        Args:
+            config: The run's configuration.
+            stored: The content of its ``config.yaml``.
+
+        Raises:
+            DataError: If the images cannot be read.
+        """
+        if stored.get("images") is None or stored["engine"] == DEPLOYMENT:
+            return ""
+        key = (config.dataset, tuple(node_data.read_parts(config)))
+        if key not in self._fingerprints:
+            with looks.handed_on():
+                self._fingerprints[key] = node_data.fingerprints(config)
+        return some(resuming.changed_images(stored["images"], self._fingerprints[key]), MOST_PARTS)
 
 
 def read_records(folder: Path) -> dict[str, dict[str, Any]]:

@@ -23,7 +23,7 @@ from fedshift.sweep import children, grid
 from fedshift.sweep.children import MARK, POLL_SECONDS, Attempt, Child
 from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
-from fedshift.sweep.records import SWEEP_FILE, Record, progress, read_records, read_run
+from fedshift.sweep.records import SWEEP_FILE, Images, Record, progress, read_records, read_run
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.run import console, resuming
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
@@ -113,6 +113,7 @@ class Sweep:
         """Read the state of each run; ``notes`` appear below the comparison."""
         self.folder, self.request, self._notes = folder, request, notes
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # the contents read from run folders
+        self._images = Images()
         self._running: list[Job] = []
         self._jobs = request.options.jobs or self._places(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
@@ -122,7 +123,7 @@ class Sweep:
         for record in self.records:
             known = before.get(record.point.key, {})
             record.attempts, record.seconds = int(known.get("attempts", 0)), float(known.get("seconds", 0))
-            self._look(record)
+            self._look_at_images(record)
         if request.options.reuse:
             self._reuse()
 
@@ -235,9 +236,26 @@ class Sweep:
         record.refused.add(folder)
         record.folder = None
 
+    def _look_at_images(self, record: Record) -> None:
+        """Find the folder of a run as it was before this sweep; one on other images than today's does not count."""
+        changed = ""
+        for path, key, stored in self._runs(self.folder):
+            if key != record.point.key or not (path / RESULTS_FILE).is_file():
+                continue
+            if parts := self._images.changed(record.point.config, stored):
+                record.other_images.add(path)
+                changed = f"{path} is finished, but {parts} had other images"
+        self._look(record)
+        if changed and record.state != "finished":
+            typer.echo(f"{record.point.label}: done again, as {changed}", err=True)
+
     def _look(self, record: Record) -> None:
         """Find the folder of a run: a finished one, else the one with the most rounds."""
-        folders = [path for path, key, _ in self._runs(self.folder) if key == record.point.key]
+        folders = [
+            path
+            for path, key, _ in self._runs(self.folder)
+            if key == record.point.key and path not in record.other_images
+        ]
         finished = [path for path in folders if (path / RESULTS_FILE).is_file()]
         started = [path for path in folders if path not in record.refused]
         record.folder = max(finished or started, key=progress, default=None)
@@ -265,6 +283,9 @@ class Sweep:
             label = waiting[key].point.label
             if stored.get("versions") != versions(waiting[key].point.config):
                 typer.echo(f"{label}: {path} is not reused: it was made with other versions")
+                continue
+            if parts := self._images.changed(waiting[key].point.config, stored):
+                typer.echo(f"{label}: {path} is not reused: {parts} had other images")
                 continue
             record = waiting.pop(key)
             record.state, record.folder, record.reused = "finished", path, True

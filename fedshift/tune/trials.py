@@ -69,6 +69,8 @@ class Going:
             made = records.read_run(file)
             if made is None or made[0] != point.key:
                 self._set_aside(file.parent, "it does not have the settings of this trial")
+            elif self.finished_in(file.parent) and (parts := records.Images().changed(point.config, made[1])):
+                self._set_aside(file.parent, f"{parts} had other images")
 
     @property
     def folder(self) -> Path | None:
@@ -78,7 +80,12 @@ class Going:
     @property
     def finished(self) -> bool:
         """Whether the run is finished."""
-        return self.folder is not None and (self.folder / RESULTS_FILE).is_file()
+        return self.folder is not None and self.finished_in(self.folder)
+
+    @staticmethod
+    def finished_in(folder: Path) -> bool:
+        """Return whether a folder holds a finished run."""
+        return (folder / RESULTS_FILE).is_file()
 
     @property
     def log(self) -> Path:

@@ -20,6 +20,7 @@ from fedshift.launch import processes, worker_count
 from fedshift.sweep import children, grid, sweeping
 from fedshift.sweep.children import MARK, POLL_SECONDS
 from fedshift.sweep.grid import CheckData, CheckModel
+from fedshift.sweep.records import Images
 from fedshift.tune import requested as tune_requested
 from fedshift.tune import study
 from fedshift.tune.requested import Plan, Request
@@ -32,12 +33,13 @@ from fedshift_core.atomic_io import write_atomically
 from fedshift_core.cells import csv_text
 from fedshift_core.env import COMMAND
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_core.limits import shortened
+from fedshift_core.limits import shortened, some
 from fedshift_core.plural import plural
 
 if TYPE_CHECKING:
     from fedshift.compare import Comparison
 
+MOST_NAMED = 3  # trials in a note
 STORE, TABLE, SUMMARY, TRIALS = "trials.log", "trials.csv", "tune.json", "trials"
 
 
@@ -275,13 +277,29 @@ class Tuning:
         return chosen, [*notes, *self._other_images()]
 
     def _other_images(self) -> list[str]:
-        """Return a line for each group of trials on different images, whose accuracies are not comparable."""
+        """Return a line for each group of trials on different images, and one for those on others than today's."""
         from fedshift.results import contents
+        from fedshift.results.loading import read_config
 
-        trials = [trial for method in self.methods for trial in method.search.trials() if trial.notes.get(study.RUN)]
-        folders = [self.folder / str(trial.notes[study.RUN]) for trial in trials]
-        lines = contents.unlike_folders(folder for folder in folders if (folder / CONFIG_FILE).is_file())
-        return [f"values were chosen by trials that are not comparable: {line}" for line in lines]
+        trials = [
+            (self.folder / str(trial.notes[study.RUN]), method.plan.base.config)
+            for method in self.methods
+            for trial in method.search.trials()
+            if trial.notes.get(study.RUN)
+        ]
+        trials = [(folder, config) for folder, config in trials if (folder / CONFIG_FILE).is_file()]
+        lines = [
+            f"values were chosen by trials that are not comparable: {line}"
+            for line in contents.unlike_folders(folder for folder, _ in trials)
+        ]
+        images = Images()
+        changed = {folder.name: images.changed(config, read_config(folder)) for folder, config in trials}
+        if others := [name for name, parts in changed.items() if parts]:
+            lines.append(
+                f"values were chosen by trials on other images than today's: {changed[others[0]]} in "
+                f"{some(others, MOST_NAMED)}; to search again, remove {self.folder / STORE}"
+            )
+        return lines
 
     def _save(self) -> None:
         """Write the table and the summary; the store holds the searches themselves."""

@@ -140,18 +140,25 @@ def check_images(past: Past, config: RunConfig) -> None:
     if past.engine == DEPLOYMENT or not past.images:
         return
     node_data.forget()  # so that what is read from here on is what is compared here
-    fingerprints = node_data.fingerprints(config)
-    changed = [
-        f"{domain} {split}"
-        for domain, marks in past.images.items()
-        for split, mark in marks.items()
-        if fingerprints.get(domain, {}).get(split) != mark
-    ]
-    if changed:
+    if changed := changed_images(past.images, node_data.fingerprints(config)):
         raise ConfigError(
             f"resume: the images of {', '.join(changed)} have changed since the run in {past.path} began; "
             "restore them (data-dir may name another folder), or start a new run"
         )
+
+
+def changed_images(recorded: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """Return the domains and splits with other images than before, also those that only one of both has.
+
+    Args:
+        recorded: The fingerprints of a run (``images`` in its ``config.yaml``).
+        now: Those of the images as they are (``node.data.fingerprints``).
+    """
+    before, after = (
+        {f"{domain} {split}": mark for domain, marks in images.items() for split, mark in marks.items()}
+        for images in (recorded, now)
+    )
+    return [part for part in before | after if before.get(part) != after.get(part)]
 
 
 def check_nodes(past: Past, nodes: Sequence[Node]) -> None:

@@ -137,6 +137,9 @@ def test_finished_runs_of_the_sweep_are_not_counted(tmp_path: Path, run_inline: 
     alone = sweeping.folder_of(grid.read(both), grid.points(grid.read(both), unchecked)[0])
     shutil.copytree(run.folder, alone / run.folder.name)
     assert sweep(both, unchecked) == f"1 run, 1 of them finished in {alone}: nothing is left to do"
+    (config,) = alone.glob("*/config.yaml")
+    config.write_text(config.read_text().replace("images: {}", "images: {scan: {train: other}}"))
+    assert sweep(both, unchecked).splitlines()[0] == "1 run"
 
 
 def test_above_a_day_it_says_what_would_shorten_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed, time_left
 from fedshift_app.config.keys import FREE
 from fedshift_app.config.resolving import resolve
+from fedshift_app.node import data as node_data
 from fedshift_core.atomic_io import Lock
 from fedshift_core.errors import ConfigError, DataError, FederationError, FedShiftError
 
@@ -429,6 +431,59 @@ def test_finished_runs_of_other_sweeps_are_taken_only_if_asked_and_of_the_same_v
     played.sweep("seed=1,2", "reuse=true")
     assert played.started[5:] == ["1 new", "2 new"]
     assert "is not reused: it was made with other versions" in capsys.readouterr().out
+
+
+class Read:
+    """Images as they are now, and how often they were read; runs write down what they are."""
+
+    def __init__(self, played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.played, self.times, self.now = played, 0, {"a": {"train": "1", "test": "1"}}
+        monkeypatch.setattr(node_data, "fingerprints", self)
+
+    def __call__(self, config: Any) -> dict[str, dict[str, str]]:
+        self.times += 1
+        return self.now
+
+    def sweep(self, train: str, *arguments: str) -> None:
+        self.times, self.now = 0, {"a": {"train": train, "test": "1"}}
+        self.played.images = self.now
+        self.played.sweep("seed=0,1", *arguments)
+
+
+def test_a_finished_run_on_other_images_is_named_and_done_again(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = Read(played, monkeypatch)
+    read.sweep("1", "data-dir=A")
+    read.sweep("1", "data-dir=B")  # the same images in another folder
+    assert len(played.started) == 2 and read.times == 1
+    read.sweep("2", "data-dir=B")
+    assert played.started[2:] == ["0 new", "1 new"] and len(list(played.folder.glob("run-*"))) == 4
+    told = capsys.readouterr()
+    assert "2 runs, 0 of them finished" in told.out
+    assert re.search(r"^fedavg seed=0: done again, as \S+ is finished, but a train had other images$", told.err, re.M)
+    for train in ("2", "1"):  # those of both images are kept
+        read.sweep(train)
+        assert "2 runs, 2 of them finished" in capsys.readouterr().out
+    assert len(played.started) == 4
+
+
+def test_a_run_on_other_images_is_not_reused_in_another_sweep(
+    played: Played, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read = Read(played, monkeypatch)
+    read.sweep("1")
+    read.now = played.images = {"a": {"train": "1", "test": "1"}, "b": {"validation": "1"}}
+    played.sweep("seed=1,2", "reuse=true")
+    assert played.started[2:] == ["1 new", "2 new"]
+    assert re.search(r": \S+ is not reused: b validation had other images", capsys.readouterr().out)
+
+
+def test_runs_of_versions_that_wrote_no_images_stay_finished(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    Read(played, monkeypatch)
+    for _ in range(2):
+        played.sweep("seed=0")
+    assert len(played.started) == 1
 
 
 def test_inline_runs_go_side_by_side(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,6 +343,11 @@ def test_without_the_store_a_finished_run_counts_for_its_own_values_alone(
     (aside,) = store.parent.glob("trials/*/set-aside/*")
     assert aside.parts[-3] == "fedavg-0001" and (aside / "results.json").is_file()
     assert f"moved to {aside}, as it does not have the settings of this trial" in capsys.readouterr().err
+    (file,) = store.parent.glob("trials/fedavg-0000/*/config.yaml")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"images": {"scan": {"train": "other"}}}))
+    store.unlink()
+    searches.tune("method=fedavg", "budget=1")
+    assert "set-aside" in (err := capsys.readouterr().err) and "as scan train had other images" in err
 
 
 def test_a_method_whose_own_values_fail_is_given_up_and_the_others_are_compared(
@@ -390,4 +395,6 @@ def test_trials_on_other_images_than_others_are_named_next_to_the_table(
         (searches.home / "config.json").write_text(json.dumps(content | {"images": {"scan": {"train": version}}}))
         searches.tune("method=fedavg", f"budget={budget}")
         line = "values were chosen by trials that are not comparable: the images of scan train are not the same in run-"
-        assert (line in capsys.readouterr().out) is (version == "new")
+        out = capsys.readouterr().out
+        assert (line in out) is (version == "new")
+        assert "values were chosen by trials on other images than today's: scan train in run-" in out
