@@ -110,6 +110,16 @@ def laid_over(key: str, below: Any, above: Any) -> Any:
     return {**below, **above}
 
 
+def set_all(layers: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set dotted keys in the layers, a section or its name before its keys, in whatever order they were typed.
+
+    Raises:
+        ConfigError: As :func:`set_dotted`.
+    """
+    for dotted in sorted(overrides, key=lambda key: key.removesuffix(".name").count(".")):
+        set_dotted(layers, dotted, overrides[dotted])
+
+
 def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     """Set a key such as ``train.lr`` in the layers.
 

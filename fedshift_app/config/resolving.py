@@ -36,6 +36,7 @@ from fedshift_app.config.layers import (
     modules_by_name,
     parse_set,
     section_of,
+    set_all,
     set_dotted,
 )
 from fedshift_app.config.sections import DatasetConfig, RunConfig
@@ -209,8 +210,7 @@ def _of_file(path: Path, keys: Mapping[str, Any], overrides: dict[str, Any]) -> 
             merged[key] = laid_over(key, merged[key], value) if key in merged else value
     layers = merged
     _set_flat(layers, keys)
-    for dotted, value in overrides.items():
-        set_dotted(layers, dotted, value)
+    set_all(layers, overrides)
     if repeats and "train.precision" in overrides and "train.arithmetic" not in overrides:
         set_dotted(layers, "train.arithmetic", "")  # the run's value belongs to another precision
     layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
@@ -229,8 +229,7 @@ def resolve_dataset(name: str, data_dir: str, arguments: list[str]) -> DatasetCo
     overrides = parse_set(shlex.join(arguments))
     layers = _with_dataset({}, name, overrides, {})
     _set_flat(layers, FLAT_KEYS | {"data-dir": data_dir})
-    for key, value in overrides.items():
-        set_dotted(layers, key, value)
+    set_all(layers, overrides)
     layers["dataset"] = folder_classes.filled(layers["dataset"], typed="dataset.classes" in overrides)
     try:
         config = DatasetConfig.model_validate(layers["dataset"])

@@ -197,6 +197,32 @@ def test_what_the_sections_may_not_say(given: str, reason: str) -> None:
         resolve({"set": given})
 
 
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("adapt.lr=0.1", "adapt.name=tent model.name=cnn_bn"),
+        ("modules.f2dc.tau=0.5", "modules=[f2dc]"),
+        ("modules.f2dc.tau=0.5", "modules.name=f2dc"),
+        ("allocation.share.scan=0.5", "allocation.share='{scan: 0.1, street: 0.1, sketch: 0.1, texture: 0.1}'"),
+    ],
+)
+def test_a_name_or_section_keeps_its_keys_in_whatever_order_they_are_typed(key: str, name: str) -> None:
+    assert resolve({"set": f"{key} {name}"}) == resolve({"set": f"{name} {key}"}) != resolve({"set": name})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("adapt.typo=3 adapt.name=tent", "unknown key adapt.typo for adapt.name=tent"),
+        ("adapt.lr=0.1 adapt.name=none", "unknown key adapt.lr for adapt.name=none"),
+        ("modules.f2dc.tau=0.5 modules=[mixstyle]", "expected modules.NAME.KEY with a name of the run's modules"),
+    ],
+)
+def test_a_key_typed_before_its_name_is_checked(given: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        resolve({"method": "f2dc", "set": given})
+
+
 def test_the_command_takes_a_list_of_modules() -> None:
     given, _ = parse_arguments(["handwritten", "method=fedprox", "modules=[f2dc]", "modules.f2dc.tau=0.1"])
     (entry,) = resolve(given).modules
