@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import FREE
 from fedshift_app.config.sections import RunConfig
+from fedshift_app.config.unused_keys import UnusedKeyError
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import MOST_CORES, as_found, shortened
 from fedshift_core.params import ConfigModel
@@ -187,15 +189,17 @@ def points(
 ) -> tuple[list[Point], list[str]]:
     """Return all runs of the grid in order, and notes for the user, one per line.
 
-    ``method.KEY`` is left out for methods without such a parameter; runs that are then equal become one run.
+    ``method.KEY`` is left out for methods without such a parameter, and any other key for runs in which it does
+    nothing; runs that are then equal become one run.
 
     Raises:
-        ConfigError: If no method of the grid has a ``method.KEY``.
+        ConfigError: If no method of the grid has a ``method.KEY``, or a key does nothing in any run.
         FedShiftError: If the configuration or the data of a run are wrong; the message names the run.
     """
     notes: list[str] = []
     distinct: dict[str, Point] = {}
     checked: set[str] = set()
+    unused: list[UnusedKeyError] = []
     combinations = list(_combinations(request))
     default = "" if any(key in request.values for key in METHOD_KEYS) else method_of(request.experiment)
     methods = [next((c[key] for key in reversed(METHOD_KEYS) if key in c), default) for c in combinations]
@@ -205,7 +209,7 @@ def points(
         named = [f"{key}={given[key]}" for key in request.varied if key in given and key not in METHOD_KEYS]
         label = " ".join([registry.label(method), *named])
         try:
-            run = point(label, request.experiment, given)
+            run, left_out = used(label, request.experiment, given)
             same_data = run.config.model_dump_json(include={"dataset", "allocation", "seed"}) + str(run.nodes)
             if same_data not in checked:
                 check_data(run.config, run.nodes)
@@ -216,6 +220,9 @@ def points(
             raise error.under(shortened(label)) from None
         checked |= {same_data, same_model}
         distinct.setdefault(run.key, run)
+        unused += left_out
+    refuse_unused(unused, len(combinations))
+    notes += dict.fromkeys(error.note for error in unused)
     if len(distinct) < len(combinations):
         notes.append(f"{plural(len(distinct), 'run')} instead of {len(combinations)}: equal configurations count once")
     return list(distinct.values()), notes
@@ -278,6 +285,41 @@ def _lacking(request: GridRequest, methods: Sequence[str], notes: list[str]) -> 
             notes.append(f"{key} is left out for {', '.join(without)}: no such parameter")
         lacking[key] = set(without)
     return lacking
+
+
+def used(label: str, experiment: str, given: Mapping[str, str]) -> tuple[Point, list[UnusedKeyError]]:
+    """Return a run as :func:`point` without the keys that do nothing in it, and why each is left out.
+
+    Other runs of the grid may need them.
+
+    Raises:
+        ConfigError: If a key or value is not allowed.
+    """
+    given, left_out = dict(given), list[UnusedKeyError]()
+    while True:
+        try:
+            run = point(label, experiment, given)
+        except UnusedKeyError as error:
+            typed = next((key for key in given if key.replace("-", "_") == error.key), None)
+            if typed is None:  # it is in the experiment, or in set=
+                raise
+            words = f" {typed}={given.pop(typed)}"
+            label = label.replace(words, "", 1)
+            left_out.append(error)
+            continue
+        return run, left_out
+
+
+def refuse_unused(unused: Sequence[UnusedKeyError], runs: int) -> None:
+    """Refuse a key that does nothing in any of so many runs.
+
+    Raises:
+        UnusedKeyError: With what it needs.
+    """
+    times = Counter(error.key for error in unused)
+    for error in unused:
+        if times[error.key] == runs:
+            raise error
 
 
 def point(label: str, experiment: str, given: Mapping[str, str]) -> Point:

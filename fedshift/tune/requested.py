@@ -13,6 +13,7 @@ from fedshift.sweep.grid import METHOD_KEYS, CheckData, GridRequest, Point
 from fedshift_app.config import registry
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.layers import parse_set
+from fedshift_app.config.unused_keys import UnusedKeyError
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, shortened
@@ -153,7 +154,10 @@ def read(arguments: Sequence[str], check_data: CheckData) -> Request:
         if not any(_belongs(key.replace("-", "_"), method) for method in methods):
             raise ConfigError(f"{shortened(key)}: no method of the search has this parameter")
     notes: list[str] = []
-    plans = tuple(_plan(grid_request, method, options, where, notes, check_data) for method in methods)
+    left_out: list[UnusedKeyError] = []
+    plans = tuple(_plan(grid_request, method, options, where, notes, left_out, check_data) for method in methods)
+    grid.refuse_unused(left_out, len(methods))
+    notes += dict.fromkeys(error.note for error in left_out)
     unused = [key for key in where if not any(_belongs(key, method) for method in methods)]
     if unused:
         raise ConfigError(f"{SEARCH}{unused[0]}: no method of the search has this parameter")
@@ -201,14 +205,16 @@ def _belongs(key: str, method: str) -> bool:
 
 def _plan(
     grid_request: GridRequest, method: str, options: Options, where: Mapping[str, Range | None], notes: list[str],
-    check_data: CheckData,
+    left_out: list[UnusedKeyError], check_data: CheckData,
 ) -> Plan:  # fmt: skip
     given = {key: values[0] for key, values in grid_request.values.items() if key not in METHOD_KEYS} | {
         "method": method
     }
     given = {key: value for key, value in given.items() if _belongs(key.replace("-", "_"), method)}
     try:
-        base = grid.point(method, grid_request.experiment, given)
+        base, unused = grid.used(method, grid_request.experiment, given)
+        given = {key: value for key, value in given.items() if key.replace("-", "_") not in {e.key for e in unused}}
+        left_out += unused
         if not base.config.allocation.validation_fraction:
             given[FRACTION] = written(USUAL_FRACTION)
             base = grid.point(method, grid_request.experiment, given)

@@ -25,6 +25,7 @@ from fedshift_app.config import (
     registry,
     run_name,
     special_methods,
+    unused_keys,
 )
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
@@ -41,7 +42,7 @@ from fedshift_app.config.layers import (
 )
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
-from fedshift_app.config.validating import RECIPE_SECTIONS, check_values, sections_of_run, split_sections, validate
+from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -125,7 +126,37 @@ def resolve(flat: Mapping[str, Any], *, finished: bool = False) -> RunConfig:
         check_trackers(config.tracking)  # not in validate: nodes track nothing and need no tracker
         return config
 
-    return _resolved(flat, checked)
+    config = _resolved(flat, checked)
+    if not finished:
+        _check_used(flat, config)
+    return config
+
+
+def _check_used(flat: Mapping[str, Any], config: RunConfig) -> None:
+    """Refuse keys that do nothing in the run: those of the command, and of the experiment's privacy and BatchNorm.
+
+    The ``config.yaml`` of a run is taken as it is, so that every run can be repeated and continued.
+    """
+    keys = FLAT_KEYS | dict(flat)
+    overrides = parse_set(str(keys["set"]))
+    unused_keys.check(config, _typed(keys, overrides))
+    path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
+    content = read_yaml(path)
+    if "resolved" in content:
+        return
+    written = unused_keys.of_privacy(config)
+    model = section_of(content, "model")
+    if "bn" in model and model.get("name") == config.model.name:  # else the command or the method chose the network
+        written.append("model.bn")
+    try:
+        unused_keys.check(config, written)
+    except ConfigError as error:
+        raise _placed(error, path, "", ()) from None
+
+
+def _typed(keys: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
+    """Return the dotted keys that a command sets."""
+    return {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
 
 
 def check_keys(flat: Mapping[str, Any]) -> RunConfig:
@@ -158,7 +189,7 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], T]) -> 
     run_name.check(keys["name"])
     overrides = parse_set(str(keys["set"]))
     path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
-    typed = {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
+    typed = _typed(keys, overrides)
     method = str(overrides.get("method.name", "") or keys["method"])
     try:
         return check(_of_file(path, keys, overrides))
@@ -273,16 +304,23 @@ def _with_method(
 
     Returns:
         The layers, and the method's settings of other sections: defaults, a recipe's, and this experiment's.
+
+    Raises:
+        ConfigError: If there is no such method, or a repeated run is one of another method.
     """
     requested = str(overrides.pop("method.name", "") or flat)
     section = section_of(layers, "method")
     name, own = _chosen(section, "method", requested, "fedavg")
     with error_location.at("method", "name"):
         method = registry.get(name)
-    if repeats and name == section.get("name"):
-        return layers | {"method": own}, {}, {}, _pop_recipe_keys(method, overrides)
     if repeats:
-        layers = {key: value for key, value in layers.items() if key not in RECIPE_SECTIONS}
+        if name != section.get("name"):
+            raise ConfigError(
+                f"method={name}: the config.yaml of a run of {as_found(section.get('name'))} holds what that method "
+                "sets in all sections; another method needs the run's experiment, "
+                f"{shortened(str(layers.get('experiment', '')))}, in its place"
+            )
+        return layers | {"method": own}, {}, {}, _pop_recipe_keys(method, overrides)
     defaults, sections = split_sections(method.defaults)
     special_params, above = split_sections(section_of(by_method, name))
     params, stood_for = recipes.spread(method, special_params | own)

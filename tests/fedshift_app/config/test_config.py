@@ -318,7 +318,7 @@ def test_flat_keys_override_the_experiment(tmp_path: Path) -> None:
 def test_set_overrides_everything(tmp_path: Path) -> None:
     config = resolve({
         "experiment": written(tmp_path), "rounds": 3, "seed": 1, "method": "i2pfl",
-        "set": "rounds=4 seed=2 method.tau=0.9 train.lr=1 images.crop_padding=0 model.bn=freeze",
+        "set": "rounds=4 seed=2 method.tau=0.9 train.lr=1 images.crop_padding=0 model.name=cnn_bn model.bn=freeze",
     })  # fmt: skip
     assert (config.rounds, config.seed, config.method["tau"], config.train.lr) == (4, 2, 0.9, 1.0)
     assert (config.images.crop_padding, config.model.bn) == (0, "freeze")
@@ -725,7 +725,15 @@ def test_the_config_of_a_run_folder_takes_overrides(tmp_path: Path) -> None:
     path = str(folder.path / CONFIG_FILE)
     config = resolve({"experiment": path, "rounds": 3, "set": "method.alpha=0.1"})
     assert (config.rounds, config.method["alpha"], config.method["tau"]) == (3, 0.1, 0.5)
-    assert resolve({"experiment": path, "method": "fedavg"}).method == {"name": "fedavg"}
+    assert resolve({"experiment": path, "method": "i2pfl"}).method["tau"] == 0.5
+
+
+@pytest.mark.parametrize("given", [{"method": "fedavg"}, {"set": "method.name=fedavg"}])
+def test_the_config_of_a_run_folder_is_refused_for_another_method(given: dict[str, Any], tmp_path: Path) -> None:
+    """It holds what the run's method sets in other sections, such as FedBN's BatchNorm and network."""
+    folder = RunFolder(tmp_path, resolve({"method": "fedbn"}), engine="inline", personal=False, command="")
+    message = refusal({"experiment": str(folder.path / CONFIG_FILE)} | given)
+    assert message.startswith("method=fedavg: the config.yaml of a run of 'fedbn' holds") and "handwritten" in message
 
 
 overrides = st.fixed_dictionaries(
@@ -736,7 +744,7 @@ overrides = st.fixed_dictionaries(
         "train.epochs": st.integers(1, 10**6),
         "seed": st.integers(0, 2**63 - 1),
         "rounds": st.integers(1, 10**6),
-        "model.name": st.sampled_from(["cnn", "resnet10", "resnet18"]),
+        "model.name": st.sampled_from(["cnn_bn", "resnet10", "resnet18"]),
         "model.bn": st.sampled_from(["average", "local", "freeze"]),
         "images.flip": st.booleans(),
         "federation.participation": st.floats(0, 1, exclude_min=True),
@@ -758,14 +766,14 @@ def as_set(values: dict[str, Any]) -> str:
 @settings(max_examples=60)
 @given(values=overrides)
 def test_json_carries_the_configuration_unchanged(values: dict[str, Any]) -> None:
-    config = resolve({"method": "i2pfl", "set": as_set(values)})
+    config = resolve({"method": "i2pfl", "set": f"model.name=cnn_bn {as_set(values)}"})
     assert from_json(config.model_dump_json()) == config
 
 
 @settings(max_examples=60)
 @given(values=overrides)
 def test_set_puts_every_value_where_it_belongs(values: dict[str, Any]) -> None:
-    dumped = resolve({"method": "i2pfl", "set": as_set(values)}).model_dump(mode="json")
+    dumped = resolve({"method": "i2pfl", "set": f"model.name=cnn_bn {as_set(values)}"}).model_dump(mode="json")
     for key, value in values.items():
         result = dumped
         for part in key.split("."):

@@ -1,0 +1,150 @@
+"""Refuses keys that a user set and that do nothing in the run, as another key switches off what they belong to.
+
+Keys that were typed are looked at: an experiment may hold settings of what a command then turns off. Two of an
+experiment are as well: ``privacy``, which would look like protection, and ``model.bn`` next to its own network.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from clients.models.catalog import NETWORKS
+from datasets import catalog
+from fedshift_app.config import registry
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.limits import as_found
+from fedshift_core.options.privacy import PrivacyConfig
+
+_OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
+_MECHANISMS = ("local-dp", "dp-sgd")
+
+#: The key that each key needs, and the values of that key with which it does something.
+NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
+    "shift.corruption": ("shift.name", ("corruption",)),
+    "shift.severity": ("shift.name", ("corruption",)),
+    "server.lr": ("server.optimizer", _OPTIMIZERS),
+    "server.momentum": ("server.optimizer", ("fedavgm",)),
+    "server.beta1": ("server.optimizer", ("fedadam", "fedyogi")),
+    "server.beta2": ("server.optimizer", ("fedadam", "fedyogi")),
+    "server.tau": ("server.optimizer", _OPTIMIZERS[1:]),
+    **dict.fromkeys(
+        ("aggregation.alpha", "aggregation.beta", "aggregation.balance"), ("aggregation.weights", ("domain-aware",))
+    ),
+    **dict.fromkeys(
+        ("aggregation.gap_step", "aggregation.gap", "aggregation.gap_on", "aggregation.gap_centred"),
+        ("aggregation.weights", ("ga",)),
+    ),
+    **dict.fromkeys(
+        ("aggregation.afl_step", "aggregation.afl_update", "aggregation.afl_groups"), ("aggregation.weights", ("afl",))
+    ),
+    "aggregation.clip_norm": ("aggregation.robust", ("clip",)),
+    "aggregation.trim": ("aggregation.robust", ("trimmed_mean",)),
+    "aggregation.malicious": ("aggregation.robust", ("krum",)),
+    "federation.secure_sums_nodes": ("federation.secure_sums", (True,)),
+    "federation.secure_sums_range": ("federation.secure_sums", (True,)),
+    "model.groups": ("model.bn", ("group",)),
+    "train.schedule_end": ("train.schedule", ("linear", "cosine")),
+    "train.schedule_factor": ("train.schedule", ("step",)),
+    "privacy.clipping_norm": ("privacy.name", _MECHANISMS),
+    "privacy.delta": ("privacy.name", _MECHANISMS),
+    "privacy.epsilon": ("privacy.name", ("local-dp",)),
+    **dict.fromkeys(
+        (
+            "privacy.noise_multiplier", "privacy.target_epsilon", "privacy.prototype_clip", "privacy.prototype_noise",
+        ),
+        ("privacy.name", ("dp-sgd",)),
+    ),
+}  # fmt: skip
+#: Keys of the section ``dataset`` on how files are read, which drawn images have not.
+OF_FILES = ("window", "exif", "labels", "skip_broken")
+
+
+class UnusedKeyError(ConfigError):
+    """A key does nothing in a run.
+
+    Attributes:
+        key: The key.
+        note: The reason for a note on a run that goes on without it.
+    """
+
+    def __init__(self, key: str, value: Any, found: str, needed: str) -> None:
+        super().__init__(
+            f"{key}={_text(value)} does nothing with {found}; it needs {needed}", keys=(tuple(key.split(".")),)
+        )
+        self.key, self.note = key, f"{key} is left out with {found}: it needs {needed}"
+
+
+def check(config: RunConfig, keys: Collection[str]) -> None:
+    """Refuse keys that do nothing in a run.
+
+    Args:
+        config: The run's configuration.
+        keys: The dotted keys that the user set.
+
+    Raises:
+        UnusedKeyError: With the key, and what it needs.
+    """
+    for key, found, needed in (*_without_another(config, keys), *_without_subject(config, keys)):
+        value = _value(config, key)
+        if value is not None:  # null asks for nothing
+            raise UnusedKeyError(key, value, found, needed)
+
+
+def of_privacy(config: RunConfig) -> list[str]:
+    """Return the keys of the section ``privacy`` that are not at their defaults."""
+    fields = PrivacyConfig.model_fields.items()
+    return [f"privacy.{key}" for key, field in fields if getattr(config.privacy, key) != field.default]
+
+
+def _without_another(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield each key whose other key has another value: the key, what the other is, what it should be."""
+    for key in sorted(keys):
+        other, values = NEEDS.get(key, ("", ()))
+        if other and (found := _value(config, other)) not in values:
+            yield key, f"{other}={_text(found)}", f"{other}={' or '.join(map(_text, values))}"
+
+
+def _without_subject(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield keys on BatchNorm and on files in runs that have none."""
+    if "model.bn" in keys and config.model.bn != "average" and not _may_have_batchnorm(config):
+        names = ", ".join(dict.fromkeys((config.model.name, *config.model.per_node)))
+        able = ", ".join(network.name for network in NETWORKS.values() if network.batchnorm)
+        yield "model.bn", f"model.name={names}", f"a network with BatchNorm, such as {able}"
+    of_files = [key for key in OF_FILES if f"dataset.{key}" in keys]
+    if of_files and _draws(config):
+        yield f"dataset.{of_files[0]}", f"dataset.name={config.dataset.name}", "images that are read from files"
+
+
+def _may_have_batchnorm(config: RunConfig) -> bool:
+    """Return whether a part of the model may have BatchNorm: modules, and what a method adds, may have their own."""
+    if config.modules or any(NETWORKS[name].batchnorm for name in (config.model.name, *config.model.per_node)):
+        return True
+    from clients.models.networks import Blueprint, batchnorm_names  # torch: only where it is not known yet
+
+    spec = config.dataset.known()
+    plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
+    model = registry.get(config.method["name"]).client_class().build_model(plan, config.node_params())
+    return bool(batchnorm_names(model))
+
+
+def _draws(config: RunConfig) -> bool:
+    """Return whether the images of a run are drawn from a seed; false also where they cannot be found."""
+    dataset = config.dataset
+    try:
+        return catalog.draws(dataset.kind, dataset.domains[0], dataset.source())
+    except FedShiftError:
+        return False
+
+
+def _value(config: RunConfig, dotted: str) -> Any:
+    section, _, key = dotted.partition(".")
+    return getattr(getattr(config, section), key)
+
+
+def _text(value: Any) -> str:
+    """Return a value as it is typed."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)

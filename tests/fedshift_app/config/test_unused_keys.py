@@ -1,0 +1,136 @@
+"""Keys that do nothing in a run are refused where a user set them, and left out of a sweep's other runs."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from fedshift.sweep import grid
+from fedshift.tune import requested as tune_requested
+from fedshift_app.config import dotted_keys, unused_keys
+from fedshift_app.config.files import names
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+from fedshift_core.errors import ConfigError
+from fedshift_core.yaml_files import as_yaml
+
+HEAD = """\
+dataset: {name: handwritten}
+method: {name: fedavg}
+train: {epochs: 1, batch_size: 8, lr: 0.1}
+rounds: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("privacy.epsilon=8", "privacy.epsilon=8 does nothing with privacy.name=none; it needs privacy.name=local-dp"),
+        ("privacy.noise_multiplier=1", "privacy.name=none; it needs privacy.name=dp-sgd"),
+        ("privacy.target_epsilon=3", "privacy.target_epsilon=3 does nothing with privacy.name=none"),
+        ("privacy.clipping_norm=2", "it needs privacy.name=local-dp or dp-sgd"),
+        ("shift.severity=5", "shift.severity=5 does nothing with shift.name=none; it needs shift.name=corruption"),
+        ("shift.name=domain allocation.held_out=[scan] shift.corruption=fog", "does nothing with shift.name=domain"),
+        ("server.lr=2", "server.lr=2 does nothing with server.optimizer=none"),
+        ("server.optimizer=fedavgm server.tau=0.1", "server.tau=0.1 does nothing with server.optimizer=fedavgm"),
+        ("aggregation.trim=0.3 aggregation.robust=median", "does nothing with aggregation.robust=median"),
+        ("aggregation.gap_centred=false", "aggregation.gap_centred=false does nothing with aggregation.weights=method"),
+        ("federation.secure_sums_nodes=5", "it needs federation.secure_sums=true"),
+        ("model.groups=4 model.name=cnn_bn", "it needs model.bn=group"),
+        ("train.schedule_end=0.5", "it needs train.schedule=linear or cosine"),
+        (
+            "dataset.window=[0,10]",
+            r"dataset.window=\[0.0, 10.0\] does nothing with dataset.name=handwritten; it needs im",
+        ),
+        ("model.bn=local", "model.bn=local does nothing with model.name=cnn; it needs a network with BatchNorm"),
+        ("model.bn=group", "model.bn=group does nothing with model.name=cnn"),
+        ("model.bn=freeze method.name=moon", "model.bn=freeze does nothing with model.name=cnn"),
+    ],
+)
+def test_a_key_that_does_nothing_is_refused(given: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        resolve({"set": given})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "privacy.target_epsilon=null", "privacy.name=local-dp privacy.epsilon=4",
+        "server.optimizer=fedavgm server.lr=0.5", "model.bn=average", "model.bn=local modules=[f2dc]",
+        "model.bn=local model.name=cnn_bn", "method.name=afl aggregation.afl_step=0.2",
+    ],
+)  # fmt: skip
+def test_what_does_something_or_asks_for_nothing_is_taken(given: str) -> None:
+    resolve({"set": given})
+
+
+def test_every_key_and_value_of_the_list_exists() -> None:
+    keys = dotted_keys.known()
+    for key, (other, values) in unused_keys.NEEDS.items():
+        assert key in keys and other in keys
+        section, _, name = other.partition(".")
+        kind = RunConfig.model_fields[section].annotation
+        assert kind is not None
+        assert set(values) < set(get_args(kind.model_fields[name].annotation) or (True, False))
+    assert {f"dataset.{key}" for key in unused_keys.OF_FILES} <= set(keys)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("model: {name: cnn}\nprivacy: {epsilon: 8}\n", r"privacy.epsilon=8 .* \(line 6, column 11 of mine.yaml\)$"),
+        ("model: {name: cnn, bn: local}\n", r"model.bn=local .* \(line 5, column 20 of mine.yaml\)$"),
+    ],
+)
+def test_privacy_and_batchnorm_of_an_experiment_are_looked_at_too(more: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD + more + "shift: {severity: 3}\n")
+    with pytest.raises(ConfigError, match=reason):
+        resolve({"experiment": str(file)})
+    run = tmp_path / "config.yaml"  # a run of an earlier version is repeated as it was
+    sections = resolve({}).model_dump(mode="json")
+    sections["privacy"]["epsilon"], sections["model"]["bn"] = 8.0, "local"
+    run.write_text(as_yaml({"resolved": sections}))
+    assert resolve({"experiment": str(run)}).privacy.epsilon == 8.0
+
+
+def test_shipped_experiments_hold_no_such_key() -> None:
+    for experiment in names("experiments"):
+        resolve({"experiment": experiment})
+
+
+def points(*arguments: str) -> tuple[list[str], list[str]]:
+    result, notes = grid.points(grid.read(["handwritten", *arguments]), lambda *_: None)
+    return [point.label for point in result], notes
+
+
+def test_a_sweep_leaves_the_key_out_of_the_runs_in_which_it_does_nothing() -> None:
+    labels, notes = points("shift.name=none,corruption", "shift.severity=1,3")
+    assert labels == [
+        "fedavg shift.name=none", "fedavg shift.name=corruption shift.severity=1",
+        "fedavg shift.name=corruption shift.severity=3",
+    ]  # fmt: skip
+    assert notes == [
+        "shift.severity is left out with shift.name=none: it needs shift.name=corruption",
+        "3 runs instead of 4: equal configurations count once",
+    ]
+    labels, notes = points("method=fedavg,afl", "aggregation.afl_step=0.5")
+    assert labels == ["fedavg", "afl"] and notes[0].startswith("aggregation.afl_step is left out with")
+
+
+def test_a_sweep_in_which_no_run_needs_the_key_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"shift.severity=1 does nothing with shift.name=none"):
+        points("method=fedavg,fedprox", "shift.severity=1,3")
+    with pytest.raises(ConfigError, match=r"^fedavg privacy.name=none: privacy.epsilon=4 does nothing"):
+        points("privacy.name=none,local-dp", "set=privacy.epsilon=4")
+
+
+def test_a_search_leaves_it_out_likewise() -> None:
+    def read(*arguments: str) -> tune_requested.Request:
+        return tune_requested.read(["handwritten", "budget=1", *arguments], lambda *_: None)
+
+    request = read("method=fedavg,afl", "aggregation.afl_step=0.5")
+    assert [plan.base.config.aggregation.afl_step for plan in request.plans] == [0.1, 0.5]
+    assert any(note.startswith("aggregation.afl_step is left out") for note in request.notes)
+    with pytest.raises(ConfigError, match=r"aggregation.afl_step=0.5 does nothing"):
+        read("method=fedavg,fedprox", "aggregation.afl_step=0.5")
