@@ -226,15 +226,6 @@ def content(
     )
 
 
-def draws(name: str, domain: str, source: Source) -> bool:
-    """Return whether the training images of a domain are generated from a seed, not read from files.
-
-    Raises:
-        DataError: As for :func:`load`.
-    """
-    return _drawn(get(name).find(domain, SPLITS[0], source))
-
-
 def skipped(
     name: str, domain: str, split: Split, source: Source, form: Form = PLAIN
 ) -> tuple[corrupt_files.Broken, ...]:

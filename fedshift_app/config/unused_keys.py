@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from clients.models.catalog import NETWORKS
-from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.options.privacy import PrivacyConfig
 
@@ -55,8 +54,6 @@ NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
         ("privacy.name", ("dp-sgd",)),
     ),
 }  # fmt: skip
-#: Keys of the section ``dataset`` on how files are read, which drawn images have not.
-OF_FILES = ("window", "exif", "labels", "skip_broken")
 
 
 class UnusedKeyError(ConfigError):
@@ -84,7 +81,7 @@ def check(config: RunConfig, keys: Collection[str]) -> None:
     Raises:
         UnusedKeyError: With the key, and what it needs.
     """
-    for key, found, needed in (*_without_another(config, keys), *_without_subject(config, keys)):
+    for key, found, needed in (*_without_another(config, keys), *_without_batchnorm(config, keys)):
         value = _value(config, key)
         if value is not None:  # null asks for nothing
             raise UnusedKeyError(key, value, found, needed)
@@ -104,15 +101,12 @@ def _without_another(config: RunConfig, keys: Collection[str]) -> Iterator[tuple
             yield key, f"{other}={_text(found)}", f"{other}={' or '.join(map(_text, values))}"
 
 
-def _without_subject(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield keys on BatchNorm and on files in runs that have none."""
+def _without_batchnorm(config: RunConfig, keys: Collection[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield ``model.bn`` if no part of the model has BatchNorm."""
     if "model.bn" in keys and config.model.bn != "average" and not _may_have_batchnorm(config):
         names = ", ".join(dict.fromkeys((config.model.name, *config.model.per_node)))
         able = ", ".join(network.name for network in NETWORKS.values() if network.batchnorm)
         yield "model.bn", f"model.name={names}", f"a network with BatchNorm, such as {able}"
-    of_files = [key for key in OF_FILES if f"dataset.{key}" in keys]
-    if of_files and _draws(config):
-        yield f"dataset.{of_files[0]}", f"dataset.name={config.dataset.name}", "images that are read from files"
 
 
 def _may_have_batchnorm(config: RunConfig) -> bool:
@@ -125,15 +119,6 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
     model = registry.get(config.method["name"]).client_class().build_model(plan, config.node_params())
     return bool(batchnorm_names(model))
-
-
-def _draws(config: RunConfig) -> bool:
-    """Return whether the images of a run are drawn from a seed; false also where they cannot be found."""
-    dataset = config.dataset
-    try:
-        return catalog.draws(dataset.kind, dataset.domains[0], dataset.source())
-    except FedShiftError:
-        return False
 
 
 def _value(config: RunConfig, dotted: str) -> Any:

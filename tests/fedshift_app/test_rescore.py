@@ -171,7 +171,7 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
         shutil.copytree(run.folder, copy)
         change(copy)
         with pytest.raises(ConfigError, match=message):
-            command.rescore([str(copy), "shift.severity=1", f"output-dir={other}"])
+            command.rescore([str(copy), "shift.name=corruption", f"output-dir={other}"])
         shutil.rmtree(copy)
     assert not other.exists()
 

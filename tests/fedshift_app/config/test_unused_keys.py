@@ -38,10 +38,6 @@ rounds: 2
         ("federation.secure_sums_nodes=5", "it needs federation.secure_sums=true"),
         ("model.groups=4 model.name=cnn_bn", "it needs model.bn=group"),
         ("train.schedule_end=0.5", "it needs train.schedule=linear or cosine"),
-        (
-            "dataset.window=[0,10]",
-            r"dataset.window=\[0.0, 10.0\] does nothing with dataset.name=handwritten; it needs im",
-        ),
         ("model.bn=local", "model.bn=local does nothing with model.name=cnn; it needs a network with BatchNorm"),
         ("model.bn=group", "model.bn=group does nothing with model.name=cnn"),
         ("model.bn=freeze method.name=moon", "model.bn=freeze does nothing with model.name=cnn"),
@@ -72,7 +68,6 @@ def test_every_key_and_value_of_the_list_exists() -> None:
         kind = RunConfig.model_fields[section].annotation
         assert kind is not None
         assert set(values) < set(get_args(kind.model_fields[name].annotation) or (True, False))
-    assert {f"dataset.{key}" for key in unused_keys.OF_FILES} <= set(keys)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node
     [
         ("federation.secure_sums=on", ""),
         ("federation.secure_sums=on federation.secure_sums_nodes=2", "on, federation.secure_sums_nodes=2"),
-        ("federation.secure_sums_nodes=9", "off"),
+        ("federation.secure_sums=off", "off"),
     ],
 )
 def test_secure_sums_over_enough_nodes_are_what_a_policy_asks_for(given: str, found: str) -> None:
