@@ -3,6 +3,9 @@
 import statistics
 from collections.abc import Iterable, Mapping
 
+AVG, STD, WORST = "AVG", "STD", "WORST"
+OVERALL = (AVG, STD, WORST)  # columns over all domains, so no domain has such a name
+
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None, or None if there is none."""

@@ -20,6 +20,7 @@ from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sit
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles
 from fedshift_core import said_once, same_names
+from fedshift_core.accuracies import OVERALL
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 from fedshift_core.plural import plural
@@ -54,7 +55,21 @@ class Survey:
 
 
 def check_domain(name: str) -> None:
-    """Refuse a site's name that does not fit into file names, command lines and names of numbers.
+    """Refuse a site's name that is none, see :func:`check_name`, or that of a number over all sites.
+
+    Raises:
+        ValueError: With what is allowed.
+    """
+    check_name(name)
+    if same_names.place(name, OVERALL) is not None:
+        raise ValueError(
+            f"{as_found(name)} is a column of every table: {', '.join(OVERALL)} are the mean, the spread and the worst "
+            "of all sites; allowed is any other name"
+        )
+
+
+def check_name(name: str) -> None:
+    """Refuse a name of a site or data set that does not fit into file names, command lines and names of numbers.
 
     Raises:
         ValueError: With what is allowed.

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -85,7 +85,7 @@ def _table(table: Table, number: int, where: Path | None, commands: Commands) ->
     head, lines = formats.grid(numbers)
     known = formats.content(numbers)
     rows = [
-        record | _row(row, line, where, commands)
+        record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where, commands)
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
     dataset, network, budget = (
@@ -94,9 +94,18 @@ def _table(table: Table, number: int, where: Path | None, commands: Commands) ->
         run_facts.budget(table.runs),
     )
     return known | {
+        "columns": [known["fields"][column] for column in numbers.columns],
         "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,
         "network": network, "split": table.split, "statistics": table.statistics, "budget": budget,
         "differs": table.differs, "head": head, "command": _command(table), "rows": rows,
+    }  # fmt: skip
+
+
+def _by_seed(by_seed: Mapping[int, Mapping[str, float | None]], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return the numbers of each seed by the columns' names on the page."""
+    return {
+        "by_seed": {seed: {names.get(column, column): value for column, value in values.items()}
+                    for seed, values in by_seed.items()}
     }  # fmt: skip
 
 

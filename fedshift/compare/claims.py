@@ -7,7 +7,7 @@ from pathlib import Path
 from datasets import catalog
 from fedshift.compare.claim_rule import NOT_COMPARABLE, Claim, chosen, is_pretrained, unlike, verdict
 from fedshift.compare.claim_table import Claims
-from fedshift.compare.rows import OVERALL, PaperRow, Row, baseline, named, of_seeds, with_printed_row
+from fedshift.compare.rows import PaperRow, Row, baseline, named, of_seeds, with_printed_row
 from fedshift.compare.table import rows_of
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import HELD_OUT
@@ -17,6 +17,7 @@ from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, NODES
 from fedshift.results.statistics import paired
+from fedshift_core.accuracies import OVERALL
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
 

@@ -12,11 +12,12 @@ from matplotlib.figure import Figure
 from fedshift.compare import figures, long_form, tradeoff
 from fedshift.compare.paper_names import column as column_name
 from fedshift.compare.paper_names import relabelled, text_of
-from fedshift.compare.rows import OVERALL, named
+from fedshift.compare.rows import named
 from fedshift.compare.table import Numbers
 from fedshift.html.drawing import WIDTH, Plot, canvas, style
 from fedshift.html.printing import printed
 from fedshift.results.settings import BASELINE
+from fedshift_core.accuracies import OVERALL
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain, shown

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from matplotlib.axes import Axes
 
 from fedshift.compare import tradeoff
-from fedshift.compare.rows import STD, Row, baseline, named
+from fedshift.compare.rows import Row, baseline, named
 from fedshift.compare.table import Numbers
 from fedshift.html.drawing import (
     DOMAINS,
@@ -28,6 +28,7 @@ from fedshift.results import contents
 from fedshift.results.loading import curve
 from fedshift.results.metrics import LOWEST_IS_BEST, MEASURES
 from fedshift.results.settings import BASELINE
+from fedshift_core.accuracies import STD
 from fedshift_core.limits import MOST_NAME, plain, shortened
 from fedshift_core.plural import plural
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedshift.compare import run_facts
-from fedshift.compare.rows import OVERALL, WORST, PaperRow, Row, baseline, named, same_worst
+from fedshift.compare.rows import PaperRow, Row, baseline, named, same_worst
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import HELD_OUT, TEST_BATCH, Altered, listed
 from fedshift.results import contents, grouping
@@ -13,6 +13,7 @@ from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.files import early_stop_text, lost_text, untrained_line
+from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 

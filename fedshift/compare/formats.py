@@ -7,14 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift.compare import DECIMALS
-from fedshift.compare.rows import WORST, Row, same_worst
+from fedshift.compare.rows import Row, same_worst
+from fedshift.compare.run_facts import TRAINING
 from fedshift.compare.table import Numbers
 from fedshift.results import contents
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Spread
 from fedshift_app.run.logs import cleaned
+from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.cells import csv_text
 from fedshift_core.plural import plural
+
+#: Fields of a row's record, heads of a table, and columns of a board's file that stand next to columns of sites.
+_FIELDS = frozenset((
+    "row", "method", "group", "scored", "seeds", "n", "p", "worst domain", "difference", "difference std",
+    "difference seeds", "difference low", "difference high", "no difference", "mean over other images",
+    "contradictions", "paper row", "not the paper's", "where the paper is silent", "runs", "by_seed", "altered",
+    "readings", "cells", "best", "tuned", "baseline", "files", "command", "commands", "data set", "network", "split",
+    "statistics", "settings", "score", TRAINING, "image size", "pretrained weights", "arithmetic", "nodes",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,7 +106,8 @@ def table_json(numbers: Numbers) -> str:
 def content(numbers: Numbers) -> dict[str, Any]:
     """Return what :func:`table_json` writes."""
     return {
-        "title": numbers.title, "columns": numbers.columns, "headline": numbers.headline, "paper": numbers.paper,
+        "title": numbers.title, "columns": numbers.columns, "fields": headings(numbers), "headline": numbers.headline,
+        "paper": numbers.paper,
         "rows": [
             record(row, numbers) | {"runs": [run.name for run in row.runs], "by_seed": row.by_seed} | _altered(row)
             for row in numbers.rows
@@ -104,15 +116,35 @@ def content(numbers: Numbers) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def headings(numbers: Numbers) -> dict[str, str]:
+    """Return the name of each column in heads and records, which no other field has: of a site ``p``, ``site p``."""
+    names: dict[str, str] = {}
+    taken = set(_FIELDS)
+    for column in sorted(numbers.columns, key=lambda column: column not in OVERALL):  # these always have their names
+        name = column
+        while not taken.isdisjoint(_fields(name)):
+            name = f"site {name}"
+        names[column] = name
+        taken.update(_fields(name))
+    return names
+
+
+def _fields(name: str) -> tuple[str, ...]:
+    """Return the fields that a record has of a column."""
+    return name, f"{name} std", f"{name} n", f"{name} paper", f"{name} less paper"
+
+
 def record(row: Row, numbers: Numbers) -> dict[str, Any]:
-    """Return a row as one flat record."""
+    """Return a row as one flat record; its fields of columns are named as :func:`headings` has them."""
+    names = headings(numbers)
     fields: dict[str, Any] = {
         "row": row.label, "method": row.method, "group": row.group, "scored": row.scored,
         "seeds": " ".join(map(str, row.seeds)),
     }  # fmt: skip
     for column in numbers.columns:
         value = row.values.get(column, Spread(None, None, 0))
-        fields |= {column: value.mean, f"{column} std": value.std, f"{column} n": value.n}
+        name = names[column]
+        fields |= {name: value.mean, f"{name} std": value.std, f"{name} n": value.n}
     if WORST in numbers.columns:
         fields["worst domain"] = row.worst
     if row.difference is not None:
@@ -136,9 +168,10 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
             "where the paper is silent": "; ".join(item.text for item in row.paper.readings),
         }
         for column in numbers.columns:
+            name = names[column]
             fields |= {
-                f"{column} paper": row.paper.values[column],
-                f"{column} less paper": row.paper.difference[column],
+                f"{name} paper": row.paper.values[column],
+                f"{name} less paper": row.paper.difference[column],
             }
     return fields
 
@@ -164,7 +197,8 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
         row.difference is not None or row.refused for row in numbers.rows
     )
     extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
-    head = ("method", "scored", "n", *numbers.columns, *extra)
+    names = headings(numbers)
+    head = ("method", "scored", "n", *(names[column] for column in numbers.columns), *extra)
     lines = []
     group = ""
     named = not same_worst(numbers.rows)  # else a note names it

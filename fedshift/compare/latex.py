@@ -5,12 +5,13 @@ from dataclasses import dataclass
 
 from fedshift.compare.paper_names import column as column_name
 from fedshift.compare.paper_names import data_set, escaped, method, row_latex, row_text
-from fedshift.compare.rows import STD, WORST, Row, same_worst
+from fedshift.compare.rows import Row, same_worst
 from fedshift.compare.table import Numbers
 from fedshift.results.metrics import LOWEST_IS_BEST
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import LEAST_FOR_TEST, Spread, holm
 from fedshift_app.run.logs import cleaned
+from fedshift_core.accuracies import STD, WORST
 from fedshift_core.plural import plural
 
 LEVEL = 0.05  # of a test

@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedshift.compare.rows import OVERALL, Row
+from fedshift.compare.rows import Row
 from fedshift.compare.table import Numbers
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results.loading import Run, curve
 from fedshift.results.metrics import FIGURES, MEASURES
 from fedshift.results.settings import NODES
+from fedshift_core.accuracies import OVERALL
 from fedshift_core.cells import csv_text
 from fedshift_core.wire.names import BN_SCORE
 

@@ -14,11 +14,8 @@ from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Paired, Spread, paired, spread
 from fedshift_app.run.files import ON_ALL
-from fedshift_core.accuracies import worst
+from fedshift_core.accuracies import AVG, OVERALL, STD, WORST, worst
 from fedshift_core.errors import ConfigError
-
-AVG, STD, WORST = "AVG", "STD", "WORST"
-OVERALL = (AVG, STD, WORST)  # columns that are no domain
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 from fedshift.compare import bn_statistics, leave_one_out, tradeoff
 from fedshift.compare import footnotes as remarks
 from fedshift.compare import rows as rowing
-from fedshift.compare.rows import AVG, OVERALL, STD, Row
+from fedshift.compare.rows import Row
 from fedshift.papers import printed
 from fedshift.results import grouping
 from fedshift.results import loading as reading
@@ -16,6 +16,7 @@ from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS
 from fedshift_app.config import registry
+from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.spelling import meant

@@ -149,7 +149,7 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
     if not FOLDER_NAME.fullmatch(name):
         raise ConfigError(f"DIR: {as_found(name)} cannot be an experiment's name")
     try:
-        folders.check_domain(name)
+        folders.check_name(name)
     except ValueError as problem:
         raise ConfigError(f"DIR: {problem}") from None
     path = home / f"{name}.yaml"

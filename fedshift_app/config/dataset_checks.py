@@ -104,7 +104,7 @@ def check_own(config: DatasetConfig) -> None:
         except ValueError as problem:
             raise ConfigError(str(problem)) from None
     for key, names, check in (
-        ("name", (config.name,), folders.check_domain),
+        ("name", (config.name,), folders.check_name),
         ("domains", config.domains, folders.check_domain),
         ("classes", config.classes, folders.check_class),
     ):

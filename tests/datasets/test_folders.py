@@ -94,6 +94,7 @@ def test_the_order_of_labels_is_that_of_the_classes(root: Path) -> None:
         (lambda r: fill(r, {"loose": 2}), "loose: it has images but no class folders"),
         (lambda r: fill(r / "train", COUNTS), "train is no site"),
         (lambda r: fill(r / "C=1", COUNTS), "site 'C=1'; allowed are letters"),
+        (lambda r: fill(r / "Worst", COUNTS), "site 'Worst' is a column of every table"),
         (lambda r: fill(r / "-c", COUNTS), "site '-c'; allowed"),
     ],
 )

@@ -1,8 +1,10 @@
 """`fedshift compare --board`: its tables are those of `compare`, its commands make the runs, its page escapes names."""
 
 import base64
+import csv
 import hashlib
 import html
+import io
 import json
 import re
 import shlex
@@ -190,6 +192,32 @@ def test_runs_of_a_folder_and_of_its_sweeps_are_read(make_run: MakeRun, tmp_path
         ("fedavg", "global", True), ("fedbn", "personal", False),
     ]  # fmt: skip
     assert table["rows"][1]["difference"] == pytest.approx(1.0)
+
+
+def test_a_site_called_like_a_column_keeps_its_own_numbers(make_run: MakeRun, tmp_path: Path) -> None:
+    sites = {"p": 10.0, "n": 20.0, "method": 30.0, "p std": 40.0, "network": 50.0}
+    runs = [
+        make_run(method, seed, {site: value + seed * (1 + gain) for site, value in sites.items()}, given="")
+        for gain, method in enumerate(("fedavg", "fedprox"))
+        for seed in range(3)
+    ]
+    own = {"site p": 11.0, "site n": 21.0, "site method": 31.0, "p std": 41.0, "site network": 51.0}
+    compared = compare(runs)
+    base, other = json.loads(compared.json())["rows"]
+    (head, first, second) = csv.reader(io.StringIO(compared.csv()))
+    assert len(head) == len({*head})
+    for row in (base, dict(zip(head, first, strict=True))):
+        assert {name: float(row[name]) for name in own} == own and row["method"] == "fedavg"
+    result = compared.numbers.rows[1].difference
+    assert result is not None and other["p"] == result.p and dict(zip(head, second, strict=True))["p"] == str(result.p)
+    printed = compared.text(width=10_000).splitlines()[2].split("  ")
+    assert [name for name in map(str.strip, printed) if name in ("site p", "p", "n", "site n")] == [
+        "n", "site p", "site n", "p",
+    ]  # fmt: skip
+    (table,) = tables_of(*runs)
+    assert table["columns"] == [*own, "AVG", "STD", "WORST"] and len(table["head"]) == len({*table["head"]})
+    assert [row["method"] for row in table["rows"]] == ["fedavg", "fedprox"]
+    assert {column: table["rows"][0]["by_seed"]["1"][column] for column in own} == own
 
 
 # --- The page ---

@@ -85,6 +85,7 @@ def test_the_plain_data_set_lies_over_any_experiment(data: Path) -> None:
         ({"set": STATED + " dataset.test_share=1"}, "dataset.test_share"),
         ({"set": STATED.replace("malignant", "BENIGN")}, "at least two different classes, found benign, BENIGN"),
         ({"set": STATED.replace("Bonn", "'a/b'")}, "dataset.domains: 'a/b'; allowed are letters"),
+        ({"set": STATED.replace("Bonn", "avg")}, "dataset.domains: 'avg' is a column of every table: AVG, STD, WORST"),
         ({"set": STATED.replace("Bonn", "Aachen")}, "expected different domains"),
         (
             {"set": STATED + " dataset.labels=../x.csv"},
