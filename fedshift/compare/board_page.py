@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from fedshift.compare.board import STATISTICS, UNSEEN, Board, Table
 from fedshift.compare.row_commands import Commands, from_here
 from fedshift.compare.rows import Row
 from fedshift.html.rendering import TEMPLATES, render
+from fedshift.results import loading
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE
 from fedshift_app.config import files, registry
@@ -121,11 +122,18 @@ def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -
 
 
 def _command(table: Table) -> str:
-    """Return the command that prints the table, of the folders of its runs."""
-    folders = dict.fromkeys(from_here(run.place.parent) for run in table.runs)
+    """Return the command that prints the table: of the folders of its runs, or of files where a folder holds others."""
+    own = {run.place for run in table.runs}
+    whole = {folder: _is_within(folder, own) for folder in {run.place.parent for run in table.runs}}
+    places = dict.fromkeys(run.place.parent if whole[run.place.parent] else run.place for run in table.runs)
     options = ["--unseen"] if table.split == UNSEEN else []
     options += [] if table.score == "last5" else ["--score", table.score]
-    return shlex.join(["fedshift", "compare", *folders, *options])
+    return shlex.join(["fedshift", "compare", *map(from_here, places), *options])
+
+
+def _is_within(folder: Path, places: Set[Path]) -> bool:
+    """Return whether all finished runs of a folder are among these."""
+    return folder.is_dir() and {place for place in loading.held(folder) if loading.finished(place)} <= places
 
 
 def _href(run: Run, where: Path | None) -> str:

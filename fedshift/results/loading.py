@@ -244,14 +244,14 @@ def read(paths: Sequence[Path]) -> Given:
     for path in map(user_path, paths):
         for place in _places(path):
             places[place] = places.get(place, False) or place in (path, path.parent)
-    finished = [place for place in places if place.is_file() or (place / RESULTS_FILE).is_file()]
-    known = set(finished)
+    of_finished = list(filter(finished, places))
+    known = set(of_finished)
     unfinished = [place.name for place in places if place not in known]
-    if not finished:
+    if not of_finished:
         raise ConfigError(f"no finished run (with {RESULTS_FILE}) among {', '.join(map(str, paths)) or 'nothing'}")
     runs: list[Run] = []
     unreadable: dict[str, ConfigError] = {}
-    for place in finished:
+    for place in of_finished:
         try:
             runs.append(_read(place))
         except ConfigError as error:
@@ -289,6 +289,11 @@ def held(folder: Path) -> list[Path]:
     if (folder / CONFIG_FILE).is_file():
         return [folder]
     return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _kept(inner) is not False]
+
+
+def finished(place: Path) -> bool:
+    """Return whether a run folder has results; a results file has."""
+    return place.is_file() or (place / RESULTS_FILE).is_file()
 
 
 def holds_runs(folder: Path) -> bool:

@@ -169,6 +169,20 @@ def test_budgets_stand_apart_and_say_what_they_are(make_run: MakeRun) -> None:
     assert tables[2]["differs"].startswith("train.lr=0.5") and "train.lr=0.01" in tables[1]["differs"]
 
 
+def test_a_command_names_runs_where_their_folder_holds_those_of_other_tables(make_run: MakeRun) -> None:
+    for method in ("fedavg", "fedprox"):
+        alone = make_run(method, 0, two(50, 40), under="alone").parent
+    make_run("i2pfl", 0, two(45, 40), under="mixed")
+    mixed = make_run("fedavg", 0, two(60, 50), flat={"rounds": 7}, under="mixed").parent
+    tables = tables_of(mixed.parent)
+    assert {len(table["rows"]) for table in tables} == {3, 1}
+    for table in tables:
+        words = shlex.split(table["command"])
+        assert (str(alone) in words, str(mixed) in words) == (len(table["rows"]) == 3, False)
+        done = CliRunner().invoke(cli.app, [*words[1:], "--json"])
+        assert {row["row"] for row in json.loads(done.stdout)["rows"]} == {row["row"] for row in table["rows"]}
+
+
 def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is_left_out(make_run: MakeRun) -> None:
     root = make_run("fedavg", 0, two(50, 40), recorded={"arithmetic": "bf16/nchw"}, under="a").parent.parent
     make_run("fedavg", 0, two(51, 40), recorded={"arithmetic": "float32/nchw"}, under="a")
