@@ -40,7 +40,7 @@ def plots(numbers: Numbers) -> dict[str, Plot]:
 
     They are those of the page, and one of all domains side by side.
     """
-    numbers = relabelled(numbers)
+    numbers, groups = figures.numbered(relabelled(numbers), LONGEST)
     form = _form(numbers)
     drawn = figures.plots(numbers, form)
     by_name: dict[str, Plot] = {}
@@ -57,7 +57,7 @@ def plots(numbers: Numbers) -> dict[str, Plot]:
             plot.figure.axes[0].set_title(column_name(column), loc="left")
         caption = f"{column_name(column)}: {figures.dots_caption(numbers, form)}"
         by_name[_unlike(_file_name(column), by_name)] = replace(plot, caption=caption)
-    return by_name
+    return {name: replace(plot, caption=f"{plot.caption} {groups}".rstrip()) for name, plot in by_name.items()}
 
 
 def figure(numbers: Numbers, name: str) -> Figure:
@@ -119,13 +119,16 @@ def _side_by_side(numbers: Numbers, columns: Sequence[str], form: figures.Form) 
     across = 2 if len(columns) == 4 else min(PANELS, len(columns))  # no line of one panel
     lines = -(-len(columns) // across)
     with style():
-        drawing, places = canvas(lines * (0.75 + 0.24 * len(numbers.rows)), lines, across, form.width, sharey=True)
+        drawing, places = canvas(
+            0.2 + lines * (0.75 + 0.24 * len(numbers.rows)), lines, across, form.width, sharey=True
+        )
         for axes, column in zip(places, columns, strict=False):
             figures.plot_dots(axes, numbers, column, form)
             axes.locator_params(axis="x", nbins=3)
             axes.set_title(plain(column_name(column), MOST_NAME), loc="left")
         for axes in places[len(columns) :]:
             axes.set_visible(False)
+        drawing.supxlabel(figures.unit(numbers), fontsize=figures.LABEL_SIZE)
     caption = f"{', '.join(map(column_name, columns))}: {figures.dots_caption(numbers, form)}"
     return Plot(drawing, DOMAINS, caption, caption)
 

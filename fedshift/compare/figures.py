@@ -2,13 +2,13 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from matplotlib.axes import Axes
 
 from fedshift.compare import tradeoff
 from fedshift.compare.rows import Row, baseline, named
-from fedshift.compare.table import Numbers
+from fedshift.compare.table import Numbers, measure
 from fedshift.html.drawing import (
     DOMAINS,
     GRID,
@@ -40,6 +40,7 @@ MOST_DESCRIBED = 12  # rows whose numbers the text alternative of a figure conta
 BELOW = 0.28  # distance of the seeds below their mean, as a share of a row
 LOG_FROM = 20  # ratio of the largest to the smallest cost from which the axis is logarithmic
 PANEL_TITLE = 22  # characters of a line of a panel's title
+LABEL_SIZE = 11  # of the label of an axis that panels share
 PANELS = 3  # panels in a line, where the curves would hide each other in one panel
 OURS, PAPERS = domain_colour(0), domain_colour(1)
 #: Scores that are the accuracies of rounds, whose curves they belong to.
@@ -83,6 +84,7 @@ class Plots:
         columns: One of each column of the table, by its name.
         prices: The headline against each cost, by its name.
         lacking: Reasons why figures are missing.
+        groups: What the numbers of groups stand for; empty where rows have the groups' whole names.
     """
 
     differences: list[Plot] = field(default_factory=list)
@@ -90,6 +92,7 @@ class Plots:
     columns: dict[str, Plot] = field(default_factory=dict)
     prices: dict[str, Plot] = field(default_factory=dict)
     lacking: list[str] = field(default_factory=list)
+    groups: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ class Drawn:
     Attributes:
         overall: The difference to the baseline, and the curves.
         columns: One of each column of the table.
-        lacking: Reasons why figures are missing.
+        lacking: What the numbers of groups stand for, and reasons why figures are missing.
         prices: The headline against each cost.
     """
 
@@ -117,7 +120,7 @@ def draw(numbers: Numbers) -> Drawn:
             [plot.drawing() for plot in some]
             for some in ((*plotted.differences, *plotted.curves), plotted.columns.values(), plotted.prices.values())
         )
-    return Drawn(overall, columns, plotted.lacking, prices)
+    return Drawn(overall, columns, [*filter(None, [plotted.groups]), *plotted.lacking], prices)
 
 
 def plots(numbers: Numbers, form: Form | None = None) -> Plots:
@@ -125,6 +128,7 @@ def plots(numbers: Numbers, form: Form | None = None) -> Plots:
     form = form or Form()
     if len(numbers.rows) > MOST_ROWS:
         return Plots(lacking=[f"More than {MOST_ROWS} rows: no figures."])
+    numbers, groups = numbered(numbers, form.most)
     notes = []
     with style():
         columns = [column for column in numbers.columns if column != STD]
@@ -138,7 +142,20 @@ def plots(numbers: Numbers, form: Form | None = None) -> Plots:
         if refused := [named(row) for row in numbers.rows if row.refused]:
             notes.append(f"No difference to {form.base} of {_few(refused)}: {contents.OTHER_IMAGES}.")
         dots = {column: _dots(numbers, column, place, form) for place, column in enumerate(columns[:MOST_PANELS])}
-        return Plots(_differences(numbers, form), curves, dots, _prices(numbers, form), notes)
+        return Plots(_differences(numbers, form), curves, dots, _prices(numbers, form), notes, groups)
+
+
+def numbered(numbers: Numbers, most: int) -> tuple[Numbers, str]:
+    """Return a comparison whose groups are numbers, with their key, if a name of a row does not fit into ``most``.
+
+    Cut names of groups are often the same: what differs stands in their middle.
+    """
+    if not any(row.group and len(named(row)) > most for row in numbers.rows):
+        return numbers, ""
+    places = {group: str(i) for i, group in enumerate(dict.fromkeys(row.group for row in numbers.rows), 1)}
+    key = "; ".join(f"[{place}] {plain(group, 4 * MOST_NAME)}" for group, place in places.items())
+    rows = tuple(replace(row, group=places[row.group]) for row in numbers.rows)
+    return replace(numbers, rows=rows), f"Groups: {key}."
 
 
 def _differences(numbers: Numbers, form: Form) -> list[Plot]:
@@ -169,10 +186,11 @@ def _differences(numbers: Numbers, form: Form) -> list[Plot]:
         descriptions.append(f"{_label(row)} {mean:+.2f}{interval}")
     _name_rows(axes, [row for row, _ in rows], form)
     axes.set_title(f"{numbers.headline} - {form.base}", loc="left")
+    axes.set_xlabel("percentage points")
     title = f"Difference of {numbers.headline} to {form.base} with 95 % intervals: {_few(descriptions)}."
     caption = (
-        f"{numbers.headline} - {form.base}, seed by seed (small), their mean and its 95 % interval "
-        "(Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
+        f"{numbers.headline} - {form.base} in percentage points, seed by seed (small), their mean and its 95 % "
+        "interval (Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
         "all differences equal."
     )
     return [Plot(figure, "differences", title, caption)]
@@ -194,14 +212,15 @@ def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:
         xs, ys, rows = [point[0] for point in points], [point[1] for point in points], [point[2] for point in points]
         fronts = tradeoff.on_fronts(points, numbers.score in LOWEST_IS_BEST)
         steps = [_steps([points[i][:2] for i in front]) for front in fronts]
-        for corners in steps:
-            axes.plot(*zip(*corners, strict=True), color=OURS, linewidth=1)
+        colours = {i: domain_colour(place) for place, front in enumerate(fronts) for i in front}
+        for front, corners in zip(fronts, steps, strict=True):
+            axes.plot(*zip(*corners, strict=True), color=colours[front[0]], linewidth=1)
         on = [i for front in fronts for i in front]
         tagged: list[int] = []
         anonymous: list[int] = []
         for i, row in enumerate(rows):
             named = i in on or row.is_baseline or not on
-            axes.plot(xs[i], ys[i], "o" if i in on else "x", color=OURS if i in on else TEXT if named else GRID)
+            axes.plot(xs[i], ys[i], "o" if i in on else "x", color=colours.get(i, TEXT if named else GRID))
             (tagged if named else anonymous).append(i)
         if min(xs) > 0 and max(xs) / min(xs) > LOG_FROM:
             axes.set_xscale("log")
@@ -217,11 +236,19 @@ def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:
         on_front = _few(descriptions) or "none, as rows are of other images"
         title = f"{numbers.headline} against {what}; Pareto-optimal: {on_front}."
         caption = (
-            f"{numbers.headline} against {what}. Dots and steps: the Pareto front, where no other row of its group is "
-            "better for as little or less. Crosses: the others."
+            f"{numbers.headline} against {what}. Dots and steps: {_fronts_text(rows, len(fronts))} Crosses: the others."
         )
         drawn[what] = Plot(figure, f"prices{place}", title, caption)
     return drawn
+
+
+def _fronts_text(rows: Sequence[Row], fronts: int) -> str:
+    """Return what a Pareto front is, in a sentence: one of rows of a group that were scored alike."""
+    of_group = " of its group" if len({row.group for row in rows}) > 1 else ""
+    alike = " that is scored as it is" if len({row.scored for row in rows}) > 1 else ""
+    several = ", each in a colour of its own" if fronts > 1 else ""
+    front = "the Pareto fronts" if fronts > 1 else "the Pareto front"
+    return f"{front}, where no other row{of_group}{alike} is better for as little or less{several}."
 
 
 def _steps(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -238,25 +265,31 @@ def _dots(numbers: Numbers, column: str, place: int, form: Form) -> Plot:
     descriptions = plot_dots(axes, numbers, column, form)
     name = plain(column, MOST_NAME)
     axes.set_title(name, loc="left")
+    axes.set_xlabel(unit(numbers))
     title = f"{name} of each row, mean and spread over seeds: {_few(descriptions)}."
     return Plot(figure, f"dots{place}", title, f"{name}: {dots_caption(numbers, form)}")
 
 
 def dots_caption(numbers: Numbers, form: Form) -> str:
     """Return what the marks of :func:`plot_dots` mean."""
-    dashed = f" Dashed: {form.base}." if sum(row.is_baseline for row in numbers.rows) == 1 else ""
+    dashed = f" Dashed: {form.base}{_of_group(numbers)}." if any(row.is_baseline for row in numbers.rows) else ""
     paper = " Diamonds: the paper's." if any(row.paper for row in numbers.rows) else ""
-    return f"seeds (small), mean ± standard deviation.{dashed}{paper}"
+    return f"{measure(numbers.score)} in %, seeds (small), mean ± standard deviation.{dashed}{paper}"
+
+
+def unit(numbers: Numbers) -> str:
+    """Return the label of an axis of the numbers."""
+    return f"{measure(numbers.score)} (%)"
 
 
 def plot_dots(axes: Axes, numbers: Numbers, column: str, form: Form) -> list[str]:
     """Plot mean, spread and seeds of a column row by row; return its numbers by row as texts."""
     descriptions = []
     accuracy = numbers.score not in MEASURES
-    base = [row for row in numbers.rows if row.is_baseline]
-    if len(base) == 1 and (base_value := base[0].values.get(column)) and base_value.mean is not None:
-        axes.axvline(base_value.mean, color=GRID, linestyle="--", linewidth=1)
     for i, row in enumerate(numbers.rows):
+        base = baseline(row, numbers.rows)
+        if base is not None and (base_value := base.values.get(column)) and base_value.mean is not None:
+            axes.vlines(base_value.mean, i - 0.5, i + 0.5, color=GRID, linestyle="--", linewidth=1)
         value = row.values.get(column)
         if value is None or value.mean is None:
             continue
@@ -281,9 +314,11 @@ def _curves(numbers: Numbers, form: Form) -> list[Plot]:
     """
     if numbers.score not in BY_ROUND:
         return []
-    drawn = [entry for row in numbers.rows if (entry := _curve(row)) is not None]
-    if not drawn:
+    of_rows = [(row, entry) for row in numbers.rows if (entry := _curve(row)) is not None]
+    if not of_rows:
         return []
+    drawn = [entry for _, entry in of_rows]
+    dashed = False
     last = max(entry.rounds[-1] for entry in drawn)
     if len(drawn) <= DOMAINS:
         figure, (axes,) = canvas(3.4)
@@ -294,25 +329,33 @@ def _curves(numbers: Numbers, form: Form) -> list[Plot]:
         legend_above(figure, axes)
     else:
         lines = -(-len(drawn) // PANELS)
-        figure, places = canvas(0.6 + 1.25 * lines, lines, PANELS, sharex=True, sharey=True)
-        base = next((entry for entry in drawn if entry.baseline), None)
-        for axes, entry in zip(places, drawn, strict=False):
-            if base is not None and entry is not base:
+        figure, places = canvas(0.8 + 1.25 * lines, lines, PANELS, sharex=True, sharey=True)
+        known = {id(row): entry for row, entry in of_rows}
+        for axes, (row, entry) in zip(places, of_rows, strict=False):
+            base = known.get(id(baseline(row, numbers.rows)))
+            if base is not None and base is not entry:
                 axes.plot(base.rounds, base.means, color=GRID, linestyle="--", linewidth=1)
+                dashed = True
             _plot(axes, entry, TEXT if entry.baseline else OURS)
             axes.set_title(titled(entry.label, PANEL_TITLE), loc="left", fontsize=9)
             _rounds_axis(axes, last)
             axes.set_xlabel("")
         for axes in places[len(drawn) :]:
             axes.set_visible(False)
+        figure.supxlabel("round", fontsize=LABEL_SIZE)
+        figure.supylabel("AVG (%)", fontsize=LABEL_SIZE)
     descriptions = [f"{entry.label} {entry.means[-1]:.2f} in round {entry.rounds[-1]}" for entry in drawn]
     lacking = len(numbers.rows) - len(drawn)
     band = " Bands: ± standard deviation over seeds." if any(entry.seeds > 1 for entry in drawn) else ""
-    many = f" Dashed: {form.base}." if len(drawn) > DOMAINS else ""
+    many = f" Dashed: {form.base}{_of_group(numbers)}." if dashed else ""
     without = f" {plural(lacking, 'row has', 'rows have')} files without rounds." if lacking else ""
     title = f"AVG over the rounds: {_few(descriptions)}."
-    caption = f"Top-1 accuracy over the rounds, mean over domains and seeds.{band}{many}{without}"
+    caption = f"Top-1 accuracy in % over the rounds, mean over domains and seeds.{band}{many}{without}"
     return [Plot(figure, "curves", title, caption)]
+
+
+def _of_group(numbers: Numbers) -> str:
+    return " of the row's group" if len({row.group for row in numbers.rows}) > 1 else ""
 
 
 def _curve(row: Row) -> _Curve | None:
@@ -364,7 +407,7 @@ def _label(row: Row) -> str:
 
 
 def _height(rows: int) -> float:
-    return 0.75 + 0.24 * rows
+    return 0.95 + 0.24 * rows
 
 
 def _few(descriptions: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ def numbers_of(
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, runs, score)
-    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {_measure(score)} (%), {called}"
+    title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *made.notes, *repeated]
     if held_out:
         notes.insert(0, leave_one_out.NOTE)
@@ -299,7 +299,8 @@ def _reasons(unable: Mapping[str, str]) -> str:
     return "; ".join(f"{', '.join(labels)} ({why})" for why, labels in by_reason.items())
 
 
-def _measure(score: str) -> str:
+def measure(score: str) -> str:
+    """Return what a score measures, in percent."""
     return "scores" if score in run_metrics.MEASURES else run_metrics.FIGURES.get(score, "top-1 accuracy")
 
 

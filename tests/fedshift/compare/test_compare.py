@@ -24,7 +24,7 @@ from support import ROOT, Command, undrawn
 from fedshift.compare import board, compare, figures, keep
 from fedshift.compare.footnotes import OPEN
 from fedshift.compare.page import words
-from fedshift.html.drawing import titled
+from fedshift.html.drawing import GRID, titled
 from fedshift.papers.deviations import MOST_NAMED, MOST_VALUE, Altered, listed
 from fedshift.results import loading
 from fedshift.results.statistics import paired, spread
@@ -834,6 +834,37 @@ def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
     assert figures.draw(compare(runs[:1]).numbers).lacking == [
         "No curves over the rounds: the files of these runs have none."
     ]
+
+
+def test_curves_and_dots_show_the_baseline_of_the_row_s_own_group(make_run: MakeRun) -> None:
+    """Ten rows in three groups, whose names are cut at the same place; the last group has no baseline."""
+    groups = (("fedavg", "fedprox", "i2pfl", "fpl"), ("fedavg", "fedprox", "i2pfl"), ("i2pfl", "i2pfl", "i2pfl"))
+    runs = []
+    for group, methods in enumerate(groups):
+        for i, method in enumerate(methods):
+            given = f"{SCAN_STREET} train.lr=0.01 train.batch_size={8 + group} train.momentum=0.{5 + group}"
+            given += f" method.tau=0.{i + 1}" * (group == 2)
+            runs.append(make_run(method, 0, two(50 + 10 * group + i, 40), flat={"set": given}))
+            with_rounds(runs[-1], [20.0 + 10 * group, 30.0 + 10 * group + i, 0.0])
+    numbers = compare(runs, allow_different=True).numbers
+    plotted = figures.plots(numbers)
+    (curves,) = plotted.curves
+    panels = [axes for axes in curves.figure.axes if axes.get_visible()]
+    expected = {row.group: 30.0 + 10 * i for i, row in enumerate(row for row in numbers.rows if row.is_baseline)}
+    assert len(expected) == 2
+    for row, axes in zip(numbers.rows, panels, strict=True):
+        drawn = [float(line.get_ydata()[-1]) for line in axes.lines if line.get_color() == GRID]
+        assert drawn == ([] if row.is_baseline or row.group not in expected else [expected[row.group]])
+    titles = [axes.get_title(loc="left") for axes in panels]
+    assert len({*titles}) == 10 and titles[0] == "i2pfl tau=0.1 [1]"
+    assert "Dashed: fedavg of the row's group." in curves.caption
+    assert curves.figure.get_supylabel() == "AVG (%)"
+    ticks = [label.get_text() for label in plotted.columns["scan"].figure.axes[0].get_yticklabels()]
+    assert len({*ticks}) == 10 and figures.draw(numbers).lacking[0] == plotted.groups
+    for place, name in enumerate(dict.fromkeys(row.group for row in numbers.rows), 1):
+        assert f"[{place}] {name}" in plotted.groups
+    alone = figures.plots(compare(runs[-3:]).numbers)
+    assert "Dashed" not in alone.curves[0].caption + alone.columns["scan"].caption and alone.groups == ""
 
 
 def test_words_of_others_move_no_cursor_and_fill_no_table(make_run: MakeRun) -> None:

@@ -374,7 +374,10 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
     (one,) = [line for line in curves if (line["method"], line["seed"], line["round"]) == ("fedprox", "1", "9")]
     assert float(one["AVG"]) == pytest.approx(53.0)  # 60 + 1 + 2 and 40 + 1 + 2
     captions = (tmp_path / "figures" / "captions.txt").read_text()
-    assert "domains: Scan, Street: seeds (small), mean ± standard deviation. Dashed: FedAvg.\n" in captions
+    assert (
+        "domains: Scan, Street: top-1 accuracy in %, seeds (small), mean ± standard deviation. Dashed: FedAvg.\n"
+        in captions
+    )
 
 
 def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
@@ -382,6 +385,8 @@ def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
     labels = [label.get_text() for label in drawn.axes[0].get_yticklabels()]
     assert labels == ["FedAvg", "F²DC", "I²PFL", "FedProx", "FedBN", "Local"]
     assert [axes.get_title(loc="left") for axes in drawn.axes] == ["Scan", "Street"]
+    assert drawn.get_supxlabel() == table.figure("AVG").axes[0].get_xlabel() == "top-1 accuracy (%)"
+    assert table.figure("difference").axes[0].get_xlabel() == "percentage points"
     drawn.draw_without_rendering()
     texts = [text for axes in drawn.axes for text in (*axes.get_yticklabels(), axes.title)]
     for text in texts:

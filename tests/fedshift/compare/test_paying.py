@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from support import ROOT
 
 from fedshift.compare import compare
+from fedshift.compare.figures import plots
 from fedshift.compare.tradeoff import BYTES, FLOPS, SECONDS, front, notes, on_fronts, paid
 from fedshift.costs.measuring import deciding
 from fedshift_app.config.resolving import resolve
@@ -76,6 +77,13 @@ def test_figures_and_notes_name_the_front(tmp_path: Path) -> None:
         (label,) = [line for line in page.split('aria-label="')[1:] if line.startswith(f"AVG against {what}")]
         assert name in label
     assert "against MB" not in compare([RUNS]).html()
+    (plot, *_) = plots(table.numbers).prices.values()
+    assert "the Pareto front, where no other row is better for as little or less. Crosses" in plot.caption
+    local, *others = table.numbers.rows
+    both = replace(table.numbers, rows=(replace(local, scored="global"), *others))
+    (plot, *_) = plots(both).prices.values()
+    assert "fronts, where no other row that is scored as it is is better" in plot.caption
+    assert len({line.get_color() for line in plot.figure.axes[0].lines if line.get_linestyle() == "-"}) == 2
 
 
 def test_what_is_not_in_the_file_is_reported(tmp_path: Path) -> None:
