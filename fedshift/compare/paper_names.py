@@ -7,6 +7,7 @@ from dataclasses import replace
 from fedshift.compare.rows import Row
 from fedshift.compare.table import Numbers
 from fedshift_app.config import registry
+from fedshift_core.plural import capital
 
 #: Domains and columns whose printed names are more than their words with a capital letter.
 _PRINTED = {
@@ -60,7 +61,7 @@ def row_text(row: Row) -> str:
 
 def column(name: str) -> str:
     """Return a column's name as papers print it: ``art_painting`` is Art Painting; capitals stay."""
-    return _PRINTED.get(name) or " ".join(word if word[:1].isupper() else word.capitalize() for word in _words(name))
+    return _PRINTED.get(name) or " ".join(map(capital, _words(name)))
 
 
 def data_set(name: str) -> str:

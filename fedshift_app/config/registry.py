@@ -13,6 +13,7 @@ from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.features import OURS as OUR_FEATURES
 from fedshift_core.features import shared_name
 from fedshift_core.params import Params
+from fedshift_core.plural import capital
 from fedshift_core.registry import Group, Method, method_file, params_of
 from fedshift_core.spelling import meant
 from strategies.contributions import described
@@ -183,7 +184,7 @@ def markdown() -> str:
             for m in ours
             if m.group == group
         ]
-        title = f"{GROUP_TITLES[group]} ({len(rows)})".capitalize()
+        title = f"{capital(GROUP_TITLES[group])} ({len(rows)})"
         if rows:
             parts.append(f"<details><summary>{title}</summary>\n\n{table(head, rows)}\n\n</details>")
     return "\n\n".join(parts)

@@ -293,6 +293,11 @@ def test_latex_compiles_the_tables(table: Comparison, make_run: MakeRun, tmp_pat
     assert "LaTeX Error" not in log and not re.search(r"Overfull \\hbox .*alignment", log), log[-2000:]
 
 
+def test_capitals_of_a_name_stay() -> None:
+    names = ("art_painting", "bigSite", "siteMRI_two", "UK", "mnist")
+    assert [column(name) for name in names] == ["Art Painting", "BigSite", "SiteMRI Two", "UK", "MNIST"]
+
+
 def test_a_caption_names_the_data_set_as_papers_do(table: Comparison) -> None:
     assert [data_set(name) for name in ("pacs", "digit5", "handwritten", "my_own")] == [
         "PACS", "Digit-5", "handwritten", "my_own",
