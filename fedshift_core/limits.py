@@ -1,6 +1,7 @@
 """Bounds texts, names, counts and numbers from other parties or files before they are used or logged."""
 
 import math
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 T = TypeVar("T")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 MOST_TEXT = 500  # characters of a node's message that are shown
 MOST_NAME = 80  # characters of a name that a node gives to anything
@@ -73,6 +75,11 @@ def _escaped(letter: str) -> str:
     if 0xDC80 <= code <= 0xDCFF:  # a byte of a file's name that Python could not decode
         return f"\\x{code - 0xDC00:02x}"
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def encodable(text: str) -> str:
+    """Return a text that UTF-8 can hold: a byte of a file's name that is not UTF-8 becomes its escape."""
+    return _SURROGATE.sub(lambda found: _escaped(found[0]), text)
 
 
 def few(named: Mapping[str, T], most: int = MOST_SHOWN) -> dict[str, T]:

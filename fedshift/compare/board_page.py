@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
@@ -33,6 +34,8 @@ _SCRIPT = "board.js"
 #: Characters that end a script or a line of it; JSON may have them as escapes.
 _ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # of a file's name that is not UTF-8
+
 
 def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
     """Return the page as HTML, which needs nothing else.
@@ -54,7 +57,7 @@ def embedded(data: Any) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
-    return text
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:

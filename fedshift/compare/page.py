@@ -75,4 +75,4 @@ def _href(run: Run, where: Path | None) -> str:
     report = run.place / REPORT_FILE
     if where is None or not run.place.is_dir() or not report.is_file():
         return ""
-    return quote(os.path.relpath(report.resolve(), where.resolve().parent))
+    return quote(os.path.relpath(report.resolve(), where.resolve().parent), errors="surrogateescape")

@@ -6,6 +6,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from fedshift_core.limits import encodable
 from fedshift_core.plural import plural
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,4 +38,4 @@ def render(template: str, content: Mapping[str, Any]) -> str:
     )
     environment.globals["widths"] = widths
     environment.globals["plural"] = plural
-    return environment.get_template(f"{template}.html.j2").render(content) + "\n"
+    return encodable(environment.get_template(f"{template}.html.j2").render(content)) + "\n"

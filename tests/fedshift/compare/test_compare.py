@@ -820,6 +820,17 @@ def test_the_page_has_figures_facts_and_ways_to_the_reports(three_seeds: list[Pa
     assert (again.labels, again.links) == (labels, [])
 
 
+def test_a_folder_that_is_not_utf_8_is_linked(three_seeds: list[Path], tmp_path: Path) -> None:
+    renamed = three_seeds[0].rename(os.fsdecode(os.fsencode(three_seeds[0]) + b"\xff"))
+    (renamed / "report.html").write_text("")
+    runs = [renamed, *three_seeds[1:]]
+    with undrawn():
+        page = compare(runs).html(tmp_path / "c.html")
+    assert page.encode() and f"{three_seeds[0].name}%FF/report.html" in page and f"{three_seeds[0].name}\\xff<" in page
+    compare(runs).to_board(tmp_path / "b.html")
+    assert "\\udcff" in (tmp_path / "b.html").read_text(encoding="utf-8")
+
+
 def test_many_rows_have_small_curves_or_no_figures(make_run: MakeRun) -> None:
     runs = []
     for i in range(10):
