@@ -30,6 +30,11 @@ def rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
     return len(known), sum(known)
 
 
+def spread(domains: Mapping[str, float | None], std: float) -> float | None:
+    """Return ``std``, the standard deviation over domains of ``results.json``; None if fewer than two have a number."""
+    return std if sum(value is not None for value in domains.values()) > 1 else None
+
+
 def percent(value: float | None) -> str:
     """Return an accuracy with one digit, or ``missing``."""
     return "missing" if value is None else f"{value:.1f}"

@@ -12,7 +12,7 @@ from fedshift_app.run import one_class
 from fedshift_app.run.files import early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
-from fedshift_core.accuracies import mean, percent, worst
+from fedshift_core.accuracies import mean, percent, spread, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
@@ -124,15 +124,17 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
         results: Content of ``results.json``.
         entries: The section ``features`` of the configuration.
     """
-    trained = bool(results["rounds"])
+    trained, std = bool(results["rounds"]), spread(results["domains"], results["std"])
     first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
-    columns: dict[str, Column] = {first: (results["domains"], results["avg"], percent(results["std"]))}
+    columns: dict[str, Column] = {
+        first: (results["domains"], results["avg"], "" if std is None else percent(std)),
+    }
     if trained:
         columns["final"] = (results["final"], mean(results["final"].values()), "")
     for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
         columns[name] = (domains, mean(domains.values()), "")
-    if spread := results.get("spread_over_nodes"):
-        columns["std over nodes"] = (spread, mean(spread.values()), "")
+    if over_nodes := results.get("spread_over_nodes"):
+        columns["std over nodes"] = (over_nodes, mean(over_nodes.values()), "")
     views = [feature.view(results) for feature in classes(entries)]
     for view in views:
         columns |= view.columns

@@ -277,6 +277,7 @@ function command(text) {
 
 async function copy(text, button) {
   const before = button.textContent;
+  let copied = true;
   try {
     await navigator.clipboard.writeText(text);
   } catch { // no permission, or a page from a disk in some browsers
@@ -284,10 +285,10 @@ async function copy(text, button) {
     box.value = text;
     document.body.append(box);
     box.select();
-    document.execCommand("copy");
+    copied = document.execCommand("copy");
     box.remove();
   }
-  button.textContent = "copied";
+  button.textContent = copied ? "copied" : "not copied: the browser refuses";
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
