@@ -190,8 +190,8 @@ def _differences(numbers: Numbers, form: Form) -> list[Plot]:
     title = f"Difference of {numbers.headline} to {form.base} with 95 % intervals: {_few(descriptions)}."
     caption = (
         f"{numbers.headline} - {form.base} in percentage points, seed by seed (small), their mean and its 95 % "
-        "interval (Student's t; like p not corrected for several methods). No interval: fewer than three common seeds, or "
-        "all differences equal."
+        "interval (Student's t; like p not corrected for several methods). No interval: fewer than three common "
+        "seeds, or all differences equal."
     )
     return [Plot(figure, "differences", title, caption)]
 

@@ -34,7 +34,11 @@ ROW_NAME, COLUMN_NAME = 24, 16  # characters of the name of a row and of a colum
 TITLE, TITLE_LINES = 60, 4  # characters of a line of a figure's title; number of lines
 LABELLED = 40  # up to this number, rows, columns and bars have labels
 MARKERS = "os^DvPX*"
+NAMED_DOMAINS = 24  # up to this number, a figure draws and names each domain
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)))  # one for each eight domains
 LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character at least
+LEGEND_NAME = 48  # characters of an entry of a legend
+LEGEND_ROWS, LEGEND_LINE = 3, 15.5  # rows that fit into a figure's height; height of each further one
 
 _VARIABLES = (
     {TEXT: "currentColor", GRID: "var(--grid)"}
@@ -42,6 +46,8 @@ _VARIABLES = (
     | {f"#0102{i:02x}": f"var(--k{i})" for i in range(CLASSES)}
 )
 _FONT = re.compile(r"font-family: [^;\"]+")
+_TAG = re.compile(r"<[^<>]+>")  # what is shown holds no < and no >
+_POINTED = re.compile(r'(?:href="#|url\(#)([^")]+)')
 _NAMED = re.compile(r'\bid="([^"]+)"')
 _STYLE = re.compile(r"<style.*?</style>", re.DOTALL)
 _SETTINGS: dict[Any, Any] = {
@@ -113,8 +119,13 @@ def domain_colour(index: int) -> str:
 
 
 def domain_marker(index: int) -> str:
-    """Return the marker of a domain, the same in all figures."""
-    return MARKERS[index % DOMAINS]
+    """Return the marker of a domain, the same in all figures; with its colour no other's up to 64 domains."""
+    return MARKERS[(index + index // DOMAINS) % DOMAINS]
+
+
+def domain_dash(index: int) -> Any:
+    """Return the style of a domain's line; with its colour no other's up to 32 domains."""
+    return DASHES[index // DOMAINS % len(DASHES)]
 
 
 def class_colour(index: int, classes: int) -> str:
@@ -168,13 +179,17 @@ def _svg(drawn: str, name: str, title: str) -> str:
     body = body[body.index(">") + 1 :].strip()
     box = re.search(r'viewBox="([^"]+)"', drawn)
     assert box is not None  # matplotlib always writes one
-    for colour, variable in _VARIABLES.items():
-        body = body.replace(colour, variable)
-    body = _FONT.sub("font-family: inherit", body).replace("xlink:href", "href")
-    pointed = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
-    # Names are unique on a page; those that nothing points to go.
-    body = _NAMED.sub(lambda m: f'id="{name}-{m[1]}"' if m[1] in pointed else "", body)
-    body = body.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+    pointed = {found for tag in _TAG.findall(body) for found in _POINTED.findall(tag)}
+
+    def of_page(tag: str) -> str:
+        for colour, variable in _VARIABLES.items():
+            tag = tag.replace(colour, variable)
+        tag = _FONT.sub("font-family: inherit", tag).replace("xlink:href", "href")
+        # Names are unique on a page; those that nothing points to go.
+        tag = _NAMED.sub(lambda m: f'id="{name}-{m[1]}"' if m[1] in pointed else "", tag)
+        return tag.replace('href="#', f'href="#{name}-').replace("url(#", f"url(#{name}-")
+
+    body = _TAG.sub(lambda tag: of_page(tag[0]), body)
     label = escape(title)
     return f'<svg class="plot" role="img" viewBox="{box[1]}" aria-label="{label}"><title>{label}</title>\n{body}'
 
@@ -185,13 +200,18 @@ def text_width(text: str, size: float) -> float:
 
 
 def legend_above(figure: Figure, axes: Axes) -> None:
-    """Put the legend of ``axes`` above the whole figure, in as many columns as fit."""
+    """Put the legend of ``axes`` above the whole figure, in as many columns as fit; the figure grows with its rows."""
     handles, labels = axes.get_legend_handles_labels()
+    if not labels:
+        return
+    labels = [short(label, LEGEND_NAME) for label in labels]
     size = FontProperties(size=mpl.rcParams["legend.fontsize"]).get_size_in_points()  # by itself a word
     wide = [LEGEND_HANDLE + max(LEGEND_LETTER * len(label), text_width(label, size)) for label in labels]
     room = 72 * figure.get_figwidth()
     columns = len(labels) if sum(wide) <= room else max(1, int(room / max(wide)))
     rows = -(-len(labels) // columns)
+    if rows > LEGEND_ROWS:
+        figure.set_figheight(figure.get_figheight() + (rows - LEGEND_ROWS) * LEGEND_LINE / 72)
     figure.legend(
         handles, labels, loc="outside upper left", ncols=-(-len(labels) // rows),
         handlelength=1.6, handletextpad=0.5, columnspacing=1.0, borderaxespad=0.2,

@@ -75,9 +75,8 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
 def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Drawing | None:
     """Draw the recall of each class by domain; a class without test images has a mark."""
     number = len(figures.classes)
-    complete = {
-        name: counts for name, counts in few(shown, DRAWN).items() if number and len(counts.per_class.recall) == number
-    }
+    drawable = {name: counts for name, counts in shown.items() if number and len(counts.per_class.recall) == number}
+    complete = few(drawable, DRAWN)
     if not complete:
         return None
     figure, places = canvas(0.9 + 0.75 * len(complete), len(complete), 1, sharex=True, sharey=True)
@@ -108,7 +107,9 @@ def _bars(figures: Figures, shown: Mapping[str, Of], domains: list[str]) -> Draw
     marked = any(value is None for counts in complete.values() for value in counts.per_class.recall)
     cross = " A cross: no test image of the class." if marked else ""
     title = f"Recall of each class by domain in percent; lowest: {'; '.join(least) or 'missing'}."
-    return finish(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}")
+    left = len(drawable) - len(complete)
+    more = f" Not drawn: {plural(left, 'more domain')}; the table by class has them." if left else ""
+    return finish(figure, "recall", title, f"{title} Dashed: their mean, the balanced accuracy.{cross}{more}")
 
 
 def _by_class(figures: Figures, shown: dict[str, Of]) -> Table | None:

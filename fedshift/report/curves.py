@@ -8,16 +8,20 @@ from matplotlib.axes import Axes
 
 from fedshift.html.drawing import (
     GRID,
+    NAMED_DOMAINS,
+    ROW_NAME,
     TEXT,
     Drawing,
     canvas,
     domain_colour,
+    domain_dash,
     domain_marker,
     finish,
     legend_above,
+    short,
     shown_rounds,
 )  # fmt: skip
-from fedshift_core.accuracies import mean, percent
+from fedshift_core.accuracies import mean, percent, spread
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.plural import plural
@@ -36,7 +40,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     figure, (axes,) = canvas(3.2)
     rounds = [line["round"] for line in scored]
     several = len(scored) <= MARKED_ROUNDS
-    _by_domain(axes, scored, "accuracy", domains)
+    band = _by_domain(axes, scored, "accuracy", domains)
     averages = [_number(mean(line["accuracy"].values())) for line in scored]
     axes.plot(rounds, averages, color=TEXT, linestyle="--", marker="." if several else "", label="AVG")
     partly = [line["round"] for line in scored if line.get("evaluated_share", 1) < 1]
@@ -46,7 +50,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     legend_above(figure, axes)
     last = ", ".join(f"{name} {percent(value)}" for name, value in scored[-1]["accuracy"].items())
     title = f"Top-1 accuracy by domain over {plural(len(lines), 'round')}; in round {rounds[-1]}: {last}."
-    notes = []
+    notes = band
     if len(scored) < len(lines):
         notes.append(f"{len(scored)} of {plural(len(lines), 'round was', 'rounds were')} scored.")
     if partly:
@@ -62,7 +66,7 @@ def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     if not scored:
         return None
     figure, (axes,) = canvas(3.2)
-    _by_domain(axes, scored, "test_loss", domains)
+    band = _by_domain(axes, scored, "test_loss", domains)
     axes.set_ylabel("test loss")
     axes.grid(axis="y")
     shown_rounds(axes, lines[-1]["round"])
@@ -73,21 +77,36 @@ def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     caption = (
         "Mean cross-entropy on the test images by domain. It rises while accuracy stays where a model is too sure."
     )
-    return finish(figure, "test-loss", title, caption)
+    return finish(figure, "test-loss", title, " ".join([caption, *band]))
 
 
-def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> None:
+def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> list[str]:
+    """Draw a line for each domain; of very many, their range and the lines of the last round's extremes.
+
+    Returns:
+        What the caption must say of it.
+    """
     rounds = [line["round"] for line in scored]
+    known = {domain: value for domain in domains if (value := scored[-1][key].get(domain)) is not None}
+    notes: list[str] = []
+    if len(domains) > NAMED_DOMAINS and known:
+        each = [[value for domain in domains if (value := line[key].get(domain)) is not None] for line in scored]
+        low, high = ([pick(values, default=math.nan) for values in each] for pick in (min, max))
+        axes.fill_between(rounds, low, high, color=GRID, alpha=0.3, linewidth=0)
+        domains = list(dict.fromkeys((min(known, key=known.__getitem__), max(known, key=known.__getitem__))))
+        notes = [f"The band holds all {len(each[-1])} domains; named are the lowest and the highest at the end."]
     for i, domain in enumerate(domains):
         values = [_number(line[key].get(domain)) for line in scored]
         # A value between two gaps has no line.
         marker = domain_marker(i) if len(scored) <= MARKED_ROUNDS or any(map(math.isnan, values)) else ""
-        axes.plot(rounds, values, color=domain_colour(i), marker=marker, label=domain)
+        axes.plot(rounds, values, color=domain_colour(i), linestyle=domain_dash(i), marker=marker, label=domain)
+    return notes
 
 
 def bars(results: Mapping[str, Any]) -> Drawing | None:
     """Draw the summary's accuracy of each domain with AVG and STD; None without AVG."""
-    domains, avg, std = results["domains"], results["avg"], results["std"]
+    domains, avg = results["domains"], results["avg"]
+    std = spread(domains, results["std"])
     if avg is None:
         return None
     count = len(domains)
@@ -96,10 +115,11 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     for i, value in enumerate(domains.values()):
         axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
         axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    reach = [[min(std, avg)], [min(std, 100 - avg)]]  # accuracies stay within 0 and 100
+    reach = None if std is None else [[min(std, avg)], [min(std, 100 - avg)]]  # accuracies stay within 0 and 100
     axes.barh(count, avg, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
-    axes.text(min(avg + std, 100) + 2.5, count, f"{percent(avg)} ± {std:.1f}", va="center")
-    axes.set_yticks(range(count + 1), names)
+    shown = percent(avg) if std is None else f"{percent(avg)} ± {std:.1f}"
+    axes.text(min(avg + (std or 0.0), 100) + 2.5, count, shown, va="center")
+    axes.set_yticks(range(count + 1), [short(name, ROW_NAME) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(0, 125)  # room for the numbers
     axes.set_xticks(range(0, 101, 20))
@@ -107,8 +127,10 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     axes.tick_params(axis="y", length=0)
     text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
-    title = f"Mean accuracy of the {rounds}: {text}; AVG {avg:.1f}, STD {std:.1f}."
-    caption = f"Mean of the {rounds}. AVG ± STD: over the domains (ddof = 1)."
+    also = "" if std is None else f", STD {std:.1f}"
+    title = f"Mean accuracy of the {rounds}: {text}; AVG {avg:.1f}{also}."
+    over = "" if std is None else " AVG ± STD: over the domains (ddof = 1)."
+    caption = f"Mean of the {rounds}.{over}"
     return finish(figure, "bars", title, caption)
 
 

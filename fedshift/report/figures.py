@@ -1,5 +1,6 @@
 """The sections about the last weights: confusion, features, prototypes, clusters, Grad-CAM."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,9 @@ from fedshift.report.predictions import Example, Sight, View
 from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
+from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT
-from fedshift_core.plural import plural
+from fedshift_core.plural import capital, plural
 from fedshift_core.seeding import generator
 from strategies.features.figures_section import images_text
 
@@ -64,12 +66,8 @@ def _counted(record: Record, sight: Sight, classes: tuple[str, ...]) -> dict[str
 
 
 def _leave_out(section: Section, sight: Sight) -> None:
-    section.missing = f"{_capital(sight.nothing)}."
+    section.missing = f"{capital(sight.nothing)}."
     section.lacks[section.name] = sight.nothing
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 def _who(record: Record, sight: Sight) -> list[str]:
@@ -103,8 +101,9 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
     counted = _counted(record, sight, classes)
     if sight.nothing and not counted:
         _leave_out(section, sight)
+    drawn = _worst_matrices(record, sight, counted)
     for place, domain in enumerate(record.config.dataset.domains):
-        if domain in counted:
+        if domain in counted and domain in drawn:
             of_domain = record.figures.domains.get(domain) if record.figures else None
             number = images_text(
                 int(counted[domain].sum()), of_domain.images if of_domain else None, " test images", ","
@@ -117,11 +116,24 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
                 "node": view.node.index, "scored": len(view.y), "test_images": view.total, "accuracy": view.accuracy,
                 "confusion": counts.tolist(),
             }  # fmt: skip
-            if domain not in counted:
+            if domain not in counted and domain in drawn:
                 section.figures.append(maps.confusion(view, counts, classes, place))
     if section.figures:
         section.notes = ["A row is a true class, in percent of its images (rounded)."]
+        if left := len(counted.keys() | sight.views.keys()) - len(drawn):
+            section.notes.append(
+                f"Drawn are the {len(drawn)} domains of the lowest accuracy; {plural(left, 'more is', 'more are')} in "
+                "report.json or figures.json."
+            )
     return section
+
+
+def _worst_matrices(record: Record, sight: Sight, counted: Mapping[str, Ints]) -> set[str]:
+    """Return the domains whose matrices are drawn: all, or of very many those of the lowest accuracy."""
+    accuracy = {domain: view.accuracy for domain, view in sight.views.items()}
+    accuracy |= {domain: 100 * float(counts.trace()) / max(int(counts.sum()), 1) for domain, counts in counted.items()}
+    known = [domain for domain in record.config.dataset.domains if domain in accuracy]
+    return set(sorted(known, key=accuracy.__getitem__)[:MOST_SHOWN])
 
 
 def _features(record: Record, sight: Sight, classes: tuple[str, ...], numbers: dict[str, Any]) -> Section:
@@ -217,12 +229,18 @@ def _add_class_means(
     """
     if sight.nothing:
         section.lacks["mean features of each domain"] = sight.nothing
-        section.missing = f"{_capital(sight.nothing)}."
+        section.missing = f"{capital(sight.nothing)}."
         if section.figures:
             section.missing = f"The mean features of each domain are not shown: {sight.nothing}."
         return
     views = [view for view in sight.views.values() if np.isfinite(view.features).all()]
-    if len({view.features.shape[1] for view in views}) != 1 or len(views) * len(classes) > MATRIX_ROWS:
+    if len({view.features.shape[1] for view in views}) != 1:
+        return
+    if len(views) * len(classes) > MATRIX_ROWS:
+        section.notes.append(
+            f"No cosines of the mean features of each class and domain: {plural(len(classes), 'class', 'classes')} in "
+            f"{plural(len(views), 'domain')} are more than {MATRIX_ROWS} rows."
+        )
         return
     means = {view.domain: analysis.class_means(view.features, view.y, len(classes)) for view in views}
     rows = [(k, domain) for k in range(len(classes)) for domain, (_, present) in means.items() if present[k]]

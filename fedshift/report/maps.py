@@ -11,6 +11,7 @@ from fedshift.html.drawing import (
     COLUMN_NAME,
     GRID,
     LABELLED,
+    NAMED_DOMAINS,
     ROW_NAME,
     TEXT,
     Drawing,
@@ -18,6 +19,7 @@ from fedshift.html.drawing import (
     class_colour,
     class_key,
     domain_colour,
+    domain_dash,
     domain_marker,
     finish,
     heat_key,
@@ -125,6 +127,7 @@ def tsne(
         classes: Names of all classes.
     """
     shown = [i for i in range(len(domains)) if (domain_of == i).any()]
+    named = len(shown) <= NAMED_DOMAINS
     drawings = []
     for by in ("class", "domain"):
         figure, (axes,) = canvas(4.4)
@@ -134,7 +137,8 @@ def tsne(
             colours = [class_colour(int(k), len(classes)) if by == "class" else own for k in y[domain_of == i]]
             axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
             shown_as = TEXT if by == "class" else own
-            axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
+            if named:
+                axes.scatter([], [], s=22, color=shown_as, marker=domain_marker(i), label=domains[i])
         if by == "class" and len(classes) > CLASSES:
             class_key(figure, axes, classes)
         elif by == "class":
@@ -150,8 +154,14 @@ def tsne(
             "marker is the domain."
         )
         more = " The colour wheel stands for the classes." if by == "class" and len(classes) > CLASSES else ""
+        more += "" if named else unnamed(len(shown))
         drawings.append(finish(figure, f"tsne-{by}", title, f"Coloured by {by}; the marker is the domain.{more}"))
     return drawings[0], drawings[1]
+
+
+def unnamed(domains: int) -> str:
+    """Return a sentence on domains that are too many to have a key."""
+    return f" Markers of the {domains} domains repeat, and no key names them."
 
 
 def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: Mapping[str, float]) -> Drawing:
@@ -163,20 +173,28 @@ def singular_values(values: Mapping[str, Floats], places: Sequence[int], ranks: 
         ranks: Effective rank by domain.
     """
     figure, (axes,) = canvas(3.2)
+    extremes = {min(ranks, key=ranks.__getitem__), max(ranks, key=ranks.__getitem__)} if ranks else set()
+    named = set(values) if len(values) <= NAMED_DOMAINS else extremes
     for place, (domain, spectrum) in zip(places, values.items(), strict=True):
         largest = spectrum[0] if len(spectrum) else 0.0
         shown = np.log10(spectrum[spectrum > FLOOR * largest])
-        axes.plot(np.arange(1, len(shown) + 1), shown, color=domain_colour(place), label=domain)
+        at = np.arange(1, len(shown) + 1)
+        if domain in named:
+            axes.plot(at, shown, color=domain_colour(place), linestyle=domain_dash(place), label=domain, zorder=3)
+        else:
+            axes.plot(at, shown, color=GRID, linewidth=0.6)
     axes.set_xlabel("place by size")
     axes.set_ylabel("log10 of singular value")
     axes.grid(axis="y")
     legend_above(figure, axes)
     ranks_text = ", ".join(f"{domain} {rank:.1f}" for domain, rank in ranks.items())
+    few_named = " Named: the domains of the least and the largest effective rank." if len(named) < len(values) else ""
     title = f"Singular values of the covariance of the features; effective rank: {ranks_text}."
     return finish(
         figure, "singular", title,
         f"Each domain's features, largest first (F2DC, figure 1): a steep fall is dimensional collapse. Not drawn: "
-        f"below 1e{int(np.log10(FLOOR))} of the largest. Effective rank (Roy & Vetterli, 2007): {ranks_text}.",
+        f"below 1e{int(np.log10(FLOOR))} of the largest.{few_named} Effective rank (Roy & Vetterli, 2007): "
+        f"{ranks_text}.",
     )  # fmt: skip
 
 

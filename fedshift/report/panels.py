@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from fedshift.html.drawing import (
     CLASSES,
     GRID,
+    NAMED_DOMAINS,
     SHORT,
     TEXT,
     Drawing,
@@ -25,13 +26,15 @@ from fedshift.html.pictures import scaled
 from fedshift.report import grad_cam
 from fedshift.report.analysis import Floats
 from fedshift.report.features import Seen
+from fedshift.report.maps import unnamed
 from fedshift.report.same_images import Attended
-from fedshift_core.plural import plural
+from fedshift_core.plural import capital, plural
 
 COLUMNS = 3  # largest number of panels in a line
 NAMED_CLASSES = 20  # up to this number, each class has its name below its bar
 HEADS = ("image", "f~ fused", "f+ robust", "f- related", "f* corrected")
 PLAIN_HEADS = ("image", "Grad-CAM")
+ROWS = 12  # largest number of domains whose images are drawn
 PICTURES = 6  # largest number in a line
 
 
@@ -45,7 +48,8 @@ def one_node(
         colours = [class_colour(int(k), len(classes)) for k in seen.y[of_domain]]
         x, up = placed[of_domain].T
         axes.scatter(x, up, s=11, c=colours, marker=domain_marker(i), linewidths=0, alpha=0.85)
-        axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
+        if len(domains) <= NAMED_DOMAINS:
+            axes.scatter([], [], s=22, color=TEXT, marker=domain_marker(i), label=domain)
     _class_legend(axes, seen, classes)
     _bare(axes)
     if len(classes) > CLASSES:
@@ -55,8 +59,9 @@ def one_node(
         f"Features of {who} by t-SNE: {plural(len(seen.y), 'test image')} of {', '.join(domains)}, coloured by class."
     )
     caption = (
-        f"{who.capitalize()}, which has images of {home} alone, right after one more local round, on all domains "
+        f"{capital(who)}, which has images of {home} alone, right after one more local round, on all domains "
         f"(FedCode, figures 1a and 4): colour is the class, marker the domain.{_wheel(classes)}"
+        f"{unnamed(len(domains)) if len(domains) > NAMED_DOMAINS else ''}"
     )
     return finish(figure, "tsne-node", title, caption)
 
@@ -155,7 +160,9 @@ def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) 
     split = bool(examples[0].peaks)
     heads = HEADS if split else PLAIN_HEADS
     shown = list(dict.fromkeys(example.true for example in examples))
-    domains = list(dict.fromkeys(example.domain for example in examples))
+    all_domains = list(dict.fromkeys(example.domain for example in examples))
+    domains = all_domains[:ROWS]
+    examples = [example for example in examples if example.domain in domains]
     across = min(max(1, PICTURES // len(heads)), len(shown))  # classes side by side
     rows, columns = len(domains) * -(-len(shown) // across), across * len(heads)
     figure, panels = canvas((0.25 + 1.02 * rows) * len(HEADS) / columns, rows, columns)
@@ -193,6 +200,8 @@ def same_images(examples: Sequence[Attended], classes: Sequence[str], who: str) 
             "correction f*. Each map is drawn on its own scale; the numbers are its highest value, f~'s being 1 "
             "(none: nothing in f~ speaks for the class)."
         )
+    if left := len(all_domains) - len(domains):
+        caption += f" Not drawn: {plural(left, 'more domain')}."
     return finish(figure, "same-images", title, caption)
 
 

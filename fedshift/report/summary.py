@@ -11,10 +11,10 @@ from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import files, one_class
 from fedshift_app.run.files import lost_text
-from fedshift_core.accuracies import mean, percent
+from fedshift_core.accuracies import mean, percent, spread
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, INITIAL_MODEL, last_rounds
-from fedshift_core.plural import plural
+from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
@@ -49,10 +49,10 @@ def _head(record: Record) -> dict[str, Any]:
         state += f" Resumed after round {', '.join(map(str, record.resumed_after))}."
     facts = [("rounds", f"{done} of {config.rounds}")]
     if results is not None:
-        worst = results["worst_domain"]
+        worst, std = results["worst_domain"], spread(results["domains"], results["std"])
         facts = [
             ("AVG", percent(results["avg"])),
-            ("STD over domains", percent(results["std"])),
+            *([] if std is None else [("STD over domains", percent(std))]),
             ("weakest domain", "missing" if worst is None else f"{worst} {percent(results['worst'])}"),
             *facts,
         ]
@@ -95,15 +95,15 @@ def _results(record: Record) -> dict[str, Any]:
 
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results and the notes on their marks."""
-    trained = bool(results["rounds"])
+    trained, std = bool(results["rounds"]), spread(results["domains"], results["std"])
     first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
-    columns = [_column(first, results["domains"], results["avg"], results["std"])]
+    columns = [_column(first, results["domains"], results["avg"], std)]
     if trained:
         columns.append(_column("final", results["final"], mean(results["final"].values())))
     others = results.get("others", {})
     columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
-    if spread := results.get("spread_over_nodes"):
-        columns.append(_column("std over nodes", spread, mean(spread.values())))
+    if over_nodes := results.get("spread_over_nodes"):
+        columns.append(_column("std over nodes", over_nodes, mean(over_nodes.values())))
     notes = []
     if len(others) > MOST_SHOWN:
         notes.append(
@@ -121,10 +121,10 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
             f"{plural(partly, 'round was', 'rounds were')} scored on a part of the test images; they are in no column."
         )
     if constant := results.get(one_class.KEY):
-        notes.append(f"{one_class.sentence(constant).capitalize()}; {constant.get('advice', '')}.")
+        notes.append(f"{capital(one_class.sentence(constant))}; {constant.get('advice', '')}.")
     if missing := results.get("missing"):
         notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
-    notes += [f"{note.capitalize()}." for note in Privacy.view(results).notes]
+    notes += [f"{capital(note)}." for note in Privacy.view(results).notes]
     if lost := results.get("lost"):
         notes.append(f"The run is degraded: {lost_text(lost)}.")
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]

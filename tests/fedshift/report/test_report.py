@@ -33,6 +33,7 @@ from fedshift_core.errors import ConfigError, DataError, FedShiftError
 from fedshift_core.limits import MOST_SHOWN
 from fedshift_core.options.scoring import last_rounds
 from fedshift_core.yaml_files import as_yaml, read_yaml
+from strategies.features.figures_section import Figures
 
 QUICK = "train.epochs=1 allocation.share=0.05"
 DOMAINS = ("scan", "texture", "street", "sketch")
@@ -812,6 +813,80 @@ def test_whiskers_end_at_100_and_equal_bytes_are_two_lines(monkeypatch: pytest.M
     down, up = costs.axes[1].lines
     assert (down.get_label(), up.get_label()) == ("to the nodes", "from the nodes")
     assert down.get_linewidth() > 2 * up.get_linewidth()
+
+
+def test_one_domain_has_no_spread_and_a_long_name_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "finish", lambda figure, key, title, caption: (figure, title, caption))
+    fields = {"domains": {"a" * 60: 85.0}, "avg": 85.0, "std": 0.0, "averaged_rounds": 5}
+    with drawing.style():
+        drawn: Any = curves.bars(fields)
+    figure, title, caption = drawn
+    assert figure.axes[0].texts[-1].get_text() == "85.0" and "STD" not in title + caption
+    assert len(figure.axes[0].get_yticklabels()[0].get_text()) == drawing.ROW_NAME
+
+
+def lines_of(domains: list[str]) -> list[dict[str, Any]]:
+    accuracy = {name: 50.0 + i % 7 for i, name in enumerate(domains)}
+    accuracy |= {domains[3]: 10.0, domains[5]: 90.0}
+    return [{"round": n, "accuracy": accuracy} for n in (1, 2)]
+
+
+def test_many_domains_are_readable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 24 long names the legend makes the figure higher; of more domains there is a band."""
+    monkeypatch.setattr(curves, "finish", lambda figure, key, title, caption: (figure, caption))
+    names = [f"Hospital of town {i:02}" for i in range(30)]
+    with drawing.style():
+        few: Any = curves.accuracy(lines_of(names[:6]), names[:6])
+        many: Any = curves.accuracy(lines_of(names[:24]), names[:24])
+        most: Any = curves.accuracy(lines_of(names), names)
+        for figure, _ in (few, many, most):
+            figure.draw_without_rendering()
+    assert few[0].get_figheight() < 3.6 and most[0].get_figheight() < 3.6
+    inches = many[0].axes[0].get_window_extent().height / many[0].dpi
+    assert inches > 1.8 and many[0].get_figheight() > 5
+    looks = {(line.get_color(), str(line.get_linestyle()), line.get_marker()) for line in many[0].axes[0].lines}
+    assert len(looks) == 25
+    assert [line.get_label() for line in most[0].axes[0].lines] == [names[3], names[5], "AVG"]
+    assert "The band holds all 30 domains; named are the lowest and the highest at the end." in most[1]
+    pairs = {(drawing.domain_colour(i), drawing.domain_marker(i)) for i in range(64)}
+    assert len(pairs) == 64
+
+
+def test_what_is_left_out_of_a_figure_is_said() -> None:
+    counts: dict[str, Any] = {
+        "accuracy": 50.0, "balanced_accuracy": 50.0, "macro_f1": 50.0, "auc": 50.0, "ece": 5.0, "n": 8, "images": 8,
+        "confusion": None, "per_class": {"recall": [40.0, 60.0], "precision": [50.0, 50.0], "n": [4, 4]},
+    }  # fmt: skip
+    figures = Figures.model_validate(
+        {"round": 2, "classes": ["a", "b"], "domains": {f"d{i}": counts for i in range(10)}, "overall": None}
+    )
+    with drawing.style():
+        (bars,) = by_class.section(figures).figures
+    assert "Not drawn: 2 more domains; the table by class has them." in bars.caption
+    domains = [f"site {i}" for i in range(30)]
+    placed = np.random.default_rng(0).normal(size=(60, 2))
+    with drawing.style():
+        drawn = maps.tsne(placed, np.arange(60) % 2, np.arange(60) % 30, domains, ["a", "b"])
+        values = {name: np.array([3.0, 1.0 + i]) for i, name in enumerate(domains)}
+        spectra = maps.singular_values(values, range(30), {name: float(i) for i, name in enumerate(domains)})
+    assert all("Markers of the 30 domains repeat, and no key names them." in one.caption for one in drawn)
+    assert ">site 29<" in spectra.svg and ">site 17<" not in spectra.svg
+    assert "Named: the domains of the least and the largest effective rank." in spectra.caption
+
+
+def test_a_name_that_looks_like_a_part_of_a_drawing_is_shown_as_it_is() -> None:
+    name = 'id="zz" href="#a" #010301'
+    with drawing.style():
+        figure, (axes,) = drawing.canvas(1.0)
+        axes.set_title(name)
+        drawn = drawing.finish(figure, "f", "t")
+    assert f">{name}<" in drawn.svg
+
+
+def test_a_run_whose_folder_is_not_utf_8_has_its_report(copied: Run) -> None:
+    folder = copied.folder.rename(os.fsdecode(os.fsencode(copied.folder) + b"\xff"))
+    page = report(folder)
+    assert "\\xff" in page.text
 
 
 def test_classes_of_nodes_and_of_many_nodes_by_domain() -> None:
