@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift.compare import leave_one_out, run_facts
+from fedshift.compare.row_commands import from_here
 from fedshift.compare.table import Numbers, numbers_of
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import grouping, loading
@@ -63,8 +64,8 @@ class Table:
 
     @property
     def network(self) -> str:
-        """The network of its first row, FedAvg's where there is one; a method may ask for another."""
-        return run_facts.network(self.numbers.rows[0].runs[:1])
+        """The network of its rows, or their networks; a method may ask for another."""
+        return run_facts.network(self.runs)
 
 
 @dataclass(frozen=True)
@@ -203,6 +204,14 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
         differing = _differing(runs, same[0].split)
         differences = {key: values for key, values in differing.items() if key not in _SAID}
         labels |= dict(zip(map(id, same), grouping.group_labels(runs, differences), strict=True))
+    alike: dict[tuple[Any, ...], list[Table]] = {}
+    for table in tables:
+        heading = (*_kind(table), table.statistics, *run_facts.budget(table.runs), labels[id(table)])
+        alike.setdefault(heading, []).append(table)
+    for same in alike.values():
+        for table in same if len(same) > 1 else ():  # they stand apart by folder
+            folders = list(dict.fromkeys(from_here(run.place.parent) for run in table.runs))
+            labels[id(table)] = ", ".join(filter(None, [labels[id(table)], f"runs of {some(folders, _MOST_NAMED)}"]))
     yield from (replace(table, differs=labels[id(table)]) for table in tables)
 
 

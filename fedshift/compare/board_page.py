@@ -92,11 +92,7 @@ def _table(table: Table, number: int, where: Path | None, commands: Commands) ->
         record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where, commands)
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
-    dataset, network, budget = (
-        table.runs[0].results.dataset,
-        run_facts.network(table.runs),
-        run_facts.budget(table.runs),
-    )
+    dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
     return known | {
         "columns": [known["fields"][column] for column in numbers.columns],
         "id": f"t{number}", "name": f"{dataset}, {network}: {dict(budget)[run_facts.TRAINING]}", "dataset": dataset,

@@ -189,7 +189,9 @@ def test_a_seed_that_comes_twice_stands_apart_by_arithmetic_then_by_folder_or_is
     made = board.board([root])
     assert len(made.tables) == 2 and made.left_out == ()
     make_run("fedavg", 0, two(52, 40), recorded={"arithmetic": "bf16/nchw"}, under="b")
-    assert [dict(t["budget"])["arithmetic"] for t in tables_of(root)] == ["bf16/nchw", "bf16/nchw", "float32/nchw"]
+    tables = tables_of(root)
+    assert [dict(t["budget"])["arithmetic"] for t in tables] == ["bf16/nchw", "bf16/nchw", "float32/nchw"]
+    assert [t["differs"] for t in tables] == [f"runs of {root / 'a'}", f"runs of {root / 'b'}", ""]
     make_run("fedavg", 0, two(53, 40), recorded={"arithmetic": "bf16/nchw"}, under="b")
     made = board.board([root])
     assert len(made.tables) == 2 and "seed 0 comes twice, with different numbers" in made.left_out[0]
