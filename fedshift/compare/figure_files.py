@@ -1,6 +1,8 @@
 """The figures of a comparison as files for a paper: PDF, SVG and PNG, with the curves as CSV."""
 
+import logging
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +16,7 @@ from fedshift.compare.paper_names import column as column_name
 from fedshift.compare.paper_names import relabelled, text_of
 from fedshift.compare.rows import named
 from fedshift.compare.table import Numbers
-from fedshift.html.drawing import WIDTH, Plot, canvas, style
+from fedshift.html.drawing import MISSING_GLYPH, WIDTH, Plot, canvas, style
 from fedshift.html.printing import printed
 from fedshift.results.settings import BASELINE
 from fedshift_core.accuracies import OVERALL
@@ -22,6 +24,8 @@ from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, plain, shown
 from fedshift_core.spelling import meant
+
+log = logging.getLogger("fedshift")
 
 FORMATS = ("pdf", "svg", "png")
 DIFFERENCE, CURVES, DOMAINS = "difference", "curves", "domains"
@@ -92,7 +96,8 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         files = []
-        with style(), mpl.rc_context(_KEPT):
+        with style(), mpl.rc_context(_KEPT), warnings.catch_warnings(record=True) as caught:
+            warnings.filterwarnings("always", MISSING_GLYPH, UserWarning)
             for name, plot in by_name.items():
                 drawn = printed(plot.figure)
                 drawn.set_layout_engine("none")  # it is laid out, which each file would do again
@@ -103,6 +108,11 @@ def write(numbers: Numbers, folder: Path) -> list[Path]:
             if text:
                 files.append(folder / file)
                 write_atomically(files[-1], text)
+        if any(re.match(MISSING_GLYPH, str(warning.message)) for warning in caught):
+            log.warning(
+                "--figures: no font of this machine has all letters of the names, those that lack are boxes; a font "
+                "such as Noto Sans CJK has them"
+            )
     except OSError as error:
         raise ConfigError(f"--figures: cannot write into {shown(folder)}: {error.strerror}") from None
     return files

@@ -4,9 +4,11 @@ Matplotlib draws with placeholder colours. Each becomes a CSS variable of the pa
 and the dark theme. Text stays text in the reader's font. A figure is as wide as a phone.
 """
 
+import functools
 import io
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from html import escape
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colorbar import Colorbar
@@ -39,6 +42,14 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.
 LEGEND_HANDLE, LEGEND_LETTER = 32.0, 5.8  # widths in a legend: the handle of an entry, a character at least
 LEGEND_NAME = 48  # characters of an entry of a legend
 LEGEND_ROWS, LEGEND_LINE = 3, 15.5  # rows that fit into a figure's height; height of each further one
+
+#: Fonts with the letters of other scripts, of which the first that is here and has a letter draws it.
+FALLBACKS = (
+    "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Noto Sans JP", "Noto Sans KR", "Source Han Sans SC",
+    "WenQuanYi Zen Hei", "WenQuanYi Micro Hei", "PingFang SC", "Hiragino Sans", "Apple SD Gothic Neo",
+    "Microsoft YaHei", "Yu Gothic", "Malgun Gothic", "Noto Sans Devanagari", "Noto Sans Thai",
+)  # fmt: skip
+MISSING_GLYPH = r"Glyph .* missing from "  # how matplotlib's warning begins
 
 _VARIABLES = (
     {TEXT: "currentColor", GRID: "var(--grid)"}
@@ -137,9 +148,17 @@ def class_colour(index: int, classes: int) -> str:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Draw in the report's style."""
-    with mpl.rc_context(_SETTINGS):
+    """Draw in the report's style; letters that no font here has are left to the reader's fonts."""
+    with mpl.rc_context(_SETTINGS | {"font.family": _families()}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", MISSING_GLYPH, UserWarning)
         yield
+
+
+@functools.cache
+def _families() -> list[str]:
+    """Return the font of figures, and those of :data:`FALLBACKS` that are here."""
+    here = {font.name for font in font_manager.fontManager.ttflist}
+    return ["DejaVu Sans", *(name for name in FALLBACKS if name in here)]
 
 
 def canvas(

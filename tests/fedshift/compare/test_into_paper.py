@@ -7,8 +7,10 @@ import json
 import re
 import shutil
 import subprocess
+import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +24,9 @@ from support import ROOT
 from typer.testing import CliRunner
 
 from fedshift import cli
-from fedshift.compare import Comparison, compare
+from fedshift.compare import Comparison, compare, figure_files, figures
 from fedshift.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
-from fedshift.html import printing
+from fedshift.html import drawing, printing
 from fedshift.results.statistics import holm
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
@@ -383,6 +385,20 @@ def test_figures_are_files_in_three_formats_with_their_curves(table: Comparison,
         "domains: Scan, Street: top-1 accuracy in %, seeds (small), mean ± standard deviation. Dashed: FedAvg.\n"
         in captions
     )
+
+
+def test_letters_that_no_font_has_are_named_once(
+    table: Comparison, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "_families", lambda: ["DejaVu Sans"])
+    rows = tuple(replace(row, label=f"{row.method} 北京") for row in table.numbers.rows[:2])
+    numbers = replace(table.numbers, rows=rows, columns=("AVG",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure_files.write(numbers, tmp_path / "figures")
+        assert "北京" in figures.draw(numbers).columns[0].svg
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("--figures: no font of this machine has all letters")
 
 
 def test_a_figure_is_whole_and_named_as_papers_do(table: Comparison) -> None:
