@@ -91,6 +91,8 @@ def test_table_holds_everything() -> None:
     assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "70.0"]
     assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0"]  # (92 + 76 + 69) / 3 = 79
     assert row(text, "STD") == ["STD", "11.9"]
+    alone = results() | {"domains": {"usps": 75.0}, "avg": 75.0, "std": 0.0}
+    assert row(table(alone), "STD") == ["STD"]  # one domain has no spread
 
 
 def test_table_columns_are_aligned_and_in_the_order_of_the_domains() -> None:
