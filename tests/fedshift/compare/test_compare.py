@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -864,7 +865,7 @@ def test_curves_and_dots_show_the_baseline_of_the_row_s_own_group(make_run: Make
     expected = {row.group: 30.0 + 10 * i for i, row in enumerate(row for row in numbers.rows if row.is_baseline)}
     assert len(expected) == 2
     for row, axes in zip(numbers.rows, panels, strict=True):
-        drawn = [float(line.get_ydata()[-1]) for line in axes.lines if line.get_color() == GRID]
+        drawn = [float(np.asarray(line.get_ydata())[-1]) for line in axes.lines if line.get_color() == GRID]
         assert drawn == ([] if row.is_baseline or row.group not in expected else [expected[row.group]])
     titles = [axes.get_title(loc="left") for axes in panels]
     assert len({*titles}) == 10 and titles[0] == "i2pfl tau=0.1 [1]"
