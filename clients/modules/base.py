@@ -4,7 +4,7 @@ A method and modules know nothing of each other: modules wrap the method's model
 loss terms to the method's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from clients.losses.common import cross_entropy
 from clients.losses.imbalance import Classification
 from clients.models.networks import Blueprint, SplitModel
 from clients.training.batches import Batch
+from fedshift_core.errors import FedShiftError
 from fedshift_core.params import P, Parametrised
 
 
@@ -73,6 +74,17 @@ class Modules(Parametrised[P]):
         """Let go of what passes over a batch left; called in place of :meth:`terms` where labels are no classes."""
 
 
+def joined(terms: Mapping[str, Tensor], more: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return loss terms with those of modules.
+
+    Raises:
+        FedShiftError: If a name is in both: one of the two would not be minimised.
+    """
+    if shared := terms.keys() & more.keys():
+        raise FedShiftError(f"loss term {min(shared)!r} of modules is also one of the method or of other modules")
+    return {**terms, **more}
+
+
 class AllModules:
     """The entries of a section ``modules``, in their order; one that makes another model is put in first."""
 
@@ -127,10 +139,14 @@ class AllModules:
             entry.start_batch(model, batch)
 
     def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
-        """Return the loss terms of all entries."""
+        """Return the loss terms of all entries.
+
+        Raises:
+            FedShiftError: If two entries have a term of one name.
+        """
         weighted: dict[str, Tensor] = {}
         for entry in self._entries:
-            weighted |= entry.terms(model, batch)
+            weighted = joined(weighted, entry.terms(model, batch))
         return weighted
 
     def forget(self, model: SplitModel) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from clients.losses.imbalance import ClassLoss
 from clients.models.networks import SplitModel, set_training
-from clients.modules.base import AllModules
+from clients.modules.base import AllModules, joined
 from clients.training.batches import Batch, cut, in_turns, with_domains
 from clients.training.inputs import ClientSetup
 from clients.training.model_cache import Workbench
@@ -129,11 +129,15 @@ class LocalTrainer(NodeTools[P]):
         return self._bench.optimizer()
 
     def terms_of(self, batch: Batch) -> dict[str, Tensor]:
-        """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules."""
+        """Return all weighted loss terms of a batch: the method's, in its phase, then those of the modules.
+
+        Raises:
+            FedShiftError: If modules have a term of a name that another has.
+        """
         self._modules.start_batch(self.model, batch)
         terms = (self._phase.loss or self.loss)(batch)
         if self._phase.classes:
-            return terms | self._modules.terms(self.model, batch)
+            return joined(terms, self._modules.terms(self.model, batch))
         self._modules.forget(self.model)
         return terms
 

@@ -13,7 +13,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_SHOWN, some
 from fedshift_core.registry import imported
-from fedshift_core.wire.names import AVERAGED
+from fedshift_core.wire.names import AVERAGED, CE
 
 
 def check_together(config: RunConfig, *, finished: bool = False) -> None:
@@ -194,6 +194,28 @@ def _check_domains_within(config: RunConfig) -> None:
                 f"modules {name} needs nodes that hold several domains and know them: allocation.mixing above "
                 f"0 and allocation.domain_labels=known; found {mixing:g} and {labels}"
             )
+
+
+def check_terms(config: RunConfig) -> None:
+    """Refuse modules that declare a loss term of a name that the method or other modules have.
+
+    Raises:
+        ConfigError: With the name and whose it is.
+    """
+    method = registry.METHODS[str(config.method["name"])]
+    # A recipe without a client of its own lists the terms of the modules that it configures.
+    base = registry.METHODS[method.of] if method.of and not method.client else method
+    owners = dict.fromkeys((CE, *base.terms, *base.other_terms), f"the method {method.name!r}")
+    for entry in config.modules:
+        name = str(entry["name"])
+        for term in MODULES[name].terms:
+            if term in owners:
+                raise ConfigError(
+                    f"modules: {name} has a loss term {term!r}, which is one of {owners[term]}: one of the two would "
+                    "not be minimised; give it another name",
+                    keys=(("modules", name),),
+                )
+        owners |= dict.fromkeys(MODULES[name].terms, f"modules {name}")
 
 
 def _check_public_share(config: RunConfig) -> None:

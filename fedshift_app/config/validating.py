@@ -17,7 +17,7 @@ from fedshift_app.config import (
     secure_sums,
     statistics,
 )
-from fedshift_app.config.cross_checks import check_together
+from fedshift_app.config.cross_checks import check_terms, check_together
 from fedshift_app.config.dataset_checks import check_dataset
 from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import NAMED, listed, modules_by_name, section_of
@@ -166,6 +166,7 @@ def _complete_method(config: RunConfig) -> FrozenDict[str, Any]:
         )
     if not method.strategy_class().averages():
         _check_own_rule(config, method.name)
+    check_terms(config)
     check_method(config.privacy, method, config.evaluate)
     check_features(config.privacy, config.features)
     statistics.check(config, client_class, node)

@@ -13,10 +13,13 @@ from support import D, fedavg, fit, image_set, new_client, same, shared
 from torch import Tensor, nn
 
 from clients.base import DomainClient, Phase
+from clients.models.networks import SplitModel
+from clients.modules.base import Modules
 from clients.training.batches import Batch
 from clients.training.settings import TrainConfig
 from fedshift_app.config.resolving import resolve
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.params import Params
 
 
 class TwoParts(DomainClient):
@@ -33,6 +36,17 @@ class TwoParts(DomainClient):
 
     def doubled(self, batch: Batch) -> dict[str, Tensor]:
         return {"twice": 2 * self.loss(batch)["ce"]}
+
+
+class Named(Modules):
+    """Modules with one loss term."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(Params())
+        self.name = name
+
+    def terms(self, model: SplitModel, batch: Batch) -> dict[str, Tensor]:
+        return {self.name: torch.zeros(())}
 
 
 class Watched(TwoParts):
@@ -257,3 +271,10 @@ def test_the_method_sees_weights_before_training_and_before_scoring() -> None:
         assert np.array_equal(bias.numpy(), given[client.shared_names.index("classifier.bias")])
     assert set(client.received_weights) == set(client.shared_names)
     assert np.array_equal(client.received_weights["classifier.bias"].numpy(), client.came[0].numpy())
+
+
+@pytest.mark.parametrize("names", [("ce",), ("length", "length")])
+def test_modules_with_a_loss_term_of_a_name_in_use_are_refused(names: Sequence[str]) -> None:
+    client = new_client(DomainClient, modules=[Named(name) for name in names])
+    with pytest.raises(FedShiftError, match=f"loss term '{names[0]}' of modules is also one of the method or of other"):
+        fit(client)
