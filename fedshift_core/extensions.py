@@ -14,9 +14,10 @@ import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -40,6 +41,16 @@ class Named(Protocol):
 
 
 T = TypeVar("T", bound=Named)
+
+
+class Cached(Protocol):
+    """A function with a cache."""
+
+    def cache_clear(self) -> None:
+        """Clear it."""
+
+
+C = TypeVar("C", bound=Cached)
 #: Names in a message about an unknown one; `fedshift methods` and the like list all.
 MOST_LISTED = 16
 
@@ -138,11 +149,17 @@ class Registry(Mapping[str, T], Generic[T]):
             ConfigError: If another thing has its name.
         """
         name = thing.name
-        before = self._files.get(name, (None, file))[1]
+        held, before = self._files.get(name, (thing, file))
+        if before == file and held is not thing:
+            raise ConfigError(f"plugins: {file} defines two of the {self.kind} {name!r}; give one another name")
         again = before.suffix == file.suffix == carried.SUFFIX  # registered again, as a notebook's cell is run again
         if name in self._ours or name in self._claims() or (before != file and not again):
             raise ConfigError(f"plugins: {file} claims the {self.kind} {name!r}, which {self.origin(name)} has")
         self._files[name] = thing, file
+
+    def drop(self, file: Path) -> None:
+        """Take away all things of a user's own file."""
+        self._files = {name: held for name, held in self._files.items() if held[1] != file}
 
     def takes(self, thing: object) -> bool:
         """Return whether an object is of this kind."""
@@ -223,8 +240,7 @@ def _offers(group: str) -> tuple[Offer, ...]:
 def forget() -> None:
     """Clear the caches of packages and files, for tests."""
     _offers.cache_clear()
-    _module.cache_clear()
-    _of_this_process.clear()
+    _loaded.clear()
     for registry in _REGISTRIES:
         registry._found.clear()
         registry._files.clear()
@@ -247,19 +263,23 @@ def _misfit(dist: Distribution | None) -> str:
 def load_file(file: Path) -> None:
     """Run a user's own Python file and register every object of a known kind at its top level.
 
+    A file whose content this process has run is not run again; that of a changed one takes the place of the earlier.
+
     Raises:
-        ConfigError: If it cannot be read or run, defines no such object, or claims a name in use.
+        ConfigError: If it cannot be read or run, defines no such object or two of one name, or claims a name in use.
     """
-    things = _carried(file) if file.suffix == carried.SUFFIX else list(vars(_module(file)).values())
-    count = 0
-    for thing in things:
-        for registry in _REGISTRIES:
-            if registry.takes(thing):
-                registry.add(thing, file)
-                count += 1
-    if not count:
+    known, things = _loaded.get(file), _things(file)
+    found = [(registry, thing) for thing in things for registry in _REGISTRIES if registry.takes(thing)]
+    if not found:
         kinds = ", ".join(registry._of().__name__ for registry in _REGISTRIES)
         raise ConfigError(f"plugins: {file} defines nothing that FedShift knows; it looks for objects of {kinds}")
+    for registry in _REGISTRIES:
+        registry.drop(file)
+    for registry, thing in found:
+        registry.add(thing, file)
+    if known is not None and known != _loaded[file]:
+        for clear in _made_of_files:
+            clear()
 
 
 def take(things: Sequence[Any], file: Path) -> None:
@@ -268,45 +288,89 @@ def take(things: Sequence[Any], file: Path) -> None:
     Raises:
         ConfigError: If one claims a name in use.
     """
-    _of_this_process[file] = list(things)
+    _loaded[file] = _Loaded(_digest(_content(file)), tuple(things))
     load_file(file)
 
 
-#: By file, what this process itself has written into it.
-_of_this_process: dict[Path, list[Any]] = {}
+def cleared_on_change(cached: C) -> C:
+    """Return a cached function whose cache is cleared when a changed file takes the place of the earlier one."""
+    _made_of_files.append(cached.cache_clear)
+    return cached
 
 
-def _carried(file: Path) -> list[Any]:
-    """Return the objects of a file of carried ones; a file is read once."""
-    if file not in _of_this_process:
-        _of_this_process[file] = carried.read(file)
-    return _of_this_process[file]
+#: Clear what was made of things of files.
+_made_of_files: list[Callable[[], None]] = []
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """The objects of a user's own file in this process, and the start of the SHA-256 of what defines them."""
+
+    digest: str
+    things: tuple[Any, ...]
+
+
+_loaded: dict[Path, _Loaded] = {}
+
+
+def _things(file: Path) -> tuple[Any, ...]:
+    """Return the objects of a file, each once; of carried ones, which do not change, as they were read first."""
+    known = _loaded.get(file)
+    if file.suffix == carried.SUFFIX:
+        if known is None:
+            known = _Loaded(_digest(_content(file)), tuple(carried.read(file)))
+    else:
+        content = _content(file)
+        if known is None or known.digest != _digest(content):
+            objects = vars(_module(file, content)).values()
+            known = _Loaded(_digest(content), tuple({id(thing): thing for thing in objects}.values()))
+    _loaded[file] = known
+    return known.things
 
 
 def file_digest(file: Path) -> str:
-    """Return the start of the SHA-256 of a user's own file.
+    """Return the start of the SHA-256 of a user's own file as this process has run it, or as it is if it has not.
 
     Raises:
         ConfigError: If it cannot be read.
     """
+    return _loaded[file].digest if file in _loaded else _digest(_content(file))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def _content(file: Path) -> bytes:
+    if file.suffix not in {".py", carried.SUFFIX}:
+        raise ConfigError(f"plugins: {file} is not a Python file (.py)")
     try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        return file.read_bytes()
     except OSError as error:
         raise ConfigError(f"plugins: cannot read {file}: {error.strerror}") from None
 
 
-@functools.cache
-def _module(file: Path) -> ModuleType:
-    if file.suffix != ".py":
-        raise ConfigError(f"plugins: {file} is not a Python file (.py)")
-    name = f"fedshift_file_{file.stem}_{file_digest(file)}"
-    spec = importlib.util.spec_from_file_location(name, file)
+class _ContentLoader(SourceFileLoader):
+    """Runs a content of a file: bytecode next to it goes by seconds, and may be that of an earlier content."""
+
+    def __init__(self, name: str, file: Path, content: bytes) -> None:
+        super().__init__(name, str(file))
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self._content, self.path)
+        return code
+
+
+def _module(file: Path, content: bytes) -> ModuleType:
+    name = f"fedshift_file_{file.stem}_{_digest(content)}"
+    loader = _ContentLoader(name, file, content)
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # a dataclass looks its module up
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_REASON]

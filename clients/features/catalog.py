@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from clients.features.base import About, Answer, Call, Client, Metrics, NodeFeature, Reply, Request
 from clients.training.eval_slices import Scores
+from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import Feature, Key, of_run
@@ -182,6 +183,7 @@ class Features:
                 raise FedShiftError(f"the feature {feature.name} would send {name!r}, which it does not declare")
 
 
+@extensions.cleared_on_change
 @functools.lru_cache(maxsize=8)
 def of(entries: tuple[Section, ...] = ()) -> Features:
     """Return the features of a run, whose configuration has these entries in its section ``features``."""

@@ -32,7 +32,7 @@ from fedshift_app.config.validating import from_json
 from fedshift_app.node import copies, holdings, state_folder
 from fedshift_app.node import data as node_data
 from fedshift_app.node.data import Place, own_images, public_set, test_images
-from fedshift_core import dp_accounting, same_names
+from fedshift_core import dp_accounting, extensions, same_names
 from fedshift_core.arrays import Arrays
 from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
@@ -167,6 +167,7 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
     return client
 
 
+@extensions.cleared_on_change
 @functools.lru_cache(maxsize=4)
 def _bench(config: RunConfig, network: ModelConfig, device: torch.device) -> Workbench:
     """Return the model of all nodes with the same network that this process plays in a run."""
@@ -301,6 +302,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     return model
 
 
+@extensions.cleared_on_change
 @functools.lru_cache(maxsize=4)
 def read_config(run_json: str) -> RunConfig:
     """Read the server's configuration, once per process and run."""

@@ -1,5 +1,6 @@
 """A user's own file next to an experiment: a method with a merge and a state of its own, in every way to run."""
 
+import hashlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from safetensors.numpy import load_file
 from support import ROOT, Killed, ListeningGrid, Run, own_experiment
@@ -170,6 +172,26 @@ def test_a_server_cannot_make_a_node_run_a_file(experiment: Path, monkeypatch: p
     content = RecordDict({"arrays": encode({}), "knowledge": encode({}), "config": result})
     (reply,) = grid.send_and_receive([Message(content, 1000, MessageType.QUERY)])
     assert "is not run here" in str(reply.error.reason)
+
+
+def test_a_run_after_an_edit_is_of_the_edited_file(experiment: Path) -> None:
+    file = experiment.parent / "my_method.py"
+    before = run(experiment, "before", rounds=1)
+    build = """    def build_model(cls, plan, params):
+        model = super().build_model(plan, params)
+        model.classifier.weight.data.mul_(2)
+        return model
+"""
+    file.write_text(
+        FILE.replace("class Node(DomainClient):\n", f"class Node(DomainClient):\n    @classmethod\n{build}\n")
+    )
+    after = run(experiment, "after", rounds=1)
+    assert after.results["weights_sha256"] != before.results["weights_sha256"]
+    recorded = [yaml.safe_load((each.folder / "config.yaml").read_text())["versions"] for each in (before, after)]
+    digests = [hashlib.sha256(text.encode()).hexdigest()[:12] for text in (FILE, file.read_text())]
+    assert [versions["plugin my_method.py"] for versions in recorded] == digests
+    file.write_text(FILE)
+    assert run(experiment, "again", rounds=1).results["weights_sha256"] == before.results["weights_sha256"]
 
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:

@@ -1,5 +1,7 @@
 """Things of other packages and of a user's own files: found by name; what is wrong with one is a line that names it."""
 
+import functools
+import hashlib
 import importlib
 import sys
 from collections.abc import Iterator
@@ -139,12 +141,36 @@ def test_a_file_brings_what_it_defines(tmp_path: Path) -> None:
     assert registry.METHODS.origin("mine") == str(file)
 
 
+def test_a_changed_file_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    cleared: list[bool] = []
+
+    @extensions.cleared_on_change
+    @functools.cache
+    def made() -> None:
+        cleared.append(True)
+
+    for title, name in (("One", "mine"), ("Two", "mine"), ("Two", "that")):  # in one second, and of one length
+        file.write_text(f"{GOOD.replace('mine', name).replace('A method of my own', title)}SAME = METHOD\n")
+        load_file(file)
+        load_file(file)
+        made()
+        assert [method for method in registry.METHODS if method in ("mine", "that")] == [name]
+        assert registry.get(name).title == title
+        ran = extensions.file_digest(file)
+        assert ran == hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    assert len(cleared) == 3
+    file.write_text("x = 1")
+    assert extensions.file_digest(file) == ran  # of what this process has run
+
+
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
         ("x = 1", "defines nothing that FedShift knows; it looks for objects of"),
         ("import nothing_of_that_name", "cannot be run: ModuleNotFoundError"),
         (GOOD.replace("mine", "fedavg"), "claims the method 'fedavg', which fedshift has"),
+        (GOOD + GOOD.replace("METHOD =", "OTHER ="), "defines two of the method 'mine'; give one another name"),
     ],
 )
 def test_a_file_that_cannot_be_used(tmp_path: Path, code: str, reason: str) -> None:
