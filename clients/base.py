@@ -229,6 +229,9 @@ class DomainClient(LocalTrainer[P]):
         Returns:
             The shared arrays after training, the number of training images, and the mean loss terms with the numbers of
             features.
+
+        Raises:
+            FedShiftError: If weights or layers of the model were replaced in place of being changed.
         """
         server_round = self.server_round = int(config[SERVER_ROUND])
         with self.own_draws("around-training", server_round):
@@ -244,6 +247,7 @@ class DomainClient(LocalTrainer[P]):
             self._keep_private()
             metrics |= terms | self.features.after_training(self, config)
             self.passed(EVALUATION)
+        self._bench.check(self.model)
         return self._shared(), len(self.train_set), metrics
 
     def evaluate(self, parameters: list[NDArray[Any]], config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -274,6 +278,7 @@ class DomainClient(LocalTrainer[P]):
             self._add_records(self.features.more_records(self, config, mixed=mixed))
             metrics |= self.features.on_scores(self, config)
         metrics |= self.features.after_scores(self, config)
+        self._bench.check(self.model)
         self.passed(EVALUATION)
         return loss / max(images, 1), images, metrics
 

@@ -20,10 +20,12 @@ from clients.images.augment import Pipeline
 from clients.models.networks import SplitModel
 from clients.training import optimizers
 from clients.training.arrays import view
+from clients.training.model_parts import ModelParts
 from clients.training.precomputed import FrozenFeatures
 from clients.training.settings import ImageConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 
 
 class Workbench:
@@ -55,12 +57,16 @@ class Workbench:
         self._train, self._device = train, device
         self._rows = max(train.batch_size + 1, images.eval_batch)
         self._trained = [(parameter, parameter.requires_grad) for parameter in model.parameters()]  # once, likewise
+        self._parts: ModelParts | None = None
         self._optimizer: torch.optim.Optimizer | None = None
         self._taken: Tensor | None = None
         self._buffer: Tensor | None = None
 
     def clear(self) -> None:
         """Make room for the next client: the model is as it was at the start."""
+        if self._parts is None:
+            self._parts = ModelParts(self.model)  # with modules, frozen parts and their hooks
+        self._put_back()
         with torch.no_grad():
             for name, tensor in self.state.items():
                 if self.frozen is None or name not in self.model.frozen:
@@ -68,6 +74,27 @@ class Workbench:
         for parameter, trained in self._trained:
             parameter.requires_grad_(trained)
             parameter.grad = None
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a client's model in which weights or layers were replaced: what is sent is not what was trained.
+
+        Raises:
+            FedShiftError: With the name of what was replaced.
+        """
+        change = self._put_back() if model is self.model else "self.model is another model"
+        if change:
+            raise FedShiftError(
+                f"{change} since the model was built: weights change in place (under torch.no_grad(): "
+                "weight.copy_(new)), layers are made in build_model; what is not the model's is kept on the client"
+            )
+
+    def _put_back(self) -> str:
+        """Put the parts of the model that are not in their place back; return the first, or an empty text."""
+        change = "" if self._parts is None else self._parts.change()
+        if change and self._parts is not None:
+            self._parts.restore()
+            self._optimizer = None  # it may be over other weights
+        return change
 
     def begin(self, start: Arrays, digest: str) -> None:
         """Put values in the place of initial ones, by state-dict name, for this client and those to come."""
@@ -157,10 +184,10 @@ class DeviceImages:
 
         With ``labels_only`` there are no images, (0,): pixels that nobody looks at are not read.
         """
-        y = torch.from_numpy(images.y)
+        y = view(images.y)
         if labels_only:
             return torch.empty(0, dtype=torch.uint8), y.to(self._device)
-        x = torch.from_numpy(images.x)
+        x = view(images.x)
         if self._device.type == "cpu":
             return x, y
         key = (images.x.ctypes.data, images.y.ctypes.data, *images.x.shape, *images.x.strides)

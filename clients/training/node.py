@@ -289,17 +289,22 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
     @contextmanager
     def kept_weights(self) -> Iterator[None]:
-        """Put all weights and buffers back afterwards to what they were before, and which weights learn."""
+        """Put all weights and buffers back afterwards to what they were before, and which weights learn.
+
+        Raises:
+            FedShiftError: If some were replaced in place of being changed.
+        """
         state = self.state
         kept = {name: tensor.clone() for name, tensor in state.items()}
-        learn = [parameter.requires_grad for parameter in self.model.parameters()]
+        learn = [(parameter, parameter.requires_grad) for parameter in self.model.parameters()]
         try:
             yield
+            self._bench.check(self.model)
         finally:
             with torch.no_grad():
                 for name, tensor in state.items():
                     tensor.copy_(kept[name])
-            for parameter, learns in zip(self.model.parameters(), learn, strict=True):
+            for parameter, learns in learn:
                 parameter.requires_grad_(learns)
 
     def _load(self, parameters: list[NDArray[Any]]) -> None:

@@ -1,22 +1,29 @@
 """What a process keeps between clients: nothing of it may be seen in the numbers."""
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
+from torch import nn
 
+from clients.adapt.base import Adaptation, Places
 from clients.base import ClientSetup, DomainClient
 from clients.features.profile import Stopwatch
-from clients.models.networks import build
+from clients.models.networks import SplitModel, build
 from clients.training.model_cache import DeviceImages, Workbench
 from clients.training.phases import DATA, TRAINING
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
+from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
 from fedshift_app.config import resolving
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
+from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 from fedshift_core.params import Params
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -28,13 +35,15 @@ def image_set(seed: int, n: int = 20) -> ImageSet:
     return ImageSet(rng.integers(0, 256, (n, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, n))
 
 
-def bench(train: TrainConfig = TRAIN) -> Workbench:
-    return Workbench(build("cnn", 10, 0), CPU, train, IMAGES)
+def bench(train: TrainConfig = TRAIN, name: str = "cnn") -> Workbench:
+    return Workbench(build(name, 10, 0), CPU, train, IMAGES)
 
 
-def client(at: Workbench, index: int, train: TrainConfig = TRAIN) -> DomainClient:
+def client(
+    at: Workbench, index: int, train: TrainConfig = TRAIN, kind: type[DomainClient] = DomainClient, **more: Any
+) -> DomainClient:
     setup = ClientSetup(0, index, CPU, MODEL, train, IMAGES)
-    return DomainClient(at.model, setup, Params(), image_set(index), lambda _: image_set(9), bench=at)
+    return kind(at.model, setup, Params(), image_set(index), lambda _: image_set(9), bench=at, **more)
 
 
 def weights(at: Workbench) -> list[np.ndarray[Any, Any]]:
@@ -173,3 +182,89 @@ def test_what_draws_from_torchs_own_generator_draws_by_seed_node_and_round() -> 
     first, second, later = trained(1), trained(2), trained(1, server_round=2)
     assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(first, later, strict=True))
+
+
+class Replacing(DomainClient):
+    """Puts something in the place of a part of the model before or after training."""
+
+    before: ClassVar[Callable[[SplitModel], object]] = staticmethod(lambda model: None)
+    after: ClassVar[Callable[[SplitModel], object]] = staticmethod(lambda model: None)
+
+    def start_round(self, server_round: int) -> None:
+        type(self).before(self.model)
+
+    def finish_round(self, server_round: int) -> Arrays:
+        type(self).after(self.model)
+        return {}
+
+
+def other_memory(model: SplitModel) -> None:
+    for weight in model.parameters():
+        weight.data = weight.data.clone()
+
+
+def another_layer(model: SplitModel) -> None:
+    model.classifier = nn.Linear(model.feature_dim, model.num_classes)
+
+
+def another_weight(model: SplitModel) -> None:
+    model.classifier.weight = nn.Parameter(model.classifier.weight.detach().clone())
+
+
+def one_more_layer(model: SplitModel) -> None:
+    model.register_module("more", nn.Linear(2, 2))
+
+
+def no_statistics(model: SplitModel) -> None:
+    layer = next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d))
+    layer.running_mean = layer.running_var = None
+
+
+def other_momentum(model: SplitModel) -> None:
+    next(layer for layer in model.modules() if isinstance(layer, nn.BatchNorm2d)).momentum = 1.0
+
+
+def a_hook(model: SplitModel) -> None:
+    model.encoder.register_forward_hook(lambda module, given, made: made)
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (other_memory, r"encoder\.\S+ was given other memory since the model was built: weights change in place"),
+        (another_layer, "classifier was replaced"),
+        (another_weight, r"classifier\.weight was replaced"),
+        (one_more_layer, "the layer or weight 'more' was added"),
+        (no_statistics, r"running_mean was replaced"),
+        (other_momentum, "momentum or eps or track_running_stats of .* was changed"),
+        (a_hook, "a hook of encoder was added and not removed"),
+    ],
+)
+@pytest.mark.parametrize("hook", ["before", "after"])
+def test_what_is_replaced_and_not_changed_is_refused_and_put_back(
+    change: Callable[[SplitModel], None], found: str, hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, fresh = bench(name="resnet10"), bench(name="resnet10")
+    monkeypatch.setattr(Replacing, hook, staticmethod(change))
+    with pytest.raises(FedShiftError, match=found):
+        client(used, 0, kind=Replacing).fit(weights(used), {"server-round": 1})
+    after, expected = (client(at, 1).fit(weights(at), {"server-round": 1}) for at in (used, fresh))
+    assert all(np.array_equal(a, b) for a, b in zip(after[0], expected[0], strict=True))
+    assert after[1:] == expected[1:]
+
+
+def test_another_model_and_what_an_adaptation_replaces_are_refused() -> None:
+    used = bench()
+    one = client(used, 0, kind=Replacing)
+    one.model = build("cnn", 10, 0)
+    with pytest.raises(FedShiftError, match=r"self\.model is another model"):
+        one.fit(weights(used), {"server-round": 1})
+
+    class Zeroes(Adaptation[Params]):
+        def adapt(self, client: LocalTrainer, images: NDArray[np.uint8]) -> Iterator[Places]:
+            other_memory(client.model)
+            yield np.arange(len(images))
+
+    adapted = client(used, 0, adaptation=Zeroes(Params()))
+    with pytest.raises(FedShiftError, match="was given other memory"):
+        adapted.evaluate(weights(used), {"domains": ["a"]})
