@@ -5,13 +5,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.plural import plural
 
+T = TypeVar("T", bound=np.generic)
 MARK = 16  # bytes by which an image is known
 
 
@@ -20,8 +21,8 @@ class ImageSet:
     """Labelled images of one domain and split.
 
     Attributes:
-        x: Images, shape (N, H, W, 3), uint8, RGB.
-        y: Labels, shape (N,), int64, in ``0 .. classes - 1``.
+        x: Images, shape (N, H, W, 3), uint8, RGB; read-only.
+        y: Labels, shape (N,), int64, in ``0 .. classes - 1``; read-only.
         of_source: Returns the images' marks, where the images are a part of a set that knows them already.
         groups: The patient, or another group, of each image, shape (N,), texts; an empty one is an image on its own.
             None if nobody says. They stay on the node.
@@ -36,6 +37,12 @@ class ImageSet:
     groups: NDArray[np.str_] | None = field(default=None, compare=False)
     domains: NDArray[np.int64] | None = field(default=None, compare=False)
     kept_in: Path | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        """Let images and labels only be read: all nodes, rounds and runs of a process share their memory."""
+        for name in ("x", "y", "domains"):
+            if isinstance(array := getattr(self, name), np.ndarray):
+                object.__setattr__(self, name, _read_only(array))
 
     @functools.cached_property
     def marks(self) -> NDArray[np.uint8]:
@@ -64,6 +71,12 @@ class ImageSet:
         return ImageSet(self.x, labels, lambda: self.marks, self.groups, self.domains)
 
 
+def _read_only(array: NDArray[T]) -> NDArray[T]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
 class _OfOthers(ImageSet):
     """Images of other sets, whose pixels nobody may ask for (``model.precompute``)."""
 
@@ -71,7 +84,7 @@ class _OfOthers(ImageSet):
     def x(self) -> NDArray[np.uint8]:
         """Images, shape (n, H, W, 3), uint8, RGB."""
         pixels: NDArray[np.uint8] = vars(self).pop("_pixels")()
-        return pixels
+        return _read_only(pixels)
 
 
 class _Selected(_OfOthers):
@@ -79,7 +92,7 @@ class _Selected(_OfOthers):
         groups = None if of.groups is None else of.groups[index]
         domains = None if of.domains is None else of.domains[index]
         vars(self).update(
-            y=of.y[index], of_source=lambda: of.marks[index], groups=groups, domains=domains,
+            y=_read_only(of.y[index]), of_source=lambda: of.marks[index], groups=groups, domains=domains,
             _pixels=lambda: of.x[index],
         )  # fmt: skip
 
@@ -88,7 +101,7 @@ class _Joined(_OfOthers):
     def __init__(self, sets: Sequence[ImageSet], domains: Sequence[int] | None) -> None:
         of_each = None if domains is None else np.repeat(np.array(domains, np.int64), [len(each) for each in sets])
         vars(self).update(
-            y=np.concatenate([each.y for each in sets]), groups=_groups_of(sets), domains=of_each,
+            y=_read_only(np.concatenate([each.y for each in sets])), groups=_groups_of(sets), domains=of_each,
             of_source=lambda: np.concatenate([each.marks for each in sets]),
             _pixels=lambda: np.concatenate([each.x for each in sets]),
         )  # fmt: skip

@@ -8,16 +8,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+# Arrays of messages and of image sets are read-only. Torch knows no such tensors and warns, once per process: whoever
+# only reads needs no warning.
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", UserWarning)
+    torch.from_numpy(np.frombuffer(bytes(1), np.uint8))
+
 
 def view(array: NDArray[Any]) -> Tensor:
-    """Return a tensor over the memory of ``array``, which may be read-only: read from it, never write to it.
-
-    Arrays from a message are read-only views of its bytes. Torch knows no such tensors and warns; whoever
-    only copies out of the view need no warning.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
-        return torch.from_numpy(array)
+    """Return a tensor over the memory of ``array``, which may be read-only: read from it, never write to it."""
+    return torch.from_numpy(array)
 
 
 def own_array(tensor: Tensor) -> NDArray[Any]:

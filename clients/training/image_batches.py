@@ -50,13 +50,14 @@ class ImageBatches:
             if starts[-1] - starts[-2] < least:  # batches of two: one and two would be left, so it joins them
                 del starts[-1]
         for start, stop in zip(starts, [*starts[1:], len(images)], strict=False):  # of no image: no batch
+            y = labels[start:stop].clone()  # the batch's own: the labels are those of all that comes
             if rows is not None:
-                yield rows.take(slice(start, stop)), labels[start:stop]
+                yield rows.take(slice(start, stop)), y
                 continue
             x = pixels[start:stop].to(self.setup.device)
             room = self._buffer if len(x) <= len(self._buffer) else None
             x = self._bench.pipeline.plain(x, room)
-            yield x if self.normalizer is None else self.normalizer.plain(x), labels[start:stop]
+            yield x if self.normalizer is None else self.normalizer.plain(x), y
 
     def augmented_batches(
         self, images: ImageSet, batch_size: int, views: int, order: torch.Generator, first: torch.Generator,

@@ -1,19 +1,20 @@
 """What is scored, and how arrays are viewed for it."""
 
-import warnings
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from support import fedavg, fit, image_set, same, shared
+from support import ROOT, fedavg, fit, image_set, new_client, same, shared
 
 from clients.base import DomainClient
 from clients.training.arrays import view
 from clients.training.eval_slices import asked_images
 from datasets.base import ImageSet
+from datasets.listing import joined
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
@@ -92,20 +93,31 @@ def test_a_sample_depends_on_seed_and_domain() -> None:
 # --- Read-only arrays as tensors ---
 
 
+def test_a_process_says_nothing_of_read_only_arrays() -> None:
+    code = "; ".join((
+        "import warnings", "import numpy as np", "from clients.training.arrays import view",
+        "warnings.simplefilter('error')", "view(np.frombuffer(bytes(4), np.uint8))",
+    ))  # fmt: skip
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 3)])
-def test_a_read_only_array_is_viewed_without_a_word(shape: tuple[int, ...]) -> None:
+def test_a_read_only_array_is_viewed(shape: tuple[int, ...]) -> None:
     array = np.frombuffer(np.arange(np.prod(shape), dtype=np.float32).tobytes(), np.float32).reshape(shape)
-    always = torch.is_warn_always_enabled()
-    torch.set_warn_always(True)  # else Torch tells it once in the life of a process
-    try:
-        with warnings.catch_warnings(record=True) as result:
-            warnings.simplefilter("always")
-            torch.from_numpy(array)
-            assert len(result) == 1
-            tensor = view(array)
-            assert len(result) == 1
-    finally:
-        torch.set_warn_always(always)
+    tensor = view(array)
     assert not array.flags.writeable
     assert np.array_equal(tensor.numpy(), array)
     assert not array.size or tensor.data_ptr() == array.__array_interface__["data"][0]
+
+
+def test_images_and_labels_of_a_node_are_only_read() -> None:
+    images = image_set()
+    client = new_client(DomainClient, train_set=images, test_set=lambda _: images.select(np.arange(4)))
+    for held in (client.train_set, client.test_set("a"), joined([images, images]), images.select(slice(3))):
+        for array in (held.x, held.y):
+            with pytest.raises(ValueError, match="read-only"):
+                array[...] = 0
+    for _, y in client.plain_batches(images):
+        y.zero_()
+    assert images.y.any()
