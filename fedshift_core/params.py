@@ -53,6 +53,15 @@ class Params(ConfigModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **named: Any) -> None:
+        """Refuse a parameter that a configuration could not tell from the name of what has the parameters."""
+        super().__pydantic_init_subclass__(**named)
+        if "name" in cls.model_fields:
+            raise TypeError(
+                f"{cls.__name__}: a parameter cannot be called 'name', which says whose parameters they are"
+            )
+
 
 class NoiseParams(Params):
     """Base of the node's parameters of a method whose noise or masks protect what a node sends.

@@ -24,7 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, mo
 from fedshift_core import ranges
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict, Section
-from fedshift_core.limits import shortened
+from fedshift_core.limits import as_found, shortened
 from fedshift_core.params import Params
 from fedshift_core.spelling import meant
 from fedshift_core.yaml_files import read_yaml
@@ -157,7 +157,7 @@ class Method(BaseModel):
         """Return the method's checked parameters, divided between server and node.
 
         Raises:
-            ConfigError: If a parameter is unknown to both sides.
+            ConfigError: If a parameter is unknown to both sides, or has not one value on both.
             pydantic.ValidationError: If a value is not allowed.
         """
         sides, allowed = self.params_models(), self.params()
@@ -172,6 +172,14 @@ class Method(BaseModel):
         server, node = (
             side.model_validate({k: v for k, v in given.items() if k in side.model_fields}) for side in sides
         )
+        for name in sides[0].model_fields.keys() & sides[1].model_fields.keys():
+            values = getattr(server, name), getattr(node, name)
+            if values[0] != values[1]:
+                raise ConfigError(
+                    f"method.{name} of {self.name!r} is {as_found(values[0])} on the server and {as_found(values[1])} "
+                    "on the nodes; one parameter of both sides needs one default",
+                    keys=(("method", name),),
+                )
         return server, node
 
 

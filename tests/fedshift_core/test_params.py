@@ -2,6 +2,8 @@
 
 from typing import Any, TypeVar
 
+import pytest
+
 from clients.base import DomainClient
 from clients.fedproto import FedProtoClient
 from clients.fedtgp import FedTGPClient
@@ -77,3 +79,10 @@ def test_a_class_may_say_its_model_itself() -> None:
         params_model = Longer
 
     assert (Client.params_model, Prototypes.params_model, Both.params_model) == (Own, Longer, Longer)
+
+
+def test_no_parameter_is_called_name() -> None:
+    with pytest.raises(TypeError, match="Named: a parameter cannot be called 'name'"):
+
+        class Named(Params):
+            name: str = "x"
