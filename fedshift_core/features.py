@@ -104,6 +104,30 @@ def shared_name(features: Iterable[Feature]) -> str:
     return ""
 
 
+def _keys(*names: str) -> tuple[Key, ...]:
+    return tuple(Key(name, "", "") for name in names)
+
+
+_WORK = (
+    wire.RUN, wire.ENGINE, wire.RUN_ID, wire.KEPT_IN, wire.RESUMED_AFTER, wire.CHOSEN, wire.MEMORY_ROUND,
+    wire.START_DIGEST, wire.SERVER_ROUND, wire.NODE_INDEX, wire.SCALAR,
+)  # fmt: skip
+_DONE = (wire.NUM_EXAMPLES, wire.KEPT, wire.STARTED_ANEW, wire.WITHHELD)
+#: The names that messages have without any feature.
+CORE = Feature(
+    "core", "What every message has", "",
+    train=_keys(*_WORK),
+    evaluate=_keys(*_WORK, wire.DOMAINS, wire.DRAWN, wire.STARTS, wire.STOPS),
+    train_reply=_keys(*_DONE, wire.LOSS, wire.LOSS_TERM),
+    evaluate_reply=_keys(*_DONE, wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT),
+    introduction=_keys(
+        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST,
+        wire.SHARED_TEST, wire.CLASS_COUNTS, wire.FASTEST, wire.NUM_TRAIN, wire.LEAST_IMAGES, wire.WITHHELD,
+    ),
+    query=_keys(*_WORK),
+    records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
+)  # fmt: skip
+
 #: FedShift's own, in the order in which a round passes them.
 OURS = (
     Feature(

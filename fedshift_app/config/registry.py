@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
 from typing import Any, get_args
 
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
@@ -9,9 +10,9 @@ from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
+from fedshift_core.features import CORE, shared_name
 from fedshift_core.features import FEATURES as FEATURES
 from fedshift_core.features import OURS as OUR_FEATURES
-from fedshift_core.features import shared_name
 from fedshift_core.params import Params
 from fedshift_core.plural import capital
 from fedshift_core.registry import Group, Method, method_file, params_of
@@ -120,7 +121,20 @@ def feature_params(name: str, given: Mapping[str, Any]) -> Params:
         raise ConfigError(f"features: {name} is a feature of every run; its key is {feature.option}")
     if taken := shared_name((*OUR_FEATURES, feature)):
         raise ConfigError(f"features: {name} declares {taken!r}, which is a name of a feature of every run")
+    if taken := shared_name((CORE, feature)):
+        raise ConfigError(f"features: {name} declares {taken!r}, which is a name of every run's own messages")
     return _checked(feature.params, given, f"features.{name}")
+
+
+def check_features_together(names: Iterable[str]) -> None:
+    """Refuse features of a run of which two declare one name for the same kind of message.
+
+    Raises:
+        ConfigError: With both features.
+    """
+    for name, other in combinations(names, 2):
+        if taken := shared_name((FEATURES[name], FEATURES[other])):
+            raise ConfigError(f"features: {name} and {other} both declare {taken!r}; a run takes one of them")
 
 
 def adapt_params(section: Mapping[str, Any]) -> Params:

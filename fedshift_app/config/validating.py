@@ -210,6 +210,8 @@ def _complete_named(config: RunConfig, section: str) -> tuple[FrozenDict[str, An
         except ValidationError as error:
             raise explained(error, section, name) from None
         complete.append(FrozenDict({"name": name} | params.model_dump()))
+    if section == "features":
+        registry.check_features_together([entry["name"] for entry in complete])
     return tuple(complete)
 
 

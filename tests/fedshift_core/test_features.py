@@ -27,6 +27,7 @@ from fedshift_app.node import requests
 from fedshift_app.node.data import Place
 from fedshift_app.node.requests import NodeRequest
 from fedshift_core.errors import FederationError, FedShiftError
+from fedshift_core.features import CORE as DECLARED
 from fedshift_core.features import FEATURES, KINDS, OURS, Feature, Key, shared_name
 from fedshift_core.limits import Refused
 from fedshift_core.options.averaging import AggregationConfig
@@ -71,6 +72,12 @@ def strange(sent: Iterable[str], name: str, *kinds: str) -> list[str]:
 
 
 # --- the declarations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_core_declares_its_names(kind: str) -> None:
+    keys = getattr(DECLARED, kind)
+    assert [name for name in CORE[kind] if not any(key.fits(name) for key in keys)] == []
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,4 +1,4 @@
-"""Keys of different sections against each other, where a user's own file brings what they name."""
+"""Names of loss terms, parameters and features that would hide each other, in a user's own file."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +11,42 @@ from fedshift_core import extensions
 from fedshift_core.errors import ConfigError
 
 OWN = """
+from clients.base import DomainClient
 from clients.modules.base import Modules
 from clients.modules.catalog import ModulesEntry
+from fedshift_core.features import Feature, Key
+from fedshift_core.params import Params
 from fedshift_core.registry import Method
+from strategies.base import DomainStrategy
 
 METHOD = Method(name="short", title="Short features", terms=["length"])
+
+
+class ServerParams(Params):
+    beta: float = 0.5
+
+
+class NodeParams(Params):
+    beta: float = 0.1
+
+
+class Server(DomainStrategy[ServerParams]):
+    pass
+
+
+class Node(DomainClient[NodeParams]):
+    pass
+
+
+UNEQUAL = Method(name="unequal", title="Two defaults", strategy=Server, client=Node)
 FIRST = ModulesEntry("first", "One", Modules, ("length",))
 SECOND = ModulesEntry("second", "Two", Modules, ("ce",))
 THIRD = ModulesEntry("third", "Three", Modules, ("coral", "width"))
+LOSS = Feature("own-loss", "Loss", "features", train_reply=(Key("loss", "float", "x"),))
+TERM = Feature("own-term", "Term", "features", train_reply=(Key("loss/ce", "float", "x"),))
+ROUND = Feature("own-round", "Round", "features", evaluate=(Key("domains", "list of text", "x"),))
+ONE = Feature("one", "One", "features", train_reply=(Key("gift", "float", "x"),))
+TWO = Feature("two", "Two", "features", train_reply=(Key("gift", "float", "x"),))
 FOURTH = ModulesEntry("fourth", "Four", Modules, ("width",))
 """
 
@@ -48,3 +76,23 @@ def test_modules_with_a_loss_term_that_another_has_are_refused(method: str, modu
 def test_other_loss_terms_and_those_of_a_recipe_go_together() -> None:
     resolve({"method": "fedavg", "set": "modules=[first,fourth]"})
     assert [entry["name"] for entry in resolve({"method": "f2dc"}).modules] == ["f2dc"]
+
+
+@pytest.mark.parametrize(
+    ("features", "found"),
+    [
+        ("own-loss", "own-loss declares 'loss', which is a name of every run's own messages"),
+        ("own-term", "own-term declares 'loss/ce', which is a name of every run's own messages"),
+        ("own-round", "own-round declares 'domains', which is a name of every run's own messages"),
+        ("one,two", "one and two both declare 'gift'; a run takes one of them"),
+    ],
+)
+def test_features_that_declare_a_name_in_use_are_refused(features: str, found: str) -> None:
+    assert found in refusal_of(ConfigError, resolve, {"set": f"features=[{features}]"})
+    assert [entry["name"] for entry in resolve({"set": "features=[two]"}).features] == ["two"]
+
+
+def test_a_parameter_of_both_sides_has_one_value() -> None:
+    message = refusal_of(ConfigError, resolve, {"method": "unequal"})
+    assert message.startswith("method.beta of 'unequal' is 0.5 on the server and 0.1 on the nodes")
+    assert resolve({"method": "unequal", "set": "method.beta=0.3"}).method["beta"] == 0.3
