@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 from flwr.app import ArrayRecord, Message
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FederationError
 from fedshift_core.features import FEATURES, of_run
 from fedshift_core.registry import imported
 from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
@@ -43,8 +44,21 @@ class Features:
 
     @property
     def state(self) -> Arrays:
-        """What all features keep from round to round."""
-        return {name: array for feature in self.all for name, array in feature.state.items()}
+        """What all features keep from round to round.
+
+        Raises:
+            FederationError: If a feature keeps an array that a resumed run would not give it back.
+        """
+        kept: Arrays = {}
+        for feature in self.all:
+            for name, array in feature.state.items():
+                if [each for each in self.all if name.startswith(each.prefixes)] != [feature]:
+                    raise FederationError(
+                        f"the feature {feature.name} keeps {name!r} in its state; expected a name that begins with one "
+                        f"of its prefixes {feature.prefixes!r}, and with that of no other feature"
+                    )
+                kept[name] = array
+        return kept
 
     @state.setter
     def state(self, arrays: Arrays) -> None:
