@@ -1,12 +1,14 @@
 """Local training in parts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from clients.training.batches import Batch
 from datasets.base import ImageSet
+from fedshift_core.errors import FedShiftError
+from fedshift_core.limits import as_found
 from fedshift_core.wire.names import WORK
 
 # The parts of a node's time: reading, augmenting and normalising images; loss, gradients, optimiser step; what a method
@@ -45,6 +47,28 @@ class Phase:
     batch_size: int | None = None
     classes: bool = True
     samples: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a number of views that no batch has."""
+        if self.views not in (None, 0, 1, 2):
+            raise FedShiftError(f"a phase's views: expected 0, 1, 2 or None, found {as_found(self.views)}")
+
+    def check(self, names: Collection[str]) -> None:
+        """Refuse starts of names that no parameter of a model has.
+
+        Args:
+            names: Those of the model's parameters.
+
+        Raises:
+            FedShiftError: With the start.
+        """
+        for key, starts in (("trains", self.trains), ("freezes", self.freezes)):
+            for start in (starts,) if isinstance(starts, str) else starts or ():
+                if not any(name.startswith(start) for name in names):
+                    parts = ", ".join(dict.fromkeys(f"{name.partition('.')[0]}." for name in names))
+                    raise FedShiftError(
+                        f"a phase's {key}: no parameter of the model begins with {as_found(start)}; there are {parts}"
+                    )
 
     def cut(self, epochs: int | None, most: int | None) -> "Phase":
         """Return the phase with other epochs, and with so many images of its own at most; None leaves them."""

@@ -191,6 +191,7 @@ class LocalTrainer(NodeTools[P]):
         seen: dict[str, int] = {}
         first = samples = 0
         for self._phase in phases:
+            self._phase.check(learned)
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(learned[name] and self._phase.learns(name))
             if self._phase.fresh:

@@ -278,3 +278,23 @@ def test_modules_with_a_loss_term_of_a_name_in_use_are_refused(names: Sequence[s
     client = new_client(DomainClient, modules=[Named(name) for name in names])
     with pytest.raises(FedShiftError, match=f"loss term '{names[0]}' of modules is also one of the method or of other"):
         fit(client)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        (
+            {"trains": ("clasifier.",)},
+            r"a phase's trains: no parameter .* begins with 'clasifier\.'; there are encoder",
+        ),
+        ({"freezes": ("encoder.", "head.")}, r"a phase's freezes: no parameter of the model begins with 'head\.'"),
+        ({"views": 3}, "a phase's views: expected 0, 1, 2 or None, found 3"),
+    ],
+)
+def test_a_phase_that_fits_no_model_is_refused(given: dict[str, Any], found: str) -> None:
+    class Wrong(DomainClient):
+        def phases(self, server_round: int) -> Sequence[Phase]:
+            return [Phase(1, **given)]
+
+    with pytest.raises(FedShiftError, match=found):
+        fit(new_client(Wrong))
