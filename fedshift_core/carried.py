@@ -33,6 +33,29 @@ def write(name: str, things: Sequence[Any], own: Sequence[ModuleType], folder: P
     Raises:
         ConfigError: If an object refers to something that cannot be written, such as an open file.
     """
+    content = content_of(name, things, own)
+    file = folder / digest(content) / f"{name}{SUFFIX}"
+    try:
+        for part in (folder, file.parent):
+            private_files.make_folder(part)
+        write_durably(file, content)
+        private_files.make(file)
+    except OSError as error:
+        raise ConfigError(f"register: cannot write {shown(file)}: {error.strerror}") from None
+    return file
+
+
+def digest(content: bytes) -> str:
+    """Return the start of the SHA-256 of the content of a file, which is the name of its folder."""
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def content_of(name: str, things: Sequence[Any], own: Sequence[ModuleType]) -> bytes:
+    """Return objects with what they refer to now; arguments as of :func:`write`.
+
+    Raises:
+        ConfigError: If an object refers to something that cannot be written, such as an open file.
+    """
     import cloudpickle  # only where somebody registers something
 
     taken = [module for module in own if module.__name__ not in cloudpickle.list_registry_pickle_by_value()]
@@ -48,15 +71,7 @@ def write(name: str, things: Sequence[Any], own: Sequence[ModuleType], folder: P
     finally:
         for module in taken:
             cloudpickle.unregister_pickle_by_value(module)
-    file = folder / hashlib.sha256(content).hexdigest()[:12] / f"{name}{SUFFIX}"
-    try:
-        for part in (folder, file.parent):
-            private_files.make_folder(part)
-        write_durably(file, content)
-        private_files.make(file)
-    except OSError as error:
-        raise ConfigError(f"register: cannot write {shown(file)}: {error.strerror}") from None
-    return file
+    return content
 
 
 def read(file: Path) -> list[Any]:

@@ -13,10 +13,12 @@ from pydantic import ValidationError
 from clients.base import DomainClient
 from datasets.io.cache import cache_dir
 from fedshift.python.arguments import names
+from fedshift.python.runs import Run
 from fedshift.sweep import grid
 from fedshift_app.config import plugins, registry, special_methods
 from fedshift_app.config.files import APP
 from fedshift_app.config.validating import split_sections
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core import carried, extensions, json_text
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
@@ -31,8 +33,9 @@ PACKAGES = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fe
 #: Parts of the paths of what every process can import by its name.
 _INSTALLED = ("site-packages", "dist-packages")
 
-#: By name, the file of each method that this process has registered.
+#: By name, the file of each method that this process has registered; the method of each file.
 _registered: dict[str, Path] = {}
+_methods: dict[Path, Method] = {}
 
 
 def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) -> Method:
@@ -62,11 +65,23 @@ def register(name: str, client: Any, strategy: Any, about: Mapping[str, Any]) ->
     if name in registry.METHODS and Path(registry.METHODS.origin(name)).suffix != carried.SUFFIX:
         raise ConfigError(f"register: {name!r} is the name of a method of {registry.METHODS.origin(name)}")
     _check_defaults(method)
-    file = carried.write(name, [method], _own_modules(client, strategy), cache_dir().parent / FOLDER)
+    _carry(method)
+    return registry.get(name)
+
+
+def _carry(method: Method) -> Path:
+    """Write a method with what it refers to now, for this process and others, and return the file."""
+    file = carried.write(method.name, [method], _own_modules(method), cache_dir().parent / FOLDER)
     plugins.permit(file)
     extensions.take([method], file)
-    _registered[name] = file
-    return registry.get(name)
+    _registered[method.name], _methods[file] = file, method
+    return file
+
+
+def _is_changed(file: Path) -> bool:
+    """Tell whether a method of this process refers to something else now than its file, such as a global number."""
+    method = _methods[file]
+    return carried.digest(carried.content_of(method.name, [method], _own_modules(method))) != file.parent.name
 
 
 def _check_defaults(method: Method) -> None:
@@ -84,10 +99,18 @@ def _check_defaults(method: Method) -> None:
 
 
 def with_files(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with the files of the registered methods that they name."""
+    """Return the words of a command with the files of the registered methods that they name.
+
+    A method that refers to something else than when it was registered is written again.
+
+    Raises:
+        ConfigError: If that cannot be carried to other processes, or a run is to go on with what is no longer so.
+    """
+    _check_resumed(words)
     named = [word.partition("=")[2] for word in words if word.partition("=")[0] in grid.METHOD_KEYS]
     methods = [method.strip("\"'") for text in named for method in text.split(",")]
-    files = [str(_registered[method]) for method in dict.fromkeys(methods) if method in _registered]
+    known = [_registered[method] for method in dict.fromkeys(methods) if method in _registered]
+    files = [str(_carry(_methods[file]) if _is_changed(file) else file) for file in known]
     if not files:
         return list(words)
     plugins.allow(files)  # a run that was resumed may have brought an earlier version
@@ -97,9 +120,24 @@ def with_files(words: Sequence[str]) -> list[str]:
     return [*others, f"set={' '.join([*given, override])}"]
 
 
-def _own_modules(*kinds: Any) -> list[ModuleType]:
-    """Return the modules of classes that other processes could not import by their names."""
-    modules = {kind.__module__ for each in kinds if each is not None for kind in each.__mro__[:-1]}
+def _check_resumed(words: Sequence[str]) -> None:
+    """Refuse to go on in this process with a run whose method refers to something else here by now."""
+    for folder in (word.partition("=")[2].strip("\"'") for word in words if word.startswith("resume=")):
+        if not (Path(folder).expanduser() / CONFIG_FILE).is_file():
+            continue  # a resumed run says what is wrong with it
+        for file in map(Path, Run(folder).config.get("plugins") or ()):
+            if file in _methods and _is_changed(file):
+                raise ConfigError(
+                    f"resume: {_methods[file].name!r} refers to other values in this process than when the run began; "
+                    "put them back, or resume the run in another process",
+                    remedy=f"{plugins.ALLOWED}={shlex.quote(str(file))} fedshift resume {shlex.quote(folder)}",
+                )
+
+
+def _own_modules(method: Method) -> list[ModuleType]:
+    """Return the modules of a method's classes that other processes could not import by their names."""
+    kinds = [kind for kind in (method.client, method.strategy) if isinstance(kind, type)]
+    modules = {kind.__module__ for each in kinds for kind in each.__mro__[:-1]}
     return [module for name in modules if (module := sys.modules.get(name)) is not None and _is_own(module)]
 
 

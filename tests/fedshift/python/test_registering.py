@@ -1,6 +1,8 @@
 """Methods of a notebook or a script run here, in worker processes and in Flower's simulation, with the same bits."""
 
+import json
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -12,8 +14,9 @@ from support import refusal_of
 from torch import Tensor
 
 import fedshift as fs
+from fedshift.python import registering
 from fedshift_app.config import plugins
-from fedshift_core import extensions
+from fedshift_core import carried, extensions
 
 FEW = {"rounds": 2, "nodes": 4, "train": {"epochs": 1}, "allocation": {"share": 0.06}, "progress": False}
 #: What a person writes into a script, whose classes are of ``__main__``; it prints the hash of each way to run it.
@@ -166,3 +169,29 @@ def test_what_no_process_can_have_is_refused_with_a_way_out() -> None:
     text = refusal_of(fs.ConfigError, fs.register, "locked", client=Locked)
     assert text.startswith("register: 'locked' refers to something that no other process can have: TypeError")
     assert "put the method into a Python file" in text
+
+
+WEIGHT = 0.0
+
+
+class Weighed(Longer):
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        features, logits = self.forward(batch.x)
+        return {"ce": fs.losses.cross_entropy(logits, batch.y), "length": WEIGHT * features.square().mean()}
+
+
+def test_a_global_number_is_carried_as_it_is_when_a_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    fs.register("weighed", client=Weighed, terms=["length"])
+    words = ["handwritten", "method=weighed"]
+    first = registering.with_files(words)
+    assert registering.with_files(words) == first
+    run = fs.run("handwritten", method="weighed", name="first", engine="inline", **FEW | {"rounds": 1})
+    monkeypatch.setitem(globals(), "WEIGHT", 5.0)
+    (file,) = json.loads(registering.with_files(words)[-1].partition("plugins=")[2].strip("'"))
+    assert registering.with_files(words) != first
+    content = Path(file).read_bytes()
+    assert struct.pack(">d", 5.0) in content and carried.digest(content) == Path(file).parent.name
+    text = refusal_of(fs.ConfigError, fs.run, resume=run.folder, rounds=2, engine="inline", progress=False)
+    assert text.startswith("resume: 'weighed' refers to other values in this process than when the run began")
+    monkeypatch.setitem(globals(), "WEIGHT", 0.0)
+    assert registering.with_files(words) == first
