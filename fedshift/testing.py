@@ -6,8 +6,11 @@ The functions of single checks are those of FedShift's own contract (tests/fedsh
 import contextlib
 import json
 import math
+import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -38,6 +41,16 @@ from strategies.base import DomainStrategy
 NODES = 4
 LEARNING_ROUNDS = 8  # of the run that has to beat chance
 CHANCES = 2.5  # so many times chance must the worst domain have then
+#: Goes on with a run in a process that knows nothing of the one that began it.
+RESUME = """
+import sys
+from fedshift.launch import runner
+from fedshift_core.errors import FedShiftError
+try:
+    runner.run_inline({"resume": sys.argv[1]}, int(sys.argv[2]))
+except FedShiftError as error:
+    sys.exit(str(error.text))
+"""
 #: A few images are enough where accuracy does not matter: two batches a round.
 SHORT = {"rounds": 2, "train": {"epochs": 1, "batch_size": 16}, "allocation": {"share": 0.08}}
 
@@ -196,21 +209,21 @@ class Bench:
     experiment: Named
     given: Mapping[str, Any]
 
-    def run(self, name: str, *, grid: Traffic | None = None, **more: Any) -> Path:
-        """Make a run and return its folder; ``more`` are its own keys."""
+    def run(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
+        """Make a run, in so many worker processes, and return its folder; ``more`` are its own keys."""
         method = more.pop("method", self.method.name)
         sections = [*self.given.items(), *more.items()]
         merged: dict[str, Any] = {"method": method, "name": name, "output_dir": self.folder}
         for key, value in sections:
             both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
             merged[key] = {**merged[key], **value} if both else value
-        flat, _ = parse_arguments(registering.with_files(keys.words(self.experiment, merged)))
-        return runner.run_inline(flat, NODES, grid=grid)
+        flat, _ = parse_arguments(registering.with_files(keys.words(self.experiment, merged), renew=False))
+        return runner.run_inline(flat, NODES, processes, grid=grid)
 
-    def short(self, name: str, *, grid: Traffic | None = None, **more: Any) -> Path:
+    def short(self, name: str, *, grid: Traffic | None = None, processes: int = 1, **more: Any) -> Path:
         """Make a run of two rounds on a few images."""
         small = {**SHORT, **more, "train": {**SHORT["train"], **more.get("train", {})}}  # type: ignore[dict-item]
-        return self.run(name, grid=grid, **small)
+        return self.run(name, grid=grid, processes=processes, **small)
 
 
 def check_method(
@@ -223,9 +236,9 @@ def check_method(
 ) -> list[str]:
     """Check that a method does what every method does: an hour of debugging in a minute or two.
 
-    It repeats bit for bit; resumed after a round it ends with the same bits; what travels is declared, and so are its
-    losses; numbers are finite, also with a last batch of one image; nodes draw from no global generator; with its
-    ``off`` it is FedAvg bit for bit; it learns.
+    It repeats bit for bit, with its nodes in two processes too; resumed after a round in another process it ends with
+    the same bits; what travels is declared, and so are its losses; numbers are finite, also with a last batch of one
+    image; nodes draw from no global generator; with its ``off`` it is FedAvg bit for bit; it learns.
 
     Args:
         method: A registered name, a :class:`fedshift.Method`, or a class, which is registered if it is not.
@@ -243,6 +256,7 @@ def check_method(
     """
     known = _known(method)
     held: list[str] = []
+    registering.with_files([f"method={known.name}"])  # once: what a run leaves in a class must not reach the next ones
     with tempfile.TemporaryDirectory(prefix="fedshift-check-") as folder:
         bench = Bench(known, Path(folder), experiment, more)
         for name, check in _checks(known, learns):
@@ -274,20 +288,32 @@ def _repeats(bench: Bench) -> None:
             f"it repeats: a node drew from the global generator of {', '.join(sorted(traffic.drawn))}; "
             "self.torch_rng(purpose, round) has generators of the run's seed"
         )
-    check_repeats(first, bench.short("second"))
+    try:
+        check_repeats(first, bench.short("second", processes=2))
+    except ContractError as error:
+        raise ContractError(f"{error}; the second run had its nodes in two processes{_KEPT}") from None
     if rounds(bench.short("other", seed=1))[-1]["losses"] == rounds(first)[-1]["losses"]:
         raise ContractError("it repeats: with another seed the losses are the same")
+
+
+_KEPT = (
+    "; what must outlive a round is in self.memory on a node, in self.knowledge or self.state on the server, not in a "
+    "class or a module"
+)
 
 
 def _resumes(bench: Bench) -> None:
     with contextlib.suppress(_Cut):
         bench.short("cut", grid=Traffic(NODES, last_round=1))
-    resumed = runner.run_inline({"resume": str(bench.folder / "cut"), "output-dir": str(bench.folder)}, NODES)
-    if _results(resumed)["weights_sha256"] != _results(bench.folder / "first")["weights_sha256"]:
-        raise ContractError(
-            "it resumes: resumed after round 1 it ended with other weights; what must outlive a round is in "
-            "self.memory on a node, in self.knowledge or self.state on the server"
-        )
+    ran = subprocess.run(
+        [sys.executable, "-c", RESUME, str(bench.folder / "cut"), str(NODES)], capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        reason = (ran.stderr.strip().splitlines() or [f"exit code {ran.returncode}"])[-1]
+        raise ContractError(f"it resumes: resumed after round 1 in another process it failed: {reason}{_KEPT}")
+    if _results(bench.folder / "cut")["weights_sha256"] != _results(bench.folder / "first")["weights_sha256"]:
+        raise ContractError(f"it resumes: resumed after round 1 it ended with other weights{_KEPT}")
 
 
 def _odd(bench: Bench) -> None:

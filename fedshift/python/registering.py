@@ -98,10 +98,12 @@ def _check_defaults(method: Method) -> None:
         raise ConfigError(f"register: defaults{str(error).removeprefix(f'methods.{method.name}')}") from None
 
 
-def with_files(words: Sequence[str]) -> list[str]:
+def with_files(words: Sequence[str], *, renew: bool = True) -> list[str]:
     """Return the words of a command with the files of the registered methods that they name.
 
-    A method that refers to something else than when it was registered is written again.
+    Args:
+        words: The words.
+        renew: Write a method again that refers to something else than when it was written.
 
     Raises:
         ConfigError: If that cannot be carried to other processes, or a run is to go on with what is no longer so.
@@ -110,7 +112,7 @@ def with_files(words: Sequence[str]) -> list[str]:
     named = [word.partition("=")[2] for word in words if word.partition("=")[0] in grid.METHOD_KEYS]
     methods = [method.strip("\"'") for text in named for method in text.split(",")]
     known = [_registered[method] for method in dict.fromkeys(methods) if method in _registered]
-    files = [str(_carry(_methods[file]) if _is_changed(file) else file) for file in known]
+    files = [str(_carry(_methods[file]) if renew and _is_changed(file) else file) for file in known]
     if not files:
         return list(words)
     plugins.allow(files)  # a run that was resumed may have brought an earlier version

@@ -1,7 +1,7 @@
 """``fedshift.testing.check_method`` lets a sound method pass and names what is wrong with others."""
 
 import re
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -52,6 +52,38 @@ class Forgetful(fs.Strategy[fs.Params]):
         return [first, *[(1 - first) / (len(updates) - 1)] * (len(updates) - 1)]
 
 
+class InTheClass(fs.Strategy[fs.Params]):
+    """Momentum that is kept in the class, which outlives a run but no process."""
+
+    seen: ClassVar[dict[int, int]] = {}
+
+    def start_run(self, weights: Any) -> None:
+        self.seen.clear()
+
+    def weights(self, updates: list[fs.Update]) -> list[float]:
+        self.seen[self.server_round] = 1
+        first = 1 / (1 + len(self.seen))
+        return [first, *[(1 - first) / (len(updates) - 1)] * (len(updates) - 1)]
+
+
+class OfTheProcess(fs.Client[fs.Params]):
+    """Counts the nodes of its process."""
+
+    seen: ClassVar[dict[int, int]] = {}
+
+    def start_round(self, server_round: int) -> None:
+        if server_round == 1:
+            self.seen.clear()
+        self.seen[self.setup.index] = 1
+
+    def loss(self, batch: fs.Batch) -> dict[str, Tensor]:
+        return {"ce": fs.losses.cross_entropy(self.forward(batch.x)[1], batch.y) * len(self.seen)}
+
+    def finish_round(self, server_round: int) -> fs.Arrays:
+        self.seen[-1 - self.setup.index] = 1
+        return {}
+
+
 class Secret(fs.Client[fs.Params]):
     def finish_round(self, server_round: int) -> fs.Arrays:
         return {"secret": np.zeros(3, np.float32)}
@@ -70,6 +102,8 @@ def test_a_sound_method_passes() -> None:
         (Length, {"terms": ["length", "width"]}, "terms has 'width', which no node reported"),
         (Noisy, {}, r"it repeats: a node drew from the global generator of torch"),
         (Forgetful, {}, "resumed after round 1 it ended with other weights"),
+        (InTheClass, {}, "resumed after round 1 it ended with other weights"),
+        (OfTheProcess, {}, "it repeats: .*; the second run had its nodes in two processes"),
         (Secret, {}, "secret"),
     ],
 )
