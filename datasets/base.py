@@ -139,6 +139,10 @@ def checked(images: ImageSet, *, classes: int, size: int | None, where: str) -> 
     x, y, where = images.x, images.y, shown(where)
     if len(y) == 0:
         raise DataError(f"{where}: no images found")
+    if y.dtype != np.int64 or y.ndim != 1:
+        raise DataError(f"{where}: labels of shape {y.shape} and type {y.dtype}, expected ({len(y)},) and int64")
+    if x.ndim != 4:  # (N, H, W, 3)
+        raise DataError(f"{where}: images of shape {x.shape}, expected ({len(y)}, height, width, 3)")
     shape = (len(y), size or x.shape[1], size or x.shape[2], 3)
     if x.dtype != np.uint8 or x.shape != shape:
         raise DataError(f"{where}: images of shape {x.shape} and type {x.dtype}, expected {shape} and uint8")

@@ -41,7 +41,7 @@ from fedshift_app.node.owner import Owner, PolicyError
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
 from fedshift_core import atomic_io
-from fedshift_core.arrays import Arrays
+from fedshift_core.arrays import Arrays, check_kept
 from fedshift_core.errors import FedShiftError, ForgottenError, StorageError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
@@ -153,6 +153,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     calls = feature_state.calls(msg, context, request, len(client.train_set))
     client.features.begin(calls)
     weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
+    check_kept(client.memory, "self.memory")
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
             raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")

@@ -16,7 +16,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
 from flwr.serverapp import Grid
 
-from fedshift_core.arrays import Arrays
+from fedshift_core.arrays import Arrays, check_kept
 from fedshift_core.errors import FederationError
 from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest
@@ -162,7 +162,11 @@ class DomainStrategy(MethodHooks[P]):
         self._result.losses = mean_losses(updates)
         for feature in self.features:
             feature.after_training(updates, self._training, self._result, self._leave_out)
-        self._global = self.features.step(self.merge(updates, weights), self._training)
+        merged = self.merge(updates, weights)
+        _check_merged(merged, self._global)
+        check_kept(self.knowledge, "self.knowledge")
+        check_kept(self.state, "self.state")
+        self._global = self.features.step(merged, self._training)
         if not is_finite(self._global):
             if self.recovery.blame is None:
                 raise FederationError(f"round {server_round}: the averaged weights hold numbers that are not finite")
@@ -394,3 +398,25 @@ class DomainStrategy(MethodHooks[P]):
         log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)
         self.roster.listener.left_out(number, node, reason)
         self._result.left_out.append(f"{node}: {reason}")
+
+
+def _check_merged(merged: ArrayRecord, before: ArrayRecord) -> None:
+    """Refuse merged weights that are not the weights of the model.
+
+    Raises:
+        FederationError: With the first name that is missing, unknown, or of another shape or type.
+    """
+    if not isinstance(merged, ArrayRecord):
+        raise FederationError(
+            f"merge returned a {type(merged).__name__}; expected an ArrayRecord, such as encode(arrays)"
+        )
+    if strange := [name for name in (*before, *merged) if (name in before) != (name in merged)]:
+        lacks = "lack" if strange[0] in before else "have an unknown"
+        raise FederationError(f"the merged weights {lacks} {strange[0]!r}; merge must return all shared weights")
+    for name, array in merged.items():
+        found, expected = ((each.dtype, tuple(each.shape)) for each in (array, before[name]))
+        if found != expected:
+            raise FederationError(
+                f"the merged {name} is of type {found[0]} and shape {found[1]}, the model's is of {expected[0]} and "
+                f"{expected[1]}; merge must keep both (array.astype)"
+            )

@@ -21,6 +21,7 @@ from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTrai
 from clients.training.model_cache import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 from fedshift_core.params import NoiseParams, P, Parametrised
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.site_images import FederationImages
@@ -204,6 +205,9 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         Args:
             images: Labelled images.
             predict: Gives the logits; by default :meth:`classify`.
+
+        Raises:
+            FedShiftError: If these are not one for each image and class.
         """
         self.model.eval()
         predict = self.as_scored(predict or self.classify)
@@ -212,6 +216,11 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         with torch.inference_mode():
             for x, y in self.plain_batches(images, least=2 if self._by_batch else 1):
                 logits = predict(x)
+                if logits.shape != (len(y), self.model.num_classes):
+                    raise FedShiftError(
+                        f"logits of shape {tuple(logits.shape)} for {len(y)} images; predict must return "
+                        f"({len(y)}, {self.model.num_classes})"
+                    )
                 predicted = logits.argmax(dim=1)
                 correct += (predicted == y).sum()
                 loss_sum += losses.cross_entropy(logits, y) * len(y)

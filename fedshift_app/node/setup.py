@@ -1,6 +1,7 @@
 """What a node is: its domain, its images, its client. Worked out anew at each message, cached per process."""
 
 import functools
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -288,6 +289,7 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
         torch_seed(config.seed, "initial-weights"),
     )  # fmt: skip
     client_class = registry.get(config.method["name"]).client_class()
+    _check_signatures(client_class)
     model: networks.SplitModel = client_class.build_model(plan, config.node_params())
     if config.model.bn == "group":  # before the modules are put in, which may cut the encoder up; then they themselves
         model = networks.with_group_norm(model, config.model.groups)
@@ -300,6 +302,22 @@ def initial_model(config: RunConfig, own: ModelConfig | None = None) -> networks
     if adapts is not None:
         adapts.check_model(model, plan.config)
     return model
+
+
+def _check_signatures(client_class: type[DomainClient]) -> None:
+    """Refuse hooks of the model that cannot be called with what every method's are.
+
+    Raises:
+        ConfigError: With the hook.
+    """
+    parts = ("model", "config", "params")
+    for hook, given in (("build_model", ("plan", "params")), ("private", parts), ("personal", parts)):
+        try:
+            inspect.signature(getattr(client_class, hook)).bind(*given)
+        except TypeError as error:
+            raise ConfigError(
+                f"{client_class.__name__}.{hook}: {error}; expected a class method {hook}(cls, {', '.join(given)})"
+            ) from None
 
 
 @extensions.cleared_on_change

@@ -26,7 +26,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
 from fedshift_core import extensions
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
 
 FILE = '''
@@ -238,3 +238,23 @@ def test_the_command_takes_the_file_by_its_own_place(experiment: Path, monkeypat
     monkeypatch.chdir(experiment.parent)
     flat, _ = parse_arguments(["own.yaml"])
     assert resolve(flat).method["beta"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("return encode({n: before[n]", "return encode({n: np.float64(1) * before[n]", "is of type float64 and shape"),
+        ("for n in mean})", "for n in list(mean)[1:]})", "the merged weights lack 'encoder"),
+        ("return encode({n: before[n] - self.state[n] for n in mean})", "return None", "merge returned a NoneType"),
+        ("self.params.beta * self.state[n] + before[n] - mean[n] for n in mean}", "3 for n in mean}; return self.sent",
+         r"self.state\['encoder.* is a int; expected a text as key and a NumPy array"),
+        ('self.memory["rounds"] =', 'self.memory["rounds"] = [1]; _ =', r"self.memory\['rounds'\] is a list"),
+        ("class Node(DomainClient):", "class Node(DomainClient):\n    def private(self, model): ...\n",
+         r"Node.private: .*; expected a class method private\(cls, model, config, params\)"),
+    ],
+)  # fmt: skip
+def test_what_a_method_returns_or_keeps_is_held_to_its_type(old: str, new: str, reason: str, experiment: Path) -> None:
+    assert FILE.count(old) == 1
+    (experiment.parent / "my_method.py").write_text(FILE.replace(old, new).replace("self.memory.get(", "{}.get("))
+    with pytest.raises(FedShiftError, match=reason):
+        run(experiment, "wrong", rounds=1)

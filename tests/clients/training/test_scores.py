@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, fedavg, fit, image_set, new_client, same, shared
+from torch import Tensor
 
 from clients.base import DomainClient
 from clients.training.arrays import view
 from clients.training.eval_slices import asked_images
 from datasets.base import ImageSet
 from datasets.listing import joined
+from fedshift_core.errors import FedShiftError
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
@@ -121,3 +123,13 @@ def test_images_and_labels_of_a_node_are_only_read() -> None:
     for _, y in client.plain_batches(images):
         y.zero_()
     assert images.y.any()
+
+
+def test_logits_of_another_width_are_refused() -> None:
+    class Narrow(DomainClient):
+        def predict(self, x: Tensor) -> Tensor:
+            return super().predict(x)[:, 1:]
+
+    made = new_client(Narrow)
+    with pytest.raises(FedShiftError, match=r"logits of shape \(\d+, \d+\) for \d+ images; predict must return"):
+        made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
