@@ -274,7 +274,8 @@ def register(
     It runs in simulation and with ``engine="inline"``. The classes may be those of a notebook's cells: they are carried
     to the processes of a run by value, in a file next to the cache of images, which a run names and a resumed run
     needs. Global names that they refer to are carried as they are when a run begins. Register a changed class again; a
-    run that is over keeps the file that it had. Real nodes take methods of installed packages alone (docs/guide/own-method.md).
+    run that is over keeps the file that it had. Real nodes take methods of installed packages alone
+    (docs/guide/own-method.md).
 
         >>> class Shorter(DomainClient):
         ...     def loss(self, batch):
