@@ -238,7 +238,7 @@ def check_method(
 
     It repeats bit for bit, with its nodes in two processes too; resumed after a round in another process it ends with
     the same bits; what travels is declared, and so are its losses; numbers are finite, also with a last batch of one
-    image; nodes draw from no global generator; with its ``off`` it is FedAvg bit for bit; it learns.
+    image; nodes draw from no global generator of Python or NumPy; with its ``off`` it is FedAvg bit for bit; it learns.
 
     Args:
         method: A registered name, a :class:`fedshift.Method`, or a class, which is registered if it is not.

@@ -23,6 +23,7 @@ from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.params import NoiseParams, P, Parametrised
+from fedshift_core.plural import plural
 from fedshift_core.seeding import generator, torch_seed, unpredictable
 from fedshift_core.wire.site_images import FederationImages
 
@@ -218,7 +219,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
                 logits = predict(x)
                 if logits.shape != (len(y), self.model.num_classes):
                     raise FedShiftError(
-                        f"logits of shape {tuple(logits.shape)} for {len(y)} images; predict must return "
+                        f"logits of shape {tuple(logits.shape)} for {plural(len(y), 'image')}; predict must return "
                         f"({len(y)}, {self.model.num_classes})"
                     )
                 predicted = logits.argmax(dim=1)

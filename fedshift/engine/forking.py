@@ -19,6 +19,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from fedshift_app.config.files import APP
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
+from fedshift_core.plural import plural
 
 PRELOADED = "fedshift_app.client_app"
 LONGEST_TEMPORARY = 75  # characters of TMPDIR: the socket of ``multiprocessing`` lies 32 below, and may have 107
@@ -37,8 +38,8 @@ def begin() -> None:
     """
     if len(given := tempfile.gettempdir()) > LONGEST_TEMPORARY:
         raise ConfigError(
-            f"TMPDIR: {len(given)} characters are too many for the socket of worker processes (at most "
-            f"{LONGEST_TEMPORARY}): {shown(given)}",
+            f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for "
+            f"the socket of worker processes (at most {LONGEST_TEMPORARY}): {shown(given)}",
             "set TMPDIR to a shorter folder, or run with workers=1",
         )
     context().set_forkserver_preload([PRELOADED])

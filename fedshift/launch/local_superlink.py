@@ -17,6 +17,7 @@ from fedshift_core.env import FORK_SERVER, PLAIN_FLOWER, RAY_WORKER, STATUS_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import path_with_flower
+from fedshift_core.plural import plural
 
 CONNECTION = "fedshift"
 #: Seconds between SuperExec's requests for work; its default is 1. A request costs both sides some 20 ms.
@@ -133,8 +134,9 @@ def _short_folder() -> "tempfile.TemporaryDirectory[str]":
     except OSError as error:
         if len(given := tempfile.gettempdir()) > LONGEST_TEMPORARY:
             raise ConfigError(
-                f"TMPDIR: {len(given)} characters are too many for the sockets of Flower's simulation (at most "
-                f"{LONGEST_TEMPORARY}), and {SHORT_PARENT} cannot be used: {error.strerror}",
+                f"TMPDIR: {plural(len(given), 'character is', 'characters are')} too many for "
+                f"the sockets of Flower's simulation (at most {LONGEST_TEMPORARY}), and {SHORT_PARENT} cannot be used: "
+                f"{error.strerror}",
                 "set TMPDIR to a shorter folder, or run with engine=inline",
             ) from None
         return tempfile.TemporaryDirectory(prefix="fedshift-")

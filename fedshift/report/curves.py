@@ -94,7 +94,8 @@ def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> l
         low, high = ([pick(values, default=math.nan) for values in each] for pick in (min, max))
         axes.fill_between(rounds, low, high, color=GRID, alpha=0.3, linewidth=0)
         domains = list(dict.fromkeys((min(known, key=known.__getitem__), max(known, key=known.__getitem__))))
-        notes = [f"The band holds all {len(each[-1])} domains; named are the lowest and the highest at the end."]
+        number = plural(len(each[-1]), "domain")
+        notes = [f"The band holds all of {number}; named are the lowest and the highest at the end."]
     for i, domain in enumerate(domains):
         values = [_number(line[key].get(domain)) for line in scored]
         # A value between two gaps has no line.

@@ -122,8 +122,8 @@ def _confusions(record: Record, sight: Sight, classes: tuple[str, ...], numbers:
         section.notes = ["A row is a true class, in percent of its images (rounded)."]
         if left := len(counted.keys() | sight.views.keys()) - len(drawn):
             section.notes.append(
-                f"Drawn are the {len(drawn)} domains of the lowest accuracy; {plural(left, 'more is', 'more are')} in "
-                "report.json or figures.json."
+                f"Drawn are {plural(len(drawn), 'domain')}, those of the lowest accuracy; "
+                f"{plural(left, 'more is', 'more are')} in report.json or figures.json."
             )
     return section
 

@@ -95,7 +95,7 @@ def _results(record: Record) -> dict[str, Any]:
 
 def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results and the notes on their marks."""
-    trained, std = bool(results["rounds"]), spread(results["domains"], results["std"])
+    trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
     first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
     columns = [_column(first, results["domains"], results["avg"], std)]
     if trained:

@@ -124,7 +124,7 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
         results: Content of ``results.json``.
         entries: The section ``features`` of the configuration.
     """
-    trained, std = bool(results["rounds"]), spread(results["domains"], results["std"])
+    trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
     first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
     columns: dict[str, Column] = {
         first: (results["domains"], results["avg"], "" if std is None else percent(std)),

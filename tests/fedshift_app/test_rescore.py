@@ -202,7 +202,7 @@ def test_no_other_round_is_scored_in_place_of_the_last(finished_run: InlineRun, 
         lambda copy: (copy / "checkpoint" / "round-00002.json").unlink(),
         "rescore: round: 2 is not kept in .*; kept are 1",
     )
-    refused(swap, "the weights of round 2 are not those of results.json: their SHA-256 is [0-9a-f]{64}, .* is '?0{9}")
+    refused(swap, "the weights of round 2 are not those of results.json: their SHA-256 is [0-9a-f]{9}")
     assert not (tmp_path / "other").exists()
 
 

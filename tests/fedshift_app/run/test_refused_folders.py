@@ -14,6 +14,7 @@ from fedshift.report import reading
 from fedshift.sweep import records
 from fedshift_app.config.resolving import resolve
 from fedshift_app.run import resuming, status
+from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError
 
 CONFIG: dict[str, Any] = {"engine": "inline", "nodes": 4, "run_id": "a" * 32, "versions": {"numpy": "2"}}
@@ -98,6 +99,7 @@ def test_json_that_is_none(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [key for key in STATUS if key not in ("state", "engine", "round", "rounds")])
 def test_a_damaged_status_is_refused(key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / status.FILE).write_text(json.dumps(STATUS))
+    (tmp_path / RESULTS_FILE).write_text("{}")
     assert watching.show([str(tmp_path)], as_json=False, watch=False, site="") == 0
     assert capsys.readouterr().out.startswith("completed: handwritten")
     for damaged in ({name: value for name, value in STATUS.items() if name != key}, STATUS | {key: {"x": [1]}}):

@@ -141,8 +141,8 @@ def test_nodes_of_a_domain_add_up_and_one_that_does_not_count_leaves_none() -> N
 def test_counts_that_nobody_asked_for_are_refused() -> None:
     """Without the switch, and in rounds that are scored on a part of the test images."""
     identify_process()
-    node = node_of(0, (5,), "scan", N, shared_test=False)
     for on, more in ((False, {}), (True, {"share": 0.1, "batch": N // 2})):
+        node = node_of(0, (5,), "scan", 10 * N, shared_test=False)  # a sample leaves many
         feature = figures(on=on)
         evaluation = Evaluation(("scan",), [node], personal=False, extras=[feature], **more)  # type: ignore[arg-type]
         evaluation.first()

@@ -133,7 +133,8 @@ def test_figures_that_do_not_go_with_the_score_or_with_each_other_are_refused() 
 
 def asked(server_round: int, *, share: float = 1.0, **more: Any) -> dict[str, Any]:
     feature = server_feature(site_figures.SiteFigures, domains=("a",), num_classes=C, **more)
-    nodes = [node_of(0, (5,), "a", N, shared_test=False)]
+    images = N if share == 1 else 4 * N  # of so few that a sample would leave, all are scored
+    nodes = [node_of(0, (5,), "a", images, shared_test=False)]
     session: Any = Session(server_round, nodes, None, None, None, None)  # type: ignore[arg-type]
     feature.before_scores(session, RoundResult(server_round))
     evaluation = Evaluation(("a",), nodes, personal=False, share=share, batch=N // 2, extras=[feature])
