@@ -95,7 +95,7 @@ def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> l
         axes.fill_between(rounds, low, high, color=GRID, alpha=0.3, linewidth=0)
         domains = list(dict.fromkeys((min(known, key=known.__getitem__), max(known, key=known.__getitem__))))
         number = plural(len(each[-1]), "domain")
-        notes = [f"The band holds all of {number}; named are the lowest and the highest at the end."]
+        notes = [f"The band holds all {number}; named are the lowest and the highest at the end."]
     for i, domain in enumerate(domains):
         values = [_number(line[key].get(domain)) for line in scored]
         # A value between two gaps has no line.

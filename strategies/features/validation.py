@@ -75,7 +75,7 @@ class Validation(ServerFeature):
     @classmethod
     def view(cls, results: Mapping[str, Any]) -> View:
         """Return the columns of the best rounds, by test images and by validation images; none if nothing trained."""
-        if not results["rounds"]:
+        if results.get("rounds") == 0:
             return View()
         columns: dict[str, Column] = {}
         notes = []
