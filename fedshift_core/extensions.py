@@ -8,7 +8,6 @@ Specification: https://packaging.python.org/en/latest/specifications/entry-point
 """
 
 import functools
-import hashlib
 import importlib.metadata
 import importlib.util
 import sys
@@ -288,7 +287,7 @@ def take(things: Sequence[Any], file: Path) -> None:
     Raises:
         ConfigError: If one claims a name in use.
     """
-    _loaded[file] = _Loaded(_digest(_content(file)), tuple(things))
+    _loaded[file] = _Loaded(carried.digest(_content(file)), tuple(things))
     load_file(file)
 
 
@@ -318,12 +317,12 @@ def _things(file: Path) -> tuple[Any, ...]:
     known = _loaded.get(file)
     if file.suffix == carried.SUFFIX:
         if known is None:
-            known = _Loaded(_digest(_content(file)), tuple(carried.read(file)))
+            known = _Loaded(carried.digest(_content(file)), tuple(carried.read(file)))
     else:
         content = _content(file)
-        if known is None or known.digest != _digest(content):
+        if known is None or known.digest != carried.digest(content):
             objects = vars(_module(file, content)).values()
-            known = _Loaded(_digest(content), tuple({id(thing): thing for thing in objects}.values()))
+            known = _Loaded(carried.digest(content), tuple({id(thing): thing for thing in objects}.values()))
     _loaded[file] = known
     return known.things
 
@@ -334,11 +333,7 @@ def file_digest(file: Path) -> str:
     Raises:
         ConfigError: If it cannot be read.
     """
-    return _loaded[file].digest if file in _loaded else _digest(_content(file))
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:12]
+    return _loaded[file].digest if file in _loaded else carried.digest(_content(file))
 
 
 def _content(file: Path) -> bytes:
@@ -363,7 +358,7 @@ class _ContentLoader(SourceFileLoader):
 
 
 def _module(file: Path, content: bytes) -> ModuleType:
-    name = f"fedshift_file_{file.stem}_{_digest(content)}"
+    name = f"fedshift_file_{file.stem}_{carried.digest(content)}"
     loader = _ContentLoader(name, file, content)
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     assert spec is not None

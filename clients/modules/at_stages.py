@@ -116,7 +116,7 @@ class StageModules(Modules[P], Generic[P]):
     def end_round(self, model: SplitModel) -> None:
         """Let the layers do nothing until the next round."""
         for layer in self.layers(model):
-            layer.rng = layer.domains = None
+            layer.rng = None
 
     def start_batch(self, model: SplitModel, batch: Batch) -> None:
         """Let the layers know the domains of the images that come."""

@@ -129,8 +129,9 @@ class AllModules:
             entry.start_round(model, rng(f"modules-{place}" if place else "modules"))
 
     def end_round(self, model: SplitModel) -> None:
-        """Forget what :meth:`start_round` has left in the model."""
+        """Forget what :meth:`start_round` and passes have left in the model."""
         for entry in self._entries:
+            entry.forget(model)
             entry.end_round(model)
 
     def start_batch(self, model: SplitModel, batch: Batch) -> None:

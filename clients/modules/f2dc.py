@@ -178,8 +178,8 @@ class F2DCModel(SplitModel):
         self._train_rng.manual_seed(int(torch.randint(2**62, (), generator=rng)))
 
     def end_round(self) -> None:
-        """Forget the round's noise, and what a pass left."""
-        self._train_rng, self._seen = None, None
+        """Forget the round's noise."""
+        self._train_rng = None
 
     def train(self, mode: bool = True) -> "F2DCModel":
         """Switch the mode; each scoring draws the same noise, whatever was scored before."""

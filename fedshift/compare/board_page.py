@@ -5,9 +5,7 @@ The script computes no number: means, spreads, differences and the text of each 
 
 import base64
 import hashlib
-import json
 import os
-import re
 import shlex
 from collections.abc import Callable, Mapping, Set
 from pathlib import Path
@@ -24,6 +22,7 @@ from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE
 from fedshift_app.config import files, registry
 from fedshift_app.run.logs import cleaned
+from fedshift_core import json_text
 
 TITLE = "Leaderboard"
 #: Returns the address of a method's page; empty if it has none.
@@ -31,10 +30,8 @@ PageOf = Callable[[str], str]
 #: Folder of the pages of methods, of a checkout.
 _PAGES = Path("docs") / "methods"
 _SCRIPT = "board.js"
-#: Characters that end a script or a line of it; JSON may have them as escapes.
-_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-
-_SURROGATE = re.compile("[\ud800-\udfff]")  # of a file's name that is not UTF-8
+#: Characters that end a script; JSON may have them as escapes, as it has those that end a line (``json_text``).
+_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
 
 
 def page(board: Board, where: Path | None = None, page_of: PageOf | None = None) -> str:
@@ -54,10 +51,10 @@ def page(board: Board, where: Path | None = None, page_of: PageOf | None = None)
 
 def embedded(data: Any) -> str:
     """Return data as JSON that may stand in a script element: nothing in it ends the element."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    text = json_text.text_of(data, separators=(",", ":"), allow_nan=False)
     for character, escape in _ESCAPED.items():
         text = text.replace(character, escape)
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text
 
 
 def content(board: Board, where: Path | None, page_of: PageOf) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import typer
 from fedshift.sweep import children, records, sweeping
 from fedshift.sweep.children import Child
 from fedshift.sweep.grid import Point
+from fedshift.sweep.records import Images
 from fedshift_app.run import checkpoints, files, model_selection, resuming, trackers
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
 from fedshift_core.accuracies import mean
@@ -57,7 +58,7 @@ class Going:
         by_round: Its accuracy so far.
     """
 
-    def __init__(self, number: int, point: Point, place: Path, sweep_folder: Path) -> None:
+    def __init__(self, number: int, point: Point, place: Path, sweep_folder: Path, images: Images) -> None:
         self.number, self.point, self.place = number, point, place
         self._sweep = sweep_folder
         self.child: Child | None = None
@@ -69,7 +70,7 @@ class Going:
             made = records.read_run(file)
             if made is None or made[0] != point.key:
                 self._set_aside(file.parent, "it does not have the settings of this trial")
-            elif self.finished_in(file.parent) and (parts := records.Images().changed(point.config, made[1])):
+            elif self.finished_in(file.parent) and (parts := images.changed(point.config, made[1])):
                 self._set_aside(file.parent, f"{parts} had other images")
 
     @property

@@ -110,6 +110,7 @@ class Tuning:
     def __init__(self, folder: Path, request: Request) -> None:
         """Read the state of each search."""
         self.folder, self.request = folder, request
+        self._images = Images()  # read once for all trials
         if ended := children.end_leftovers(str(folder), "search"):
             typer.echo(ended)
         store = study.Store(folder / STORE)
@@ -180,7 +181,7 @@ class Tuning:
         number = method.search.next()
         point = method.plan.trial(method.search.values(number))
         place = self.folder / TRIALS / f"{method.plan.method}-{number:04d}"
-        method.going = Going(number, point, place, self.folder)
+        method.going = Going(number, point, place, self.folder, self._images)
         if not method.going.finished:  # else this process was killed before it could note that
             method.going.start(self._workers(method.going), self._jobs == 1)
 
@@ -292,8 +293,7 @@ class Tuning:
             f"values were chosen by trials that are not comparable: {line}"
             for line in contents.unlike_folders(folder for folder, _ in trials)
         ]
-        images = Images()
-        changed = {folder.name: images.changed(config, read_config(folder)) for folder, config in trials}
+        changed = {folder.name: self._images.changed(config, read_config(folder)) for folder, config in trials}
         if others := [name for name, parts in changed.items() if parts]:
             lines.append(
                 f"values were chosen by trials on other images than today's: {changed[others[0]]} in "
