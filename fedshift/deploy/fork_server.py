@@ -16,6 +16,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import mmap
 import os
 import selectors
 import signal
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
+LIBRARIES_OF_SOME = ("timm",)  # what some runs use; imported once a child has
 MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
 MOST_ENVIRONMENT = 262144  # bytes
@@ -39,6 +41,7 @@ WAITING = 64  # connections
 SHARE = "--share"
 NEW = ".new"  # ends the name of a socket that does not listen yet
 THREADS = Path("/proc/self/task")
+_used = mmap.mmap(-1, len(LIBRARIES_OF_SOME))  # shared with all forks: 1 for each that a child has imported
 TELEMETRY = "FLWR_TELEMETRY_ENABLED"  # Flower's, which counts as 1 where it is not set
 
 
@@ -89,6 +92,21 @@ def import_libraries() -> None:
         import_module(name)
 
 
+def note_used() -> None:
+    """Record which of ``LIBRARIES_OF_SOME`` this child has imported."""
+    for index, name in enumerate(LIBRARIES_OF_SOME):
+        if name in sys.modules:
+            _used[index] = 1
+
+
+def import_used() -> None:
+    """Import those of ``LIBRARIES_OF_SOME`` that a child has imported: each message would do so again."""
+    for index, name in enumerate(LIBRARIES_OF_SOME):
+        if _used[index]:
+            with contextlib.suppress(ImportError):  # the child's message told of it
+                import_module(name)
+
+
 def import_app(fab_hash: str) -> App:
     """Import the app of a bundle that Flower has unpacked on this machine, as a ClientApp's process does.
 
@@ -137,6 +155,7 @@ def work(task: dict[str, Any], app: App | None) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
+        note_used()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)  # the reply is sent, and an orderly end of torch takes longer than a fork
@@ -234,6 +253,8 @@ class ForkServer:
             self._selector.unregister(handle)
             os.close(handle)
             _, status = os.waitpid(pid, 0)
+            if self._app is not None:
+                import_used()
             if self._app is None and status == 0 and fab_hash and fab_hash not in self._apps.keys() | self._hopeless:
                 self._import(fab_hash)
 
@@ -283,9 +304,11 @@ class ForkServer:
 
 
 def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], run: Any) -> NoReturn:
-    """Run the process that has imported a bundle's app."""
+    """Run the process that has imported a bundle's app, and what that used of ``LIBRARIES_OF_SOME``."""
     try:
-        ForkServer(control, run=run, app=load(fab_hash)).serve()
+        app = load(fab_hash)
+        import_used()
+        ForkServer(control, run=run, app=app).serve()
     except Exception as error:  # any: the app's modules are the run's
         refuse(control, f"{type(error).__name__}: {error}")
     finally:

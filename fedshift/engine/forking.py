@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -30,8 +30,11 @@ def context() -> ForkServerContext:
     return multiprocessing.get_context("forkserver")
 
 
-def begin() -> None:
+def begin(libraries: Sequence[str] = ()) -> None:
     """Start the process that workers are forked from, unless it runs; it imports the app in the background.
+
+    Args:
+        libraries: Packages that it imports too: what is not there is left out.
 
     Raises:
         ConfigError: If TMPDIR is too long for its socket.
@@ -42,7 +45,7 @@ def begin() -> None:
             f"the socket of worker processes (at most {LONGEST_TEMPORARY}): {shown(given)}",
             "set TMPDIR to a shorter folder, or run with workers=1",
         )
-    context().set_forkserver_preload([PRELOADED])
+    context().set_forkserver_preload([PRELOADED, *libraries])
     with _surroundings():
         forkserver.ensure_running()
 

@@ -9,6 +9,7 @@ from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
 from fedshift.launch import local_superlink, progress_line, progress_table, runner, site_status, worker_count
 from fedshift.results.loading import held
+from fedshift_app.config import resolving
 from fedshift_app.run import build as run_build
 from fedshift_app.run import status
 from fedshift_core.env import TELEMETRY
@@ -63,7 +64,7 @@ def run(composed: Composed, nodes: int, launch: Mapping[str, Any], output: Path,
             return runner.run_inline(flat, nodes, workers, screen)
         limits = (launch.get(key) for key in ("cpus-per-client", "gpus-per-client", "actors"))
         each = runner.resources(composed.config, nodes, *limits)
-        with local_superlink.for_simulation(launch.get("cpus-per-client", 1)) as begun:
+        with local_superlink.for_simulation(launch.get("cpus-per-client", 1), resolving.libraries(flat)) as begun:
             return runner.run_simulation(begun, flat, nodes, lambda: each, screen)
 
 

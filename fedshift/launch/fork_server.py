@@ -21,7 +21,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,11 @@ class UnsafeError(Exception):
     """This process must not be forked from."""
 
 
-def import_libraries() -> None:
+def import_libraries(more: Sequence[str] = ()) -> None:
     """Import what the children need.
+
+    Args:
+        more: Packages beside ``LIBRARIES``; one that cannot be imported is left to the children.
 
     Raises:
         UnsafeError: If that leaves something behind that does not survive a fork.
@@ -55,6 +58,9 @@ def import_libraries() -> None:
     threads = _threads()
     for name in LIBRARIES:
         importlib.import_module(name)
+    for name in more:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     if _threads() > threads:
         raise UnsafeError(f"{_threads()} threads run after the imports, {threads} before")
     if sys.modules["torch"].cuda.is_initialized():
@@ -209,12 +215,12 @@ def _call_process(name: str) -> None:
 
 
 def main() -> None:
-    """Import, and serve on the socket that the first argument names; in a child do its work."""
+    """Import, and serve on the socket that the first argument names; in a child do its work. Packages may follow."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(sys.argv[1])
         listener.listen(WAITING)  # who comes early waits
-        import_libraries()
+        import_libraries(sys.argv[2:])
         job = ForkServer(listener).serve()
     if job is not None:
         job()

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,11 +179,12 @@ class Begun:
 
 
 @contextmanager
-def for_simulation(threads: int) -> Iterator[Begun]:
+def for_simulation(threads: int, libraries: Sequence[str] = ()) -> Iterator[Begun]:
     """Start a SuperLink for one simulation, and end it with all its processes when the block is left.
 
     Args:
         threads: CPU threads of a node for which ``train.threads`` is 0.
+        libraries: Packages that all its processes will need, imported once where they are forked.
     """
     os.environ[THREADS] = str(threads)
     forks = sys.platform == "linux" and os.environ.get(PLAIN_FLOWER) != "1"
@@ -193,7 +194,7 @@ def for_simulation(threads: int) -> Iterator[Begun]:
             # Nothing leaves this machine and no SuperNode joins; TLS would keep nobody out: it shows who the server is.
             begun = Begun(home, flower, SuperLink(processes.free_port()))
             if forks:
-                _begin_with_forks(begun)
+                _begin_with_forks(begun, libraries)
             else:
                 begin_superlink(flower, begun.link, "--simulation", "--isolation", "subprocess")
             yield begun
@@ -204,10 +205,11 @@ def _with_forks(home: Path) -> dict[str, str]:
     return {FORK_SERVER: str(home / "forks"), RAY_WORKER: forked.__file__}
 
 
-def _begin_with_forks(begun: Begun) -> None:
+def _begin_with_forks(begun: Begun, libraries: Sequence[str]) -> None:
     """Start the fork server and the SuperLink, the longer start first."""
     program = [sys.executable, "-m"]
-    begun.flower.start("fork-server", [*program, "fedshift.launch.fork_server", begun.flower.env[FORK_SERVER]])
+    address = begun.flower.env[FORK_SERVER]
+    begun.flower.start("fork-server", [*program, "fedshift.launch.fork_server", address, *libraries])
     begun.flower.start("superlink", [*program, "fedshift.launch.simulation_superlink", str(begun.link.port)])
 
 

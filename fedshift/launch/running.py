@@ -48,7 +48,7 @@ def run(
         if inline and (workers or worker_count.cores()) > 1:
             from fedshift.engine import forking
 
-            forking.begin()  # it imports torch while this process checks keys
+            forking.begin(resolving.libraries(flat))  # it imports torch while this process checks keys
         if "resume" not in flat:  # a run that goes on is checked with its folder
             resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
         os.environ[COMMIT] = commit(APP)
@@ -56,15 +56,17 @@ def run(
         new = "resume" not in flat  # a run that goes on is checked with its folder first
         if new:
             naming.check_free(Path(flat["output-dir"]), flat.get("name", ""))
-        begun = _begin(launch, stack) if new and not inline else None
+        begun = _begin(flat, launch, stack) if new and not inline else None
         return _run(flat, launch, begun, stack, workers, screen, note)
 
 
-def _begin(launch: dict[str, Any], stack: ExitStack) -> "Begun":
+def _begin(flat: dict[str, Any], launch: dict[str, Any], stack: ExitStack) -> "Begun":
     """Start the SuperLink of a simulation, which imports Flower while this process imports torch and checks the run."""
     from fedshift.launch import local_superlink
+    from fedshift_app.config import resolving
 
-    return stack.enter_context(local_superlink.for_simulation(launch.get("cpus-per-client", 1)))
+    threads = launch.get("cpus-per-client", 1)
+    return stack.enter_context(local_superlink.for_simulation(threads, resolving.libraries(flat)))
 
 
 def _run(
@@ -96,4 +98,4 @@ def _run(
         if launch.get("engine", "simulation") == "inline":
             check_data(config, nodes)
             return runner.run_inline(flat, nodes, worker_count.workers(config, nodes, workers), shown, note)
-        return runner.run_simulation(begun or _begin(launch, stack), flat, nodes, settled, shown, note)
+        return runner.run_simulation(begun or _begin(flat, launch, stack), flat, nodes, settled, shown, note)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from clients.models.catalog import family_of
 from datasets import catalog
 from datasets.base import Dataset
 from fedshift_app.config import (
@@ -43,6 +44,7 @@ from fedshift_app.config.layers import (
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.config.trackers import check_trackers
 from fedshift_app.config.validating import check_values, sections_of_run, split_sections, validate
+from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import as_found, shortened
@@ -157,6 +159,26 @@ def _check_used(flat: Mapping[str, Any], config: RunConfig) -> None:
 def _typed(keys: Mapping[str, Any], overrides: Mapping[str, Any]) -> set[str]:
     """Return the dotted keys that a command sets."""
     return {*overrides, *(dotted for key, dotted in _DOTTED.items() if keys[key] != FLAT_KEYS[key])}
+
+
+def libraries(flat: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the packages of the network that a command or its experiment names, such as timm; none for one of ours.
+
+    They are for processes that start while the keys are checked: whatever is wrong here is refused there.
+
+    Args:
+        flat: As :func:`resolve`; with ``resume`` the run's own network counts.
+    """
+    keys = FLAT_KEYS | dict(flat)
+    try:
+        past = str(Path(str(keys["resume"])) / CONFIG_FILE) if keys["resume"] else ""
+        content = read_yaml(experiment_file(past or str(keys["experiment"]) or DEFAULT_EXPERIMENT))
+        model = section_of(section_of(content, "resolved") or content, "model")
+        name = parse_set(str(keys["set"])).get("model.name") or model.get("name")
+    except ConfigError:
+        return ()
+    family = family_of(str(name))
+    return () if family is None else (family.prefix,)
 
 
 def check_keys(flat: Mapping[str, Any]) -> RunConfig:

@@ -38,12 +38,18 @@ def run(task, app):
     found = {"left": list(left), "parent": os.getppid(), "app": app.fab_hash if app else "", "argv": sys.argv,
              "node": os.environ.get("NODE", ""), "drawn": [random.random(), float(numpy.random.rand())]}
     left.append(task["token"])
+    found["optional"] = "colorsys" in sys.modules
+    if task["token"] == "colourful":
+        import colorsys
+        fork_server.note_used()
     if task["token"] == "slow":
         time.sleep(2)
     part = Path(task["address"] + ".part")
     part.write_text(json.dumps(found))
     part.rename(task["address"])
     os._exit(0)
+
+fork_server.LIBRARIES_OF_SOME = ("colorsys",)
 
 def load(fab_hash):
     if fab_hash == "bad":
@@ -133,6 +139,13 @@ def test_two_apps_are_kept_and_the_one_used_longest_ago_is_let_go(asked: Asked) 
     until(lambda: not psutil.pid_exists(parents["two"]), "the app is still there")
     assert asked.child("one")["parent"] == parents["one"]
     assert asked.child("two")["app"] == ""
+
+
+def test_a_library_that_only_some_runs_use_is_imported_once_a_message_has_used_it(asked: Asked) -> None:
+    assert not asked.child_of_app("one")["optional"]
+    assert not asked.child("one", "colourful")["optional"]
+    until(lambda: asked.child("one")["optional"], "the process of its app has not imported it")
+    assert asked.child_of_app("two")["optional"]
 
 
 def test_an_app_that_cannot_be_imported_is_imported_by_each_message(asked: Asked) -> None:
@@ -400,6 +413,15 @@ def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
     text = superexec.FORK_SERVER.read_text() + Path(superexec.__file__).read_text()
     for name in ("fedshift_app", "fedshift_core", "datasets", "clients", "strategies"):
         assert f"import {name}" not in text and f"from {name}" not in text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", fork_server.LIBRARIES_OF_SOME)
+def test_nor_do_those_of_some_runs(library: str) -> None:
+    pytest.importorskip(library)
+    program = f"import os, numpy, torch, {library}; print(len(os.listdir('/proc/self/task')))"
+    env = os.environ | {fork_server.BLAS_THREADS: "1"}
+    assert subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True).stdout == "1\n"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ SERVER = """
 import socket, sys
 import numpy
 from fedshift.launch import fork_server
-fork_server.import_libraries = lambda: None
+fork_server.import_libraries = lambda more: None
 fork_server.simulation = lambda arguments: lambda: exec(arguments[0], {"arguments": arguments})
 fork_server.main()
 """
@@ -103,6 +103,15 @@ def test_the_server_goes_on_after_a_request_that_breaks_off(server: Path) -> Non
         connection.sendall(forked.LENGTH.pack(3) + b"{],")
         assert connection.recv(9) == b""
     assert start(server, "raise SystemExit(5)").wait(60) == 5
+
+
+def test_the_packages_of_a_runs_network_are_imported_where_they_are_there() -> None:
+    program = "\n".join([
+        "import sys", "from fedshift.launch import fork_server",
+        "fork_server.LIBRARIES = ('torch',)", "fork_server.import_libraries(['no_such_package', 'colorsys'])",
+        "print('colorsys' in sys.modules)",
+    ])  # fmt: skip
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True).stdout == "True\n"
 
 
 SLEEPS = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
