@@ -243,7 +243,7 @@ def _space(
 ) -> dict[str, Range]:
     """Return a method's search space: the shared ranges, its own, and those of the command.
 
-    A key that the command sets to a value is not searched.
+    A key that the command sets to a value is not searched, nor is one whose value another key of the command decides.
 
     Raises:
         ConfigError: If the method does not take the ends of a range.
@@ -259,7 +259,12 @@ def _space(
             if key in fixed:
                 raise ConfigError(f"{SEARCH}{key}: the command sets {key} as well")
             space[key] = place
-    for key, place in space.items():
-        for end in place.ends():
-            grid.point(method, experiment, {**given, **OF_TRIALS, key: written(end)})
+    for key, place in tuple(space.items()):
+        try:
+            for end in place.ends():
+                grid.point(method, experiment, {**given, **OF_TRIALS, key: written(end)})
+        except UnusedKeyError:
+            if key in where:
+                raise
+            del space[key]  # it stands for a key that the command sets
     return space

@@ -27,7 +27,7 @@ def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     own: dict[str, Any] = {}
     sections: dict[str, Any] = {}
     for key, value in given.items():
-        for dotted, value_of_key in _targets(method, key, value):
+        for dotted, value_of_key in targets_with_values(method, key, value):
             target = sections
             section, *inner, last = dotted.split(".")
             if section == "method":
@@ -39,7 +39,7 @@ def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], di
     return own, sections
 
 
-def _targets(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
+def targets_with_values(method: Method, key: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the dotted keys that a parameter stands for, each with its value."""
     for target in targets_of(method, key):
         if isinstance(target, str):

@@ -142,6 +142,7 @@ def _check_used(flat: Mapping[str, Any], config: RunConfig) -> None:
     keys = FLAT_KEYS | dict(flat)
     overrides = parse_set(str(keys["set"]))
     unused_keys.check(config, _typed(keys, overrides))
+    unused_keys.check_stood_for(config, overrides)
     path = experiment_file(str(keys["experiment"]) or DEFAULT_EXPERIMENT)
     content = read_yaml(path)
     if "resolved" in content:

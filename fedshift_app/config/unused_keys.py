@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from clients.models.catalog import NETWORKS
-from fedshift_app.config import registry
+from fedshift_app.config import recipes, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
@@ -16,6 +16,8 @@ from fedshift_core.options.privacy import PrivacyConfig
 
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 _MECHANISMS = ("local-dp", "dp-sgd")
+
+_NOTHING = object()
 
 #: The key that each key needs, and the values of that key with which it does something.
 NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
@@ -65,6 +67,14 @@ class UnusedKeyError(ConfigError):
     """
 
     def __init__(self, key: str, value: Any, found: str, needed: str) -> None:
+        """Make the error.
+
+        Args:
+            key: The key.
+            value: Its value.
+            found: What switches it off.
+            needed: What it needs.
+        """
         super().__init__(
             f"{key}={_text(value)} does nothing with {found}; it needs {needed}", keys=(tuple(key.split(".")),)
         )
@@ -85,6 +95,63 @@ def check(config: RunConfig, keys: Collection[str]) -> None:
         value = _value(config, key)
         if value is not None:  # null asks for nothing
             raise UnusedKeyError(key, value, found, needed)
+
+
+def check_stood_for(config: RunConfig, overrides: Mapping[str, Any]) -> None:
+    """Refuse parameters of a recipe whose value did not reach the key that they stand for, as another key decides it.
+
+    Args:
+        config: The run's configuration.
+        overrides: The dotted keys that the user set, with their values.
+
+    Raises:
+        UnusedKeyError: With the parameter, and what decides.
+    """
+    method = registry.get(config.method["name"])
+    for dotted, value in overrides.items():
+        section, _, key = dotted.partition(".")
+        if section != "method" or not recipes.moved(method, key) or value is None:
+            continue
+        targets = dict(recipes.targets_with_values(method, key, value))
+        if any(_same(_found(config, target), wanted) for target, wanted in targets.items()):
+            continue
+        target, wanted = next(iter(targets.items()))
+        found = _found(config, target)
+        by = f"{target}={_text(found)}" if found is not _NOTHING else _owner(config, target)
+        raise UnusedKeyError(dotted, value, by, f"{target}={_text(wanted)}, for which it stands")
+
+
+def _found(config: RunConfig, dotted: str) -> Any:
+    """Return the value of a key at any depth; ``_NOTHING`` if the run has no such key."""
+    value: Any = config
+    for part in dotted.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part, _NOTHING)
+        elif isinstance(value, tuple):  # modules: by name
+            value = next((entry for entry in value if entry["name"] == part), _NOTHING)
+        else:
+            value = getattr(value, part, _NOTHING)
+    return value
+
+
+def _owner(config: RunConfig, dotted: str) -> str:
+    """Return the key whose value decides which keys there are next to one that a run does not have."""
+    section = dotted.partition(".")[0]
+    if section == "modules":
+        return f"modules={', '.join(entry['name'] for entry in config.modules) or 'none'}"
+    return f"{section}.name={getattr(config, section)['name']}"
+
+
+def _same(found: Any, wanted: Any) -> bool:
+    """Return whether a value that was checked is the one that was typed: 0.1 and "1e-1" are."""
+    if isinstance(found, tuple | list) and isinstance(wanted, tuple | list):
+        return len(found) == len(wanted) and all(map(_same, found, wanted))
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        try:
+            return float(wanted) == found
+        except (TypeError, ValueError):
+            return False
+    return bool(found == wanted) or str(found) == str(wanted)
 
 
 def of_privacy(config: RunConfig) -> list[str]:
@@ -132,4 +199,6 @@ def _text(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, float):
         return f"{value:g}"
+    if value is None:
+        return "null"
     return value if isinstance(value, str) else as_found(list(value) if isinstance(value, tuple) else value)

@@ -1,5 +1,7 @@
 """Keys that do nothing in a run are refused where a user set them, and left out of a sweep's other runs."""
 
+import json
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -7,13 +9,14 @@ import pytest
 
 from fedshift.sweep import grid
 from fedshift.tune import requested as tune_requested
-from fedshift_app.config import dotted_keys, unused_keys
+from fedshift_app.config import dotted_keys, recipes, registry, unused_keys
 from fedshift_app.config.files import names
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import as_yaml
 
+NETWORK = "model.name=cnn_bn"  # which has what every recipe needs
 HEAD = """\
 dataset: {name: handwritten}
 method: {name: fedavg}
@@ -46,6 +49,56 @@ rounds: 2
 def test_a_key_that_does_nothing_is_refused(given: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         resolve({"set": given})
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("adapt.name=tent method.tta_lr=0.5", "method.tta_lr=0.5 does nothing with adapt.lr=0.001; it needs adapt.lr="),
+        ("adapt.name=none method.tta_lr=0.5", "method.tta_lr=0.5 does nothing with adapt.name=none; it needs adapt.lr"),
+        (
+            "adapt.name=tent method.tta_epochs=3",
+            "does nothing with adapt.name=tent; it needs adapt.epochs=3, for which",
+        ),
+        ("adapt.name=tent method.tta=true", "method.tta=true does nothing with adapt.name=tent; it needs adapt.name=f"),
+        ("adapt.lr=0.1 method.tta_lr=0.5", "method.tta_lr=0.5 does nothing with adapt.lr=0.1"),
+        ("adapt.jitter=[0,0,0,0] method.tta_jitter=[0.1,0,0,0]", "does nothing with adapt.jitter="),
+    ],
+)
+def test_a_parameter_that_stands_for_a_key_which_another_one_decides_is_refused(given: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(reason)):
+        resolve({"method": "fedicon", "set": given})
+
+
+def test_of_modules_too() -> None:
+    with pytest.raises(
+        ConfigError, match=r"does nothing with modules.f2dc.lambda1=0.5; it needs modules.f2dc.lambda1=2"
+    ):
+        resolve({"method": "f2dc", "set": "modules.f2dc.lambda1=0.5 method.lambda1=2"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "method.tta_lr=5e-1", "method.tta_lr='0.5'", "method.tta=false", "method.tta_jitter=[0.1,0,0,0]",
+        "adapt.lr=0.5 method.tta_lr=0.5", "adapt.name=tent method.tau=0.2", "adapt.tau=0.3 method.tau=0.2",
+        "method.tta_crop_padding=null",
+    ],
+)  # fmt: skip
+def test_one_that_reaches_its_key_is_taken(given: str) -> None:
+    resolve({"method": "fedicon", "set": given})
+
+
+@pytest.mark.parametrize("method", [name for name in registry.METHODS if registry.get(name).parameters])
+def test_every_recipes_values_reach_their_keys(method: str) -> None:
+    """Of each parameter its own value, typed."""
+    spec = registry.get(method)
+    config = resolve({"method": method, "set": NETWORK})
+    for key in spec.parameters:
+        if recipes.moved(spec, key) and isinstance(target := recipes.targets_of(spec, key)[0], str):
+            value = unused_keys._found(config, target)
+            if value is not unused_keys._NOTHING:
+                resolve({"method": method, "set": f"{NETWORK} method.{key}={json.dumps(value)}"})
 
 
 @pytest.mark.parametrize(
@@ -127,5 +180,8 @@ def test_a_search_leaves_it_out_likewise() -> None:
     request = read("method=fedavg,afl", "aggregation.afl_step=0.5")
     assert [plan.base.config.aggregation.afl_step for plan in request.plans] == [0.1, 0.5]
     assert any(note.startswith("aggregation.afl_step is left out") for note in request.notes)
+    assert "method.step" not in request.plans[1].space  # it stands for the key that the command sets
+    with pytest.raises(ConfigError, match=r"method.step=0.2 does nothing with aggregation.afl_step=0.5"):
+        read("method=afl", "aggregation.afl_step=0.5", "search.method.step=[0.2,0.4]")
     with pytest.raises(ConfigError, match=r"aggregation.afl_step=0.5 does nothing"):
         read("method=fedavg,fedprox", "aggregation.afl_step=0.5")
