@@ -20,6 +20,7 @@ from fedshift.launch import processes, worker_count
 from fedshift.sweep import children, grid, sweeping
 from fedshift.sweep.children import MARK, POLL_SECONDS
 from fedshift.sweep.grid import CheckData, CheckModel
+from fedshift.sweep.progress import Timed, time_left
 from fedshift.sweep.records import Images
 from fedshift.tune import requested as tune_requested
 from fedshift.tune import study
@@ -27,6 +28,7 @@ from fedshift.tune.requested import Plan, Request
 from fedshift.tune.study import COMPLETE, FAILED, PRUNED, Search
 from fedshift.tune.trials import Going, score
 from fedshift_app.config.arguments import parse_arguments
+from fedshift_app.run.console import duration
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.atomic_io import write_atomically
@@ -250,7 +252,37 @@ class Tuning:
         best = method.search.best(self.request.options.budget)
         best_so_far = "" if best is None else f" (best {percent(best.validation)}, trial {best.number})"
         budget = self.request.options.budget
-        typer.echo(f"{method.plan.label} [{self._ended(method)}/{budget}] trial {going.number}: {outcome}{best_so_far}")
+        seconds = self._seconds_left()
+        left = "" if seconds is None else f"; trials left {duration(seconds)}"
+        done = f"[{self._ended(method)}/{budget}]"
+        typer.echo(f"{method.plan.label} {done} trial {going.number}: {outcome}{best_so_far}{left}")
+
+    def _seconds_left(self) -> float | None:
+        """Estimate the seconds until the last trial ends, by those that have ended; None if none is left or known.
+
+        Trials of one method run one after another, so the method with the most work bounds the rest.
+        """
+        known: list[Timed] = []
+        running: list[tuple[Timed, float]] = []
+        waiting: list[Timed] = []
+        for method in self.methods:
+            one = Timed(method.plan.method, 1, 0.0)
+            ended = [trial for trial in method.search.trials() if trial.state != study.RUNNING]
+            seconds = [float(trial.notes.get(study.SECONDS, 0.0)) for trial in ended]
+            known += [one._replace(seconds=each) for each in seconds if each]
+            if method.going is not None and method.going.child is not None:
+                running.append((one, method.going.child.seconds))
+            if self._has_more(method):
+                budget = self.request.options.budget if method.plan.space else 1
+                waiting += [one] * (budget - len(ended) - (method.going is not None))
+        if not running and not waiting:
+            return None
+        alone = [
+            time_left(known, [run for run in running if run[0] == one], [each for each in waiting if each == one], 1)
+            for one in {*waiting, *(run for run, _ in running)}
+        ]
+        together = time_left(known, running, waiting, self._jobs)
+        return None if together is None else max(together, *(seconds or 0.0 for seconds in alone))
 
     def _stop(self) -> str:
         try:

@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -295,7 +296,10 @@ def test_every_method_has_the_same_budget_and_the_best_by_validation_is_chosen(
     assert not list(place.glob("trials/*/*/checkpoint"))  # weights of trials are not kept
     stores = {file.read_text() for file in place.glob("trials/*/*/store")}
     assert stores == {(place / "mlruns").as_uri()}  # not one for each trial
-    assert "fedprox [7/7] trial 6: " in capsys.readouterr().out
+    shown = [line for line in capsys.readouterr().out.splitlines() if "] trial " in line]
+    assert sum("fedprox [7/7] trial 6: " in line for line in shown) == 1
+    assert all(re.search(r"; trials left \d+:\d\d$", line) for line in shown[:-1])
+    assert "trials left" not in shown[-1]
     count = len(searches.started)
     searches.tune("method=fedavg,fedprox", "budget=7", "seed=0,1")
     assert len(searches.started) == count
