@@ -255,7 +255,7 @@ class ForkServer:
             _, status = os.waitpid(pid, 0)
             if self._app is not None:
                 import_used()
-            if self._app is None and status == 0 and fab_hash and fab_hash not in self._apps.keys() | self._hopeless:
+            elif status == 0 and fab_hash and fab_hash not in self._apps.keys() | self._hopeless:
                 self._import(fab_hash)
 
         self._watch(handle, ended)

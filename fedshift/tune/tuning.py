@@ -176,8 +176,11 @@ class Tuning:
         return min(len(ended), self.request.options.budget)
 
     def _has_more(self, method: Method) -> bool:
-        budget = self.request.options.budget if method.plan.space else 1
-        return not method.problem and self._ended(method) < budget
+        return not method.problem and self._ended(method) < self._budget(method)
+
+    def _budget(self, method: Method) -> int:
+        """Return how many trials a method has in all: one where there is nothing to search."""
+        return self.request.options.budget if method.plan.space else 1
 
     def _start(self, method: Method) -> None:
         number = method.search.next()
@@ -273,8 +276,7 @@ class Tuning:
             if method.going is not None and method.going.child is not None:
                 running.append((one, method.going.child.seconds))
             if self._has_more(method):
-                budget = self.request.options.budget if method.plan.space else 1
-                waiting += [one] * (budget - len(ended) - (method.going is not None))
+                waiting += [one] * (self._budget(method) - len(ended) - (method.going is not None))
         if not running and not waiting:
             return None
         alone = [

@@ -10,6 +10,9 @@ from fedshift_core.limits import as_found, shortened
 from fedshift_core.registry import Method
 from fedshift_core.spelling import meant
 
+#: What a key has that a run does not have.
+NOTHING = object()
+
 
 def spread(method: Method, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a method's own parameters, and the keys of other sections that its other parameters stand for.
@@ -84,6 +87,19 @@ def patched(sections: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, 
     return merged
 
 
+def value_of(config: RunConfig, dotted: str) -> Any:
+    """Return the value of a key at any depth, of modules by name; ``NOTHING`` if the run has no such key."""
+    value: Any = config
+    for part in dotted.split("."):
+        if isinstance(value, Mapping):
+            value = value.get(part, NOTHING)
+        elif isinstance(value, tuple):  # modules
+            value = next((entry for entry in value if entry["name"] == part), NOTHING)
+        else:
+            value = getattr(value, part, NOTHING)
+    return value
+
+
 def check_needs(config: RunConfig, method: Method) -> None:
     """Refuse a configuration that changes the keys that a recipe needs.
 
@@ -101,9 +117,7 @@ def check_needs(config: RunConfig, method: Method) -> None:
                     listed = shortened(", ".join(names)) or "none"
                     raise ConfigError(f"method {method.name} needs the modules {name}, found modules={listed}")
         else:
-            value: Any = config
-            for part in key.split("."):
-                value = value[part] if isinstance(value, Mapping) else getattr(value, part)
+            value = value_of(config, key)
             if value not in allowed:
                 raise ConfigError(
                     f"method {method.name} needs {key}={' or '.join(map(str, allowed))}, found {shortened(str(value))}"

@@ -17,8 +17,6 @@ from fedshift_core.options.privacy import PrivacyConfig
 _OPTIMIZERS = ("fedavgm", "fedadam", "fedyogi", "fedadagrad")
 _MECHANISMS = ("local-dp", "dp-sgd")
 
-_NOTHING = object()
-
 #: The key that each key needs, and the values of that key with which it does something.
 NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
     "shift.corruption": ("shift.name", ("corruption",)),
@@ -92,7 +90,7 @@ def check(config: RunConfig, keys: Collection[str]) -> None:
         UnusedKeyError: With the key, and what it needs.
     """
     for key, found, needed in (*_without_another(config, keys), *_without_batchnorm(config, keys)):
-        value = _value(config, key)
+        value = recipes.value_of(config, key)
         if value is not None:  # null asks for nothing
             raise UnusedKeyError(key, value, found, needed)
 
@@ -113,25 +111,12 @@ def check_stood_for(config: RunConfig, overrides: Mapping[str, Any]) -> None:
         if section != "method" or not recipes.moved(method, key) or value is None:
             continue
         targets = dict(recipes.targets_with_values(method, key, value))
-        if any(_same(_found(config, target), wanted) for target, wanted in targets.items()):
+        if any(_same(recipes.value_of(config, target), wanted) for target, wanted in targets.items()):
             continue
         target, wanted = next(iter(targets.items()))
-        found = _found(config, target)
-        by = f"{target}={_text(found)}" if found is not _NOTHING else _owner(config, target)
+        found = recipes.value_of(config, target)
+        by = f"{target}={_text(found)}" if found is not recipes.NOTHING else _owner(config, target)
         raise UnusedKeyError(dotted, value, by, f"{target}={_text(wanted)}, for which it stands")
-
-
-def _found(config: RunConfig, dotted: str) -> Any:
-    """Return the value of a key at any depth; ``_NOTHING`` if the run has no such key."""
-    value: Any = config
-    for part in dotted.split("."):
-        if isinstance(value, Mapping):
-            value = value.get(part, _NOTHING)
-        elif isinstance(value, tuple):  # modules: by name
-            value = next((entry for entry in value if entry["name"] == part), _NOTHING)
-        else:
-            value = getattr(value, part, _NOTHING)
-    return value
 
 
 def _owner(config: RunConfig, dotted: str) -> str:
@@ -164,7 +149,7 @@ def _without_another(config: RunConfig, keys: Collection[str]) -> Iterator[tuple
     """Yield each key whose other key has another value: the key, what the other is, what it should be."""
     for key in sorted(keys):
         other, values = NEEDS.get(key, ("", ()))
-        if other and (found := _value(config, other)) not in values:
+        if other and (found := recipes.value_of(config, other)) not in values:
             yield key, f"{other}={_text(found)}", f"{other}={' or '.join(map(_text, values))}"
 
 
@@ -186,11 +171,6 @@ def _may_have_batchnorm(config: RunConfig) -> bool:
     plan = Blueprint(config.model, len(spec.classes), config.dataset.size or spec.size, seed=0)
     model = registry.get(config.method["name"]).client_class().build_model(plan, config.node_params())
     return bool(batchnorm_names(model))
-
-
-def _value(config: RunConfig, dotted: str) -> Any:
-    section, _, key = dotted.partition(".")
-    return getattr(getattr(config, section), key)
 
 
 def _text(value: Any) -> str:

@@ -96,8 +96,8 @@ def test_every_recipes_values_reach_their_keys(method: str) -> None:
     config = resolve({"method": method, "set": NETWORK})
     for key in spec.parameters:
         if recipes.moved(spec, key) and isinstance(target := recipes.targets_of(spec, key)[0], str):
-            value = unused_keys._found(config, target)
-            if value is not unused_keys._NOTHING:
+            value = recipes.value_of(config, target)
+            if value is not recipes.NOTHING:
                 resolve({"method": method, "set": f"{NETWORK} method.{key}={json.dumps(value)}"})
 
 
