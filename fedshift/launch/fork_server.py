@@ -1,10 +1,10 @@
-"""A process that has imported torch, the app and Flower, from which a simulation's processes are forked.
+"""A process that has imported torch and the app, from which a simulation's processes or a sweep's runs are forked.
 
 Flower's simulation, each of Ray's workers and ``flwr run`` import the same modules, up to four seconds of
-a processor each. Here one process imports them while the rest of a run starts, and the others are forked from it in
-milliseconds; they share its memory.
+a processor each; so do the runs of a sweep. Here one process imports them while the rest starts, and the others are
+forked from it in milliseconds; they share its memory.
 
-The program that Flower or Ray would start is replaced by ``forked.py``, which asks for a fork, passes on its
+The program that would be started is replaced by ``forked.py``, which asks for a fork, passes on its
 arguments, environment and open files, and lives as long as the child. It becomes the real program where no fork
 can be had. The server itself runs nothing of a run: no thread, no connection, no GPU. It does not import Ray, whose
 library reads a process's environment when it is loaded.
@@ -21,19 +21,30 @@ import signal
 import socket
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift.launch.forked import FLWR, LENGTH, RAY, SIMULATION, receive
+from fedshift.launch.forked import FLWR, FORK_SERVER, LENGTH, LIFELINE, RAY, RUN, SIMULATION, receive
 
-#: What all of these processes import. The app comes before the simulation engine, which it would patch through Ray.
-LIBRARIES = ("torch", "fedshift_app.server_app", "fedshift_app.client_app", "flwr.simulation.app", "flwr.cli.app")
+APP = ("torch", "fedshift_app.server_app", "fedshift_app.client_app")
+#: What all processes import, by the first of their programs. The app comes before the simulation engine, which it would
+#: patch through Ray.
+LIBRARIES = {
+    SIMULATION: (*APP, "flwr.simulation.app", "flwr.cli.app"),
+    RUN: (*APP, "fedshift.cli", "fedshift.launch.running", "fedshift.launch.runner", "fedshift.data.checking"),
+}
+#: Their libraries of linear algebra have threads, and end and begin them at a fork.
+THREADED = {SIMULATION: ("numpy",), RUN: ("numpy", "scipy.linalg")}
+LATER = "--"  # before the packages that are imported when no request is waiting
 RAY_LIBRARY = "ray"
 WORKER = "ray._private.workers.default_worker"
 WORKER_NAME = "ray::ClientApp"  # the system has room for 15 letters
+RUN_NAME = "fedshift run"
 THREADS = Path("/proc/self/task")
-FILES = 3  # standard input, output and error
+FILES = 4  # at most: standard input, output and error, and the lifeline
+STANDARD = range(3)
 WAITING = 64  # connections
 
 Job = Callable[[], None]
@@ -43,30 +54,45 @@ class UnsafeError(Exception):
     """This process must not be forked from."""
 
 
-def import_libraries(more: Sequence[str] = ()) -> None:
+def import_libraries(first: str = SIMULATION, more: Sequence[str] = ()) -> None:
     """Import what the children need.
 
     Args:
-        more: Packages beside ``LIBRARIES``; one that cannot be imported is left to the children.
+        first: The program that decides what they need.
+        more: Packages in addition to ``LIBRARIES``; one that cannot be imported is left to the children.
 
     Raises:
         UnsafeError: If that leaves something behind that does not survive a fork.
     """
-    import numpy as np  # its library of linear algebra has threads, and ends and begins them at a fork
-
-    np.zeros(1)
+    for name in THREADED[first]:
+        importlib.import_module(name)
     threads = _threads()
-    for name in LIBRARIES:
+    for name in LIBRARIES[first]:
         importlib.import_module(name)
     for name in more:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    check(threads)
+
+
+def check(threads: int) -> None:
+    """Refuse to be forked from where more threads run than before, or something is open that a fork cannot share.
+
+    Raises:
+        UnsafeError: With the reason.
+    """
     if _threads() > threads:
         raise UnsafeError(f"{_threads()} threads run after the imports, {threads} before")
     if sys.modules["torch"].cuda.is_initialized():
         raise UnsafeError("it has opened the GPU")
     if RAY_LIBRARY in sys.modules:
         raise UnsafeError("it has imported Ray")
+
+
+def _freeze() -> None:
+    """Let a collection of garbage in a child leave this process's pages alone: it would copy them all."""
+    gc.collect()
+    gc.freeze()
 
 
 def _threads() -> int:
@@ -80,22 +106,41 @@ class ForkServer:
     code is sent through it.
     """
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, later: Sequence[str] = ()) -> None:
+        """Serve on a socket; import ``later`` when no request is waiting."""
         self._listener = listener
+        self._later = deque(later)
         self._selector = selectors.DefaultSelector()
         self._pid, self._parent = os.getpid(), os.getppid()
 
     def serve(self) -> Job | None:
         """Answer requests; return in each child what it has to do, and None in the server at its end."""
-        gc.collect()
-        gc.freeze()  # a collection in a child would copy all pages
+        _freeze()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
         while os.getppid() == self._parent:
-            for key, _ in self._selector.select(timeout=1.0):
+            events = self._selector.select(timeout=0.0 if self._later else 1.0)
+            for key, _ in events:
                 job: Job | None = key.data()
                 if job is not None:
                     return job
+            if self._later and not events:
+                self._import(self._later.popleft())
         return None
+
+    def _import(self, name: str) -> None:
+        """Import one more library; if this process cannot be forked from after it, answer no further request."""
+        threads = _threads()
+        with contextlib.suppress(ImportError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of libraries, for their developers
+            importlib.import_module(name)
+        try:
+            check(threads)
+        except UnsafeError as error:
+            print(f"no further forks, because of {name}: {error}", file=sys.stderr, flush=True)
+            self._later.clear()
+            self._selector.unregister(self._listener)
+            self._listener.close()
+        _freeze()
 
     def _accept(self) -> Job | None:
         connection, _ = self._listener.accept()
@@ -163,9 +208,11 @@ class ForkServer:
 
 def child_of(request: dict[str, Any], files: list[int]) -> Job:
     """Make this process, a fork, one that was started with these arguments, environment and files."""
-    for number, file in enumerate(files):
+    for number, file in zip(STANDARD, files, strict=False):
         os.dup2(file, number)
         os.close(file)
+    for lifeline in files[len(STANDARD) :]:
+        os.set_inheritable(lifeline, False)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -177,7 +224,7 @@ def child_of(request: dict[str, Any], files: list[int]) -> Job:
     if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
     program, *arguments = request["arguments"]
-    return {SIMULATION: simulation, FLWR: flwr, RAY: ray_worker}[program](arguments)
+    return {SIMULATION: simulation, FLWR: flwr, RAY: ray_worker, RUN: run}[program](arguments)
 
 
 def simulation(arguments: list[str]) -> Job:
@@ -209,19 +256,43 @@ def ray_worker(arguments: list[str]) -> Job:
     return lambda: (runpy.run_module(WORKER, run_name="__main__", alter_sys=True), None)[1]
 
 
+def run(arguments: list[str]) -> Job:
+    """Return the job of ``fedshift run``."""
+    from fedshift.cli import main
+
+    for name in (FORK_SERVER, LIFELINE):  # they are not for the processes of this run
+        os.environ.pop(name, None)
+    _call_process(RUN_NAME)
+    sys.argv = ["fedshift", "run", *arguments]
+    return main
+
+
 def _call_process(name: str) -> None:
     """Give this process a name for lists of processes; Ray's workers cannot change the title of a fork."""
     Path("/proc/self/comm").write_text(name)
 
 
+def listening(address: str) -> socket.socket:
+    """Return a socket with this path; who comes before it is served waits."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(address)
+    listener.listen(WAITING)
+    return listener
+
+
 def main() -> None:
-    """Import, and serve on the socket that the first argument names; in a child do its work. Packages may follow."""
+    """Import, and serve; in a child do its work.
+
+    Arguments: the path of the socket to serve on, or the number of an open one; the program that is forked first;
+    more packages; and after ``--`` those that are imported when no request is waiting.
+    """
+    address, first, *more = sys.argv[1:]
+    end = more.index(LATER) if LATER in more else len(more)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(sys.argv[1])
-        listener.listen(WAITING)  # who comes early waits
-        import_libraries(sys.argv[2:])
-        job = ForkServer(listener).serve()
+    with socket.socket(fileno=int(address)) if address.isdecimal() else listening(address) as listener:
+        listener.set_inheritable(False)
+        import_libraries(first, more[:end])
+        job = ForkServer(listener, more[end + 1 :]).serve()
     if job is not None:
         job()
 

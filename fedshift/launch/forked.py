@@ -1,4 +1,4 @@
-"""The program that stands for a process forked from the run's fork server: ``forked.py PROGRAM ARGUMENTS``.
+"""The program that stands for a process forked from a fork server: ``forked.py PROGRAM ARGUMENTS``.
 
 It lives as long as that process, and its exit code is the same. Without a fork it becomes the program itself. As one of
 these starts for each of Ray's workers, it imports little, and nothing of FedShift's. Ray gives its arguments alone.
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 FORK_SERVER = "FEDSHIFT_FORK_SERVER"  # as in ``fedshift_core.env``
-SIMULATION, FLWR, RAY = "flwr-simulation", "flwr", "ray"
+LIFELINE = "FEDSHIFT_LIFELINE"  # likewise
+SIMULATION, FLWR, RAY, RUN = "flwr-simulation", "flwr", "ray", "fedshift-run"
 LENGTH = struct.Struct("!i")
 MOST_BYTES = 65536  # at once
 FILES = 3  # standard input, output and error
@@ -55,20 +56,30 @@ def receive(connection: socket.socket, most: int) -> tuple[dict[str, Any], list[
 
 
 def follow(address: str, arguments: list[str]) -> int | None:
-    """Have a process forked, wait for its end and return its exit code; None if there was no fork."""
+    """Have a process forked, wait for its end and return its exit code; None if there was no fork.
+
+    A run is asked to end, and ends in order; other programs end as soon as what stands for them does.
+    """
     surroundings = {"arguments": arguments, "environment": dict(os.environ), "folder": str(Path.cwd())}
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.connect(address)
-            send(connection, surroundings, list(range(FILES)))
+            send(connection, surroundings, [*range(FILES), *lifeline()])
             (child,) = answer(connection)
         except (OSError, struct.error):
             return None
+        if arguments[0] == RUN:
+            signal.signal(signal.SIGTERM, lambda _number, _frame: os.kill(child, signal.SIGTERM))
         try:
             return int(answer(connection)[0])
         except (OSError, struct.error):  # the server was killed
             os.kill(child, signal.SIGTERM)
             return 1
+
+
+def lifeline() -> list[int]:
+    """Return the file that the process has to keep open as long as it lives, if there is one."""
+    return [int(number) for number in [os.environ.get(LIFELINE)] if number]
 
 
 def answer(connection: socket.socket) -> tuple[int, ...]:
@@ -88,9 +99,16 @@ def is_ready(address: str, seconds: float) -> bool:
             return False
 
 
+def run_command(arguments: list[str]) -> list[str]:
+    """Return the command of ``fedshift run``. The working folder's modules must not come first."""
+    return [sys.executable, "-P", "-m", "fedshift.cli", "run", *arguments]
+
+
 def plain(arguments: list[str]) -> list[str]:
     """Return the command of the program itself."""
     program, *rest = arguments
+    if program == RUN:
+        return run_command(rest)
     if program != RAY:
         return [str(Path(sys.executable).with_name(program)), *rest]
     from importlib.util import find_spec
@@ -103,7 +121,7 @@ def plain(arguments: list[str]) -> list[str]:
 
 def main() -> None:
     """Follow a fork, or become the program."""
-    arguments = sys.argv[1:] if sys.argv[1] in (SIMULATION, FLWR) else [RAY, *sys.argv[1:]]
+    arguments = sys.argv[1:] if sys.argv[1] in (SIMULATION, FLWR, RUN) else [RAY, *sys.argv[1:]]
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # on Ctrl-C the run ends this process, and says so itself
     code = follow(os.environ.get(FORK_SERVER, ""), arguments)
     if code is None:

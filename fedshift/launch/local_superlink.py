@@ -209,7 +209,8 @@ def _begin_with_forks(begun: Begun, libraries: Sequence[str]) -> None:
     """Start the fork server and the SuperLink, the longer start first."""
     program = [sys.executable, "-m"]
     address = begun.flower.env[FORK_SERVER]
-    begun.flower.start("fork-server", [*program, "fedshift.launch.fork_server", address, *libraries])
+    served = [address, forked.SIMULATION, *libraries]
+    begun.flower.start("fork-server", [*program, "fedshift.launch.fork_server", *served])
     begun.flower.start("superlink", [*program, "fedshift.launch.simulation_superlink", str(begun.link.port)])
 
 

@@ -1,20 +1,22 @@
 """Starts each run as its own process, with a log and environment marks, and ends it."""
 
 import os
+import select
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import typer
 
 from fedshift.launch import processes, runner
+from fedshift.sweep.forks import NO_FORKS, Forks
 from fedshift_app.run import exit_codes
-from fedshift_core.env import COMMAND, SWEEP_PROCESS
+from fedshift_core.env import COMMAND, LIFELINE, SWEEP_PROCESS
 from fedshift_core.plural import plural
 
 MARK = (
@@ -52,6 +54,26 @@ class Attempt(Protocol):
         """End what a run that ended badly left running."""
 
 
+class Lifeline:
+    """A pipe that a run keeps open as long as it lives."""
+
+    def __init__(self) -> None:
+        self._ours, self.theirs = os.pipe()
+        self._ended = False
+
+    def hand_over(self) -> None:
+        """Close the end that the run has now."""
+        os.close(self.theirs)
+
+    @property
+    def ended(self) -> bool:
+        """Whether nobody holds the other end any more."""
+        if not self._ended and select.select([self._ours], [], [], 0)[0]:
+            self._ended = True
+            os.close(self._ours)
+        return self._ended
+
+
 @dataclass(frozen=True)
 class Child:
     """A run in progress as a process of this one.
@@ -61,6 +83,7 @@ class Child:
         mark: What all its processes have in their environment.
         log: What it prints.
         begin: Where in the log this attempt begins, in bytes.
+        lifeline: Tells when a forked run has ended, which may be later than the process that stands for it.
         started: When it was started, by ``time.monotonic``.
     """
 
@@ -68,7 +91,8 @@ class Child:
     mark: str
     log: Path
     begin: int
-    started: float
+    lifeline: "Lifeline | None" = None
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
@@ -78,7 +102,7 @@ class Child:
     @property
     def ended(self) -> bool:
         """Whether it has ended."""
-        return self.process.poll() is not None
+        return self.process.poll() is not None and (self.lifeline is None or self.lifeline.ended)
 
     @property
     def refused(self) -> bool:
@@ -99,6 +123,22 @@ class Child:
             processes.stop_marked(RUN_MARK, self.mark)
 
 
+def environment(sweep: str, *, alone: bool) -> dict[str, str]:
+    """Return the user's environment with what all processes of a sweep have in theirs.
+
+    Args:
+        sweep: The sweep's mark.
+        alone: A run may take all cores; otherwise its threads are one.
+    """
+    marked = {
+        **os.environ,
+        MARK: sweep,
+        STARTER: processes.this_process(),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
+    }
+    return marked if alone else marked | {"OMP_NUM_THREADS": "1"}
+
+
 def start(
     command: Sequence[str],
     arguments: Sequence[str],
@@ -109,11 +149,12 @@ def start(
     attempt: int,
     alone: bool,
     env: Mapping[str, str] | None = None,
+    forks: Forks = NO_FORKS,
 ) -> Child:
     """Start a run.
 
     Args:
-        command: What starts one; the arguments follow.
+        command: What starts one as a process of its own; the arguments follow.
         arguments: Those of ``fedshift run``.
         log: Where it prints to, after what is there.
         sweep: The sweep's mark.
@@ -121,25 +162,27 @@ def start(
         attempt: How often it was started, with this time.
         alone: It may take all cores; otherwise its threads are one.
         env: What its environment says where the user's does not.
+        forks: What it is forked from.
     """
     mark = f"{sweep}:{key}"
-    marked = {**(env or {}), **os.environ} | {
-        MARK: sweep,
-        RUN_MARK: mark,
-        STARTER: processes.this_process(),
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.APP), os.environ.get("PYTHONPATH")])),
-    }
-    if not alone:
-        marked["OMP_NUM_THREADS"] = "1"
+    marked = {**(env or {}), **environment(sweep, alone=alone), RUN_MARK: mark, **forks.env}
+    lifeline = None
+    if forks.address is not None:
+        lifeline = Lifeline()
+        marked[LIFELINE] = str(lifeline.theirs)
     with log.open("ab") as file:
         begin = file.tell()
         file.write(f"--- attempt {attempt}: {shlex.join(['fedshift', 'run', *arguments])}\n".encode())
         file.flush()
         process = subprocess.Popen(
-            [*command, *arguments], env=marked, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,
+            [*forks.command(command), *arguments], env=marked, stdin=subprocess.DEVNULL,
+            stdout=file, stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is the sweep's: it ends its runs in order
+            pass_fds=[] if lifeline is None else [lifeline.theirs],
         )  # fmt: skip
-    return Child(process, mark, log, begin, time.monotonic())
+    if lifeline is not None:
+        lifeline.hand_over()
+    return Child(process, mark, log, begin, lifeline)
 
 
 def end_leftovers(mark: str, what: str) -> str:
@@ -192,5 +235,5 @@ def stop(running: Sequence[Child]) -> None:
     for child in running:
         child.process.terminate()
     deadline = time.monotonic() + STOP_SECONDS
-    while any(child.process.poll() is None for child in running) and time.monotonic() < deadline:
+    while not all(child.ended for child in running) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)

@@ -109,6 +109,11 @@ class Point:
     nodes: int
     key: str
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether it uses the inline engine."""
+        return bool(self.launch.get("engine") == INLINE)
+
 
 def read(arguments: Sequence[str]) -> GridRequest:
     """Read ``[EXPERIMENT] [key=value,value ...]``.

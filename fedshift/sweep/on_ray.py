@@ -17,6 +17,7 @@ import typer
 from fedshift.engine import inline
 from fedshift.sweep import grid, sweeping
 from fedshift.sweep.children import POLL_SECONDS, STOP_SECONDS
+from fedshift.sweep.forks import NO_FORKS, Forks
 from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.listing import run_arguments
 from fedshift.sweep.ray_address import KEY
@@ -195,6 +196,9 @@ class RaySweep(Sweep):
 
     def _places(self, points: Sequence[Point]) -> int:
         return self._cluster.places(self._cores)
+
+    def _begin_forks(self, left: Sequence[Point]) -> contextlib.AbstractContextManager[Forks]:
+        return contextlib.nullcontext(NO_FORKS)  # the runs are elsewhere
 
     def _has_room(self) -> bool:
         if self.request.options.jobs is None and time.monotonic() - self._looked > LOOK_SECONDS:

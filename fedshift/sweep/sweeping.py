@@ -7,20 +7,20 @@ folder is there without. So a sweep may be killed at any moment, and goes on whe
 import json
 import os
 import re
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from fedshift.engine import inline
-from fedshift.launch import processes, worker_count
-from fedshift.sweep import children, grid
+from fedshift.launch import forked, processes, worker_count
+from fedshift.sweep import children, forks, grid
 from fedshift.sweep.children import MARK, POLL_SECONDS, Attempt, Child
+from fedshift.sweep.forks import NO_FORKS, Forks
 from fedshift.sweep.grid import CheckData, CheckModel, GridRequest, Point
 from fedshift.sweep.progress import Bar, time_left
 from fedshift.sweep.records import SWEEP_FILE, Images, Record, progress, read_records, read_run
@@ -115,6 +115,7 @@ class Sweep:
         self._keys: dict[Path, tuple[str, dict[str, Any]] | None] = {}  # the contents read from run folders
         self._images = Images()
         self._running: list[Job] = []
+        self._forks = NO_FORKS
         self._jobs = request.options.jobs or self._places(points)
         if ended := children.end_leftovers(self.mark, "sweep"):
             typer.echo(ended)
@@ -146,7 +147,12 @@ class Sweep:
         finished = self._finished()
         typer.echo(f"sweep folder: {self.folder}")
         typer.echo(f"{plural(len(self.records), 'run')}, {len(finished)} of them finished")
-        with children.guarded(self._stop), Bar(len(self.records), len(finished)) as bar:
+        left = [record.point for record in self.records if record.state != "finished"]
+        with (
+            self._begin_forks(left) as self._forks,
+            children.guarded(self._stop),
+            Bar(len(self.records), len(finished)) as bar,
+        ):
             self._work(bar)
         failed = [record for record in self.records if record.state == "failed"]
         for record in failed:
@@ -157,6 +163,10 @@ class Sweep:
             labels = ", ".join(record.point.label for record in failed)
             raise FederationError(f"{len(failed)} of {plural(len(self.records), 'run')} failed: {labels}")
         return comparison
+
+    def _begin_forks(self, left: Sequence[Point]) -> AbstractContextManager[Forks]:
+        """Begin what the runs that are left are forked from."""
+        return forks.begun(left, children.environment(self.mark, alone=self._jobs == 1))
 
     def _work(self, bar: Bar) -> None:
         queue = deque(record for record in self.records if record.state != "finished")
@@ -187,7 +197,7 @@ class Sweep:
         point = record.point
         arguments = [*point.arguments, f"output-dir={self.folder}"]
         workers = workers_of(point) or self._share(waiting)
-        if is_inline(point) and "workers" not in point.launch:
+        if point.is_inline and "workers" not in point.launch:
             arguments.append(f"workers={workers}")
         resumed = record.folder
         if resumed is not None:
@@ -201,7 +211,7 @@ class Sweep:
         record.state = "running"
         child = children.start(
             run_command(), arguments, self._log(record), sweep=self.mark, key=point.key, attempt=record.attempts,
-            alone=self._jobs == 1,
+            alone=self._jobs == 1, forks=self._forks,
         )  # fmt: skip
         self._running.append(Job(record, child, resumed, workers))
 
@@ -377,19 +387,14 @@ def usual_jobs(points: Sequence[Point]) -> int:
 
     A simulation uses all cores, and a GPU serves one run.
     """
-    if not all(map(is_inline, points)):
+    if not all(point.is_inline for point in points):
         return 1
     return worker_count.places(max((workers_of(p) or 1) * (p.config.train.threads or 1) for p in points))
 
 
-def is_inline(point: Point) -> bool:
-    """Return whether a run uses the inline engine."""
-    return bool(point.launch.get("engine") == inline.NAME)
-
-
 def workers_of(point: Point) -> int | None:
     """Return the requested number of workers of a run; None if the sweep decides."""
-    return worker_count.requested(point.launch) if is_inline(point) else 1
+    return worker_count.requested(point.launch) if point.is_inline else 1
 
 
 def lock(folder: Path) -> Lock:
@@ -408,5 +413,5 @@ def lock(folder: Path) -> Lock:
 
 
 def run_command() -> list[str]:
-    """Return what starts a run; its arguments follow. The working folder's modules must not come first."""
-    return [sys.executable, "-P", "-m", "fedshift.cli", "run"]
+    """Return what starts a run as a process of its own; its arguments follow."""
+    return forked.run_command([])

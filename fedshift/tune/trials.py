@@ -9,6 +9,7 @@ import typer
 
 from fedshift.sweep import children, records, sweeping
 from fedshift.sweep.children import Child
+from fedshift.sweep.forks import Forks
 from fedshift.sweep.grid import Point
 from fedshift.sweep.records import Images
 from fedshift_app.run import checkpoints, files, model_selection, resuming, trackers
@@ -93,7 +94,7 @@ class Going:
         """Its log file."""
         return self.place / "run.log"
 
-    def start(self, workers: int | None, alone: bool) -> None:
+    def start(self, workers: int | None, alone: bool, forks: Forks) -> None:
         """Start the run or resume it; a run that cannot be resumed starts anew."""
         arguments = [*self.point.arguments, f"output-dir={self.place}"]
         if workers is not None:
@@ -107,7 +108,7 @@ class Going:
         self.attempts += 1
         self.child = children.start(
             sweeping.run_command(), arguments, self.log, sweep=str(self._sweep), key=self.place.name,
-            attempt=self.attempts, alone=alone,
+            attempt=self.attempts, alone=alone, forks=forks,
             env={trackers.PLACE: trackers.store_in(self._sweep)},  # one store for all trials, and the runs compared
         )  # fmt: skip
 

@@ -17,9 +17,10 @@ import typer
 
 from fedshift.engine import inline
 from fedshift.launch import processes, worker_count
-from fedshift.sweep import children, grid, sweeping
+from fedshift.sweep import children, forks, grid, sweeping
 from fedshift.sweep.children import MARK, POLL_SECONDS
-from fedshift.sweep.grid import CheckData, CheckModel
+from fedshift.sweep.forks import NO_FORKS
+from fedshift.sweep.grid import CheckData, CheckModel, Point
 from fedshift.sweep.progress import Timed, time_left
 from fedshift.sweep.records import Images
 from fedshift.tune import requested as tune_requested
@@ -122,6 +123,7 @@ class Tuning:
                 rounds=plan.rounds, pruning=request.options.pruning,
             )) for plan in request.plans
         ]  # fmt: skip
+        self._forks = NO_FORKS
         self._jobs = request.grid_request.options.jobs or sweeping.usual_jobs([plan.base for plan in request.plans])
 
     def run(self, paper: str) -> "Comparison | None":
@@ -136,7 +138,11 @@ class Tuning:
             f"{plural(len(self.methods), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
             f"validation images; {sum(map(self._ended, self.methods))} are done"
         )
-        with children.guarded(self._stop):
+        alone = self._jobs == 1
+        with (
+            forks.begun(self._left(), children.environment(str(self.folder), alone=alone)) as self._forks,
+            children.guarded(self._stop),
+        ):
             self._search()
         chosen, notes = self._chosen()
         for note in notes:
@@ -152,6 +158,10 @@ class Tuning:
             reasons = "; ".join(f"{method.plan.label}: {method.problem}" for method in given_up)
             raise FederationError(f"{len(given_up)} of {plural(len(self.methods), 'method')} failed: {reasons}")
         return comparison
+
+    def _left(self) -> list[Point]:
+        """Return the method's own run for each trial that is left."""
+        return [method.plan.base for method in self.methods for _ in range(self._budget(method) - self._ended(method))]
 
     def _search(self) -> None:
         self._save()
@@ -188,7 +198,7 @@ class Tuning:
         place = self.folder / TRIALS / f"{method.plan.method}-{number:04d}"
         method.going = Going(number, point, place, self.folder, self._images)
         if not method.going.finished:  # else this process was killed before it could note that
-            method.going.start(self._workers(method.going), self._jobs == 1)
+            method.going.start(self._workers(method.going), self._jobs == 1, self._forks)
 
     def _workers(self, going: Going) -> int | None:
         """Return the number of workers of a trial: the cores are shared by the parallel trials."""
@@ -202,7 +212,7 @@ class Tuning:
         """Check on a trial: report its rounds, end it early, or record its result."""
         going = method.going
         assert going is not None
-        ended = going.child is None or going.child.process.poll() is not None
+        ended = going.child is None or going.child.ended
         if going.look() or ended:
             stopped = method.search.report(going.number, going.by_round)
             if stopped is not None:
@@ -234,7 +244,7 @@ class Tuning:
         error = shortened(going.child.last_error(), 300)
         if going.attempts <= self.request.grid_request.options.retries and not going.child.refused:
             typer.echo(f"{method.plan.label} {going.number}: failed, tried again: {error} (log: {going.log})", err=True)
-            going.start(self._workers(going), self._jobs == 1)
+            going.start(self._workers(going), self._jobs == 1, self._forks)
             return
         method.search.note(going.number, **{study.ERROR: error})
         if going.number == 0:  # the values cannot be the cause

@@ -1,6 +1,7 @@
-"""Processes that are forked from a run's fork server are like programs of their own; without one they are those."""
+"""Processes that are forked from a fork server are like programs of their own; without one they are those."""
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -13,18 +14,19 @@ import psutil
 import pytest
 from support import ROOT
 
-from fedshift.launch import forked, local_superlink, processes
+from fedshift.launch import fork_server, forked, local_superlink, processes
 from fedshift_core.env import FORK_SERVER
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
 
-#: A server whose simulation is the program that its first argument is; it imports nothing else.
+#: A server whose simulation and whose run are the program that its first argument is; it imports nothing else at first.
 SERVER = """
-import socket, sys
+import sys, types
 import numpy
 from fedshift.launch import fork_server
-fork_server.import_libraries = lambda more: None
-fork_server.simulation = lambda arguments: lambda: exec(arguments[0], {"arguments": arguments})
+fork_server.import_libraries = lambda first, more: None
+sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: False))
+fork_server.simulation = fork_server.run = lambda arguments: lambda: exec(arguments[0], {"arguments": arguments})
 fork_server.main()
 """
 
@@ -42,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[Path]:
     """Yield the socket of a fork server that is ready."""
     address = tmp_path / "forks"
     process = subprocess.Popen(
-        [sys.executable, "-c", SERVER, str(address)], cwd=ROOT, env=os.environ | {"WHOSE": "its"}
+        [sys.executable, "-c", SERVER, str(address), forked.SIMULATION], cwd=ROOT, env=os.environ | {"WHOSE": "its"}
     )
     assert until(lambda: forked.is_ready(str(address), 30))
     yield address
@@ -50,10 +52,12 @@ def server(tmp_path: Path) -> Iterator[Path]:
     process.wait()
 
 
-def start(server: Path, program: str, *more: str, folder: Path = ROOT) -> subprocess.Popen[str]:
+def start(
+    server: Path, program: str, *more: str, folder: Path = ROOT, kind: str = forked.SIMULATION
+) -> subprocess.Popen[str]:
     """Start a program through the fork server as SuperExec starts a simulation."""
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", forked.__file__, forked.SIMULATION, program, *more], cwd=folder, text=True,
+        [sys.executable, "-I", "-S", forked.__file__, kind, program, *more], cwd=folder, text=True,
         env=os.environ | {FORK_SERVER: str(server), "WHOSE": "ours"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -108,7 +112,8 @@ def test_the_server_goes_on_after_a_request_that_breaks_off(server: Path) -> Non
 def test_the_packages_of_a_runs_network_are_imported_where_they_are_there() -> None:
     program = "\n".join([
         "import sys", "from fedshift.launch import fork_server",
-        "fork_server.LIBRARIES = ('torch',)", "fork_server.import_libraries(['no_such_package', 'colorsys'])",
+        "fork_server.LIBRARIES = {fork_server.RUN: ('torch',)}",
+        "fork_server.import_libraries(fork_server.RUN, ['no_such_package', 'colorsys'])",
         "print('colorsys' in sys.modules)",
     ])  # fmt: skip
     assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, text=True, capture_output=True).stdout == "True\n"
@@ -125,6 +130,56 @@ def test_a_fork_ends_with_what_stands_for_it(server: Path) -> None:
     shown.wait()
     assert until(lambda: processes.has_ended(child))
     assert start(server, "raise SystemExit(3)").wait(60) == 3  # the server goes on
+
+
+ENDS_IN_ORDER = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda number, frame: (time.sleep(1), print("in order", flush=True), sys.exit(143)))
+print("here", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_that_is_asked_to_end_ends_in_order(server: Path) -> None:
+    """What stands for it waits until then: a sweep starts the next attempt in the same folder."""
+    shown = start(server, ENDS_IN_ORDER, kind=forked.RUN)
+    assert shown.stdout is not None
+    assert shown.stdout.readline() == "here\n"
+    shown.terminate()
+    assert shown.communicate(timeout=60) == ("in order\n", "")
+    assert shown.returncode == 143
+
+
+def test_a_library_that_starts_a_thread_ends_the_forks_and_no_run(tmp_path: Path) -> None:
+    (tmp_path / "starts_a_thread.py").write_text(
+        "import pathlib, threading, time\n"
+        f"while not pathlib.Path({str(tmp_path / 'go')!r}).exists(): time.sleep(0.01)\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+    )
+    address = tmp_path / "forks"
+    program = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'end')!r}).exists(): time.sleep(0.01)"
+    with fork_server.listening(str(address)) as listener:
+        first = start(address, program, kind=forked.RUN)
+        assert select.select([listener], [], [], 60)[0]  # it has come before anything is imported
+        server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(listener.fileno()), forked.RUN, "--", "starts_a_thread"],
+            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(tmp_path)}, text=True, stderr=subprocess.PIPE,
+            pass_fds=[listener.fileno()],
+        )  # fmt: skip
+    try:
+        assert until(lambda: bool(psutil.Process(server.pid).children()))
+        (tmp_path / "go").touch()
+        assert server.stderr is not None
+        line = server.stderr.readline()
+        assert line.startswith("no further forks, because of starts_a_thread: 2 threads run after the imports"), line
+        later = start(address, "--help", kind=forked.RUN)  # is the real command now
+        assert "Run an experiment" in later.communicate(timeout=120)[0]
+        assert first.poll() is None
+        (tmp_path / "end").touch()
+        assert first.wait(60) == 0
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def test_a_fork_ends_with_its_server(server: Path) -> None:
@@ -182,8 +237,18 @@ f.importlib = types.SimpleNamespace(import_module=begin)
     assert "threads run after the imports" in imported(begun)
 
 
-def test_what_is_imported_survives_a_fork() -> None:
-    assert imported("pass") == "safe\n"
+@pytest.mark.parametrize("program", [forked.SIMULATION, forked.RUN])
+def test_what_is_imported_survives_a_fork(program: str) -> None:
+    """Also what draws reports, with as many threads of linear algebra as there are cores."""
+    later = f"""
+import os
+from fedshift.sweep.forks import OF_REPORTS
+os.environ.pop("OMP_NUM_THREADS", None)
+first = {program!r}
+f.LIBRARIES[f.SIMULATION] = (*f.LIBRARIES[first], *(OF_REPORTS if first == f.RUN else ()))
+f.THREADED[f.SIMULATION] = f.THREADED[first]
+"""
+    assert imported(later) == "safe\n"
 
 
 def test_the_program_reads_the_variable_that_is_set() -> None:

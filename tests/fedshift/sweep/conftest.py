@@ -11,7 +11,7 @@ from played_runs import Compared, Played
 import fedshift
 import fedshift.api  # it needs the real comparison
 import fedshift.papers
-from fedshift.sweep import sweeping
+from fedshift.sweep import forks, sweeping
 from fedshift_core.errors import ConfigError
 
 
@@ -60,4 +60,5 @@ def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compared: type[Compared]) -> Played:
     result = Played(tmp_path)
     monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(result.script)])
+    monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     return result

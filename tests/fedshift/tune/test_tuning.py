@@ -14,7 +14,7 @@ import pytest
 from support import InlineRun, refusal_of
 
 from datasets import catalog
-from fedshift.sweep import sweeping
+from fedshift.sweep import forks, sweeping
 from fedshift.tune import requested as tune_requested
 from fedshift.tune import study, trials
 from fedshift.tune.requested import FRACTION, Request
@@ -252,6 +252,7 @@ def searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Searches:
     pytest.importorskip("optuna")
     made = Searches(tmp_path)
     monkeypatch.setattr(sweeping, "run_command", lambda: [sys.executable, str(tmp_path / "play.py")])
+    monkeypatch.setattr(forks, "FEWEST_RUNS", sys.maxsize)  # a script is not forked
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
 
     def finals(self: sweeping.Sweep, paper: str) -> None:
