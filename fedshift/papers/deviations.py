@@ -35,6 +35,7 @@ GROUPED = ("allocation.counts", "allocation.share")
 #: Settings in the order in which they are shown.
 ORDER = (*ROW_SECTIONS, "rounds", NODES, "train.", "model.", "allocation.", "dataset.", "images.")
 HELD_OUT = "allocation.held_out"
+SHIFT, NO_SHIFT, TO_DOMAIN = "shift.name", "none", "domain"
 SIZE = "dataset.size"  # null: the data set's own
 _NOTHING = object()  # where one side has no such setting
 
@@ -118,6 +119,8 @@ def _compared(settings: Mapping[str, Any], without: Container[str]) -> dict[str,
             compared.setdefault(group, {})[key.removeprefix(f"{group}.")] = value
         elif key == BN_STATISTICS:
             compared[key] = _bn_statistics(settings)  # further kinds do not change the numbers of the first
+        elif key == SHIFT and value == NO_SHIFT and settings.get(HELD_OUT):
+            compared[key] = TO_DOMAIN  # it only states that the domains held out are the test
         elif key not in without:
             compared[key] = value
     if compared[SIZE] is None:

@@ -187,6 +187,23 @@ def test_fedicon_without_its_parts_is_a_row_of_table_8_where_its_images_are_feda
         assert row_of(table, config) is None
 
 
+def test_domains_that_are_held_out_are_the_test_whether_or_not_the_shift_states_it() -> None:
+    table = printed_module.get("i2pfl.tableiiidigits")
+    config = resolved("i2pfl-out-digits", {"method.name": "i2pfl"})
+    column_map = table.column_map(config)
+    standing = table.standing(config)
+    assert column_map is not None and standing is not None and config["shift.name"] == "domain"
+
+    def keys(**changed: object) -> list[str]:
+        values = {key.replace("__", "."): value for key, value in changed.items()}
+        return [value.key for value in altered([config | values], table, column_map, standing)]
+
+    assert keys() == []
+    assert keys(shift__name="none") == []
+    assert "shift.name" in keys(shift__name="none", allocation__held_out=[])
+    assert "shift.name" in keys(shift__name="corruption")
+
+
 def test_a_table_of_no_experiment_is_reported() -> None:
     with pytest.raises(ConfigError, match=r"conf/papers: f2dc.table5 lacks the key experiment"):
         printed_module.get("f2dc.table5").experiment(ColumnMap(dataset=("pacs",), columns={}))
