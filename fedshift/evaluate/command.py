@@ -15,9 +15,8 @@ from fedshift.evaluate import composing, models, running, table
 from fedshift.evaluate.composing import Composed, Request
 from fedshift.evaluate.table import Scored
 from fedshift.results.loading import held
-from fedshift_app.config import files
 from fedshift_app.run import console, exit_codes, status
-from fedshift_app.run.versions import commit
+from fedshift_app.run.versions import own_commit
 from fedshift_core import atomic_io, said_once
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
@@ -64,7 +63,7 @@ def evaluated(arguments: Sequence[str], site: str, *, aside: bool) -> tuple[Path
         raise ConfigError(f"evaluate: name 1 to {MOST} models: folders that `fedshift save` wrote, or run folders")
     request = composing.read([word for word in arguments if not _is_model(word)])
     running.check_launch(request.launch, site)
-    os.environ[COMMIT] = commit(files.APP)
+    os.environ[COMMIT] = own_commit()
     console.set_up(aside=aside)
     with said_once.shared(), _folder(user_path(request.flat["output-dir"], "output-dir")) as folder:
         composed = _composed(paths, request, folder)

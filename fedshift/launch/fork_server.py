@@ -72,6 +72,8 @@ def import_libraries(first: str = SIMULATION, more: Sequence[str] = ()) -> None:
     for name in more:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    if first == RUN:
+        importlib.import_module("fedshift_app.run.versions").own_commit()  # of the files that were imported now
     check(threads)
 
 

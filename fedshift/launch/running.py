@@ -36,9 +36,8 @@ def run(
     from datasets.io import looks
     from fedshift.launch import worker_count
     from fedshift_app.config import resolving
-    from fedshift_app.config.files import APP
     from fedshift_app.run import naming
-    from fedshift_app.run.versions import commit
+    from fedshift_app.run.versions import own_commit
 
     inline = launch.get("engine", "simulation") == "inline"
     worker_count.check(launch)
@@ -51,7 +50,7 @@ def run(
             forking.begin(resolving.libraries(flat))  # it imports torch while this process checks keys
         if "resume" not in flat:  # a run that goes on is checked with its folder
             resolving.check_keys(flat)  # before this process imports torch, and before a SuperLink starts
-        os.environ[COMMIT] = commit(APP)
+        os.environ[COMMIT] = own_commit()
         stack.enter_context(looks.handed_on())  # nodes in this process take what the check has seen of the files
         new = "resume" not in flat  # a run that goes on is checked with its folder first
         if new:

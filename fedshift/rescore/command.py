@@ -17,11 +17,10 @@ from fedshift.rescore.keys import OWN
 from fedshift.rescore.scoring import Checked, Question
 from fedshift.results.loading import held
 from fedshift.sweep.grid import UNSPLIT_KEYS, split
-from fedshift_app.config import files
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console, naming
 from fedshift_app.run.files import RESULTS_FILE
-from fedshift_app.run.versions import commit
+from fedshift_app.run.versions import own_commit
 from fedshift_core.env import COMMIT
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_CORES, WHOLE_PATH, as_found, shown
@@ -104,7 +103,7 @@ def rescore(arguments: Sequence[str]) -> None:
     naming.check_place(request.output_dir)
     checked = [(question, scoring.check(question)) for question in request.questions]
     command = shlex.join(["fedshift", "rescore", *arguments])
-    os.environ[COMMIT] = commit(files.APP)
+    os.environ[COMMIT] = own_commit()
     before = [path for path in held(request.output_dir) if path.is_dir()] if request.output_dir.is_dir() else []
     left: list[tuple[Question, Checked]] = []
     for question, candidate in checked:

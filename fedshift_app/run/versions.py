@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedshift_app import __version__
 from fedshift_app.config import plugins
+from fedshift_app.config.files import APP
 from fedshift_app.config.sections import RunConfig
 
 VERSIONS_OF = ("flwr", "ray", "torch", "torchvision", "numpy", "scikit-learn", "finch-clust")
@@ -28,6 +29,12 @@ def commit(checkout: Path) -> str:
     except OSError:  # no git here
         return ""
     return described.stdout.strip()
+
+
+@functools.cache  # this process imports its files once, and so do those that are forked from it
+def own_commit() -> str:
+    """Return the commit of this copy of FedShift when this process, or the one it was forked from, first asked."""
+    return commit(APP)
 
 
 @functools.cache  # of 20 ms a run

@@ -262,6 +262,17 @@ def test_the_commit_of_a_checkout(tmp_path: Path) -> None:
     assert commit(tmp_path).endswith("-dirty")
 
 
+def test_a_process_has_the_commit_of_the_files_that_it_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later commit is not what it computes with; runs of a sweep are forked from one process."""
+    answers = iter(["before", "after"])
+    monkeypatch.setattr(versions, "commit", lambda _: next(answers))
+    versions.own_commit.cache_clear()
+    try:
+        assert [versions.own_commit(), versions.own_commit()] == ["before", "before"]
+    finally:
+        versions.own_commit.cache_clear()
+
+
 def test_folder_is_named_after_the_run(tmp_path: Path) -> None:
     folder = opened(tmp_path / "deep" / "runs")
     assert folder.path.is_absolute()
