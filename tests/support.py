@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -613,3 +614,11 @@ def own_experiment(
     extensions.forget()
     yield file
     extensions.forget()
+
+
+def until(done: Callable[[], bool], seconds: float = 30) -> bool:
+    """Wait until something is so; tell whether it came to be."""
+    deadline = time.monotonic() + seconds
+    while not (reached := done()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return reached

@@ -79,7 +79,8 @@ def follow(address: str, arguments: list[str]) -> int | None:
 
 def lifeline() -> list[int]:
     """Return the file that the process has to keep open as long as it lives, if there is one."""
-    return [int(number) for number in [os.environ.get(LIFELINE)] if number]
+    number = os.environ.get(LIFELINE)
+    return [int(number)] if number else []
 
 
 def answer(connection: socket.socket) -> tuple[int, ...]:

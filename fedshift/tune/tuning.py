@@ -138,9 +138,8 @@ class Tuning:
             f"{plural(len(self.methods), 'method')}, {plural(self.request.options.budget, 'trial')} each, by "
             f"validation images; {sum(map(self._ended, self.methods))} are done"
         )
-        alone = self._jobs == 1
         with (
-            forks.begun(self._left(), children.environment(str(self.folder), alone=alone)) as self._forks,
+            forks.begun(self._left(), children.environment(str(self.folder), alone=self._jobs == 1)) as self._forks,
             children.guarded(self._stop),
         ):
             self._search()

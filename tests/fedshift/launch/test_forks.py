@@ -6,13 +6,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT
+from support import ROOT, until
 
 from fedshift.launch import fork_server, forked, local_superlink, processes
 from fedshift_core.env import FORK_SERVER
@@ -29,14 +28,6 @@ sys.modules["torch"] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initi
 fork_server.simulation = fork_server.run = lambda arguments: lambda: exec(arguments[0], {"arguments": arguments})
 fork_server.main()
 """
-
-
-def until(done: Callable[[], bool], seconds: float = 30) -> bool:
-    """Wait until something is so; tell whether it came to be."""
-    deadline = time.monotonic() + seconds
-    while not (reached := done()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return reached
 
 
 @pytest.fixture

@@ -4,13 +4,11 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
-from support import ROOT
+from support import ROOT, until
 
 from fedshift.launch import orphans, processes
 from fedshift_app.run import exit_codes
@@ -27,14 +25,6 @@ with processes.group(folder, dict(__import__("os").environ), remove=folder) as m
     print(made.env[processes.MARK], flush=True)
     sys.stdin.read()
 """
-
-
-def until(done: Callable[[], bool], seconds: float = 30) -> bool:
-    """Wait until something is so; tell whether it came to be."""
-    deadline = time.monotonic() + seconds
-    while not (reached := done()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return reached
 
 
 def marked(mark: str) -> set[psutil.Process]:

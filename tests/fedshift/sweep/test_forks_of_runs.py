@@ -2,12 +2,12 @@
 
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from support import until
 
 from fedshift.launch import forked
 from fedshift.sweep import children, forks, grid
@@ -16,15 +16,8 @@ from fedshift_app.run import exit_codes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has them")
 
+PATIENCE = 120.0  # seconds
 QUICK = ("handwritten", "engine=inline", "nodes=4", "train.epochs=1", "allocation.share=0.05")
-
-
-def until(done: Callable[[], bool], seconds: float = 120) -> bool:
-    """Wait until something is so; tell whether it came to be."""
-    deadline = time.monotonic() + seconds
-    while not (reached := done()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return reached
 
 
 @pytest.fixture(scope="module")
@@ -42,14 +35,14 @@ def start(begun: Forks, log: Path, *arguments: str) -> children.Child:
 
 
 def ends(child: children.Child) -> int:
-    assert until(lambda: child.ended)
+    assert until(lambda: child.ended, PATIENCE)
     assert child.process.returncode is not None
     return child.process.returncode
 
 
 def run_of(folder: Path, child: children.Child) -> psutil.Process:
     """Return the process of a run once it has trained for a round; it is forked."""
-    assert until(lambda: any(file.stat().st_size for file in folder.glob("*/metrics.jsonl")) or child.ended)
+    assert until(lambda: any(file.stat().st_size for file in folder.glob("*/metrics.jsonl")) or child.ended, PATIENCE)
     (status,) = folder.glob("*/status.json")
     assert not child.ended, child.last_error()
     (process,) = [p for p in psutil.process_iter() if p.name() == "fedshift run" and _has_open(p, status.parent)]
@@ -111,7 +104,7 @@ def test_a_run_whose_stand_in_was_killed_counts_as_ended_when_it_has(begun: Fork
     child.process.wait()
     assert not child.ended
     run.resume()
-    assert until(lambda: child.ended)
+    assert until(lambda: child.ended, PATIENCE)
     assert not run.is_running() or run.status() == psutil.STATUS_ZOMBIE
     assert child.process.returncode == -signal.SIGKILL
 
