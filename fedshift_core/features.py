@@ -306,9 +306,10 @@ OURS = (
         evaluate_reply=(
             Key(wire.VALIDATION_CORRECT, "int", "correct predictions on the validation part"),
             Key(wire.VALIDATION_COUNT, "int", "images of the validation part", images=True),
+            Key(wire.VALIDATION_LOSS_SUM, "float", "cross-entropy summed over the validation part"),
         ),
         introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
-        tells="correct predictions on validation images",
+        tells="correct predictions and summed loss on validation images",
     ),
 )  # fmt: skip
 

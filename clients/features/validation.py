@@ -1,10 +1,17 @@
 """Scores on the node's validation part (``allocation.validation_fraction``)."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from clients.features.base import About, Client, Metrics, NodeFeature, Request
-from fedshift_core.wire.names import NUM_VALIDATION, VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
+from fedshift_core.wire.names import (
+    NUM_VALIDATION,
+    VALIDATION,
+    VALIDATION_CORRECT,
+    VALIDATION_COUNT,
+    VALIDATION_LOSS_SUM,
+)
 
 
 class ValidationOnNode(NodeFeature):
@@ -20,8 +27,10 @@ class ValidationOnNode(NodeFeature):
         return ({NUM_VALIDATION: about.images[VALIDATION]} if VALIDATION in about.images else {}), {}
 
     def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return correct predictions and images of the validation part."""
+        """Return correct predictions, images and the summed loss of the validation part, where that is finite."""
         images = client.own_sets.get(VALIDATION)
         if not request.get(VALIDATION) or images is None or len(images) < client.setup.least_images:
             return {}
-        return {VALIDATION_CORRECT: client.score_test(images).correct, VALIDATION_COUNT: len(images)}
+        scores = client.score_test(images)
+        counts: Metrics = {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(images)}
+        return counts | ({VALIDATION_LOSS_SUM: scores.loss_sum} if math.isfinite(scores.loss_sum) else {})

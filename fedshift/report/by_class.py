@@ -16,6 +16,7 @@ from fedshift.html.drawing import (  # fmt: skip
 from fedshift.report.sections import Section, Table
 from fedshift_core.accuracies import percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, few, plain
+from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
 from strategies.features.figures_section import SHORT, Figures, Of
 
@@ -49,7 +50,7 @@ def section(figures: Figures | None, *, requested: bool = True) -> Section:
         part.missing = "No node let out counts by class (docs/deploy/policy.md: figures)."
         return part
     part.notes = [
-        f"In percent, of round {figures.round}, as the nodes counted their test images. Balanced accuracy and "
+        f"In percent, of {round_name(figures.round)}, as the nodes counted their test images. Balanced accuracy and "
         "macro-F1: means over the classes that have test images; AUC: each class against all others; "
         "calibration error: 15 bins."
     ]

@@ -23,7 +23,7 @@ from fedshift.html.drawing import (
 )  # fmt: skip
 from fedshift_core.accuracies import mean, percent, spread
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
-from fedshift_core.options.scoring import last_rounds
+from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import LOSS_TERM
 
@@ -49,7 +49,8 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     shown_rounds(axes, lines[-1]["round"])
     legend_above(figure, axes)
     last = ", ".join(f"{name} {percent(value)}" for name, value in scored[-1]["accuracy"].items())
-    title = f"Top-1 accuracy by domain over {plural(len(lines), 'round')}; in round {rounds[-1]}: {last}."
+    when = f"over {plural(len(lines), 'round')}; in round {rounds[-1]}" if rounds[-1] else f"of the {INITIAL_MODEL}"
+    title = f"Top-1 accuracy by domain {when}: {last}."
     notes = band
     if len(scored) < len(lines):
         notes.append(f"{len(scored)} of {plural(len(lines), 'round was', 'rounds were')} scored.")
@@ -73,7 +74,8 @@ def test_loss(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     legend_above(figure, axes)
     last = scored[-1]
     text = ", ".join(f"{name} {value:.3g}" for name in domains if (value := last["test_loss"].get(name)) is not None)
-    title = f"Test loss by domain over the rounds; in round {last['round']}: {text or 'missing'}."
+    when = f"over the rounds; in round {last['round']}" if last["round"] else f"of the {INITIAL_MODEL}"
+    title = f"Test loss by domain {when}: {text or 'missing'}."
     caption = (
         "Mean cross-entropy on the test images by domain. It rises while accuracy stays where a model is too sure."
     )

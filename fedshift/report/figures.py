@@ -13,7 +13,7 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_core.limits import MOST_SHOWN
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, round_name
 from fedshift_core.plural import capital, plural
 from fedshift_core.seeding import generator
 from strategies.features.figures_section import images_text
@@ -74,7 +74,7 @@ def _who(record: Record, sight: Sight) -> list[str]:
     """Return a note on which weights scored which images."""
     assert record.checkpoint is not None
     views = list(sight.views.values())
-    sentences = [f"Of the weights after round {record.checkpoint.server_round}."]
+    sentences = [f"Of the weights of {round_name(record.checkpoint.server_round)}."]
     if sight.personal:
         nodes = ", ".join(f"{view.domain}: node {view.node.index}" for view in views)
         sentences.append(

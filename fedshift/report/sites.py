@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from fedshift.report.sections import Section, Table
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
 from strategies.features.site_section import AVERAGED, Figure, Site, Sites
@@ -26,7 +27,7 @@ def section(sites: Sites | None) -> Section:
         part.notes.append(f"Warning: {sites.mix.warning}.")
     resamples = sorted({site.resamples for site in sites.sites if site.resamples})
     part.notes.append(
-        f"From 0 to 1, with 95 % intervals, of round {sites.round}, as each site worked them out of its own test "
+        f"From 0 to 1, with 95 % intervals, of {round_name(sites.round)}, as each site worked them out of its own test "
         "images. Accuracy, sensitivity, specificity: Wilson's interval; the others: a bootstrap over patients, where "
         f"they are known, else over images ({' or '.join(map(str, resamples))} resamples). AUROC and AUPRC: one class "
         "against the rest, mean over the classes that a site has."

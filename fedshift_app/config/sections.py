@@ -311,7 +311,8 @@ class RunConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     evaluate: EvaluateConfig = Field(EvaluateConfig(), description="Which models are scored in which rounds.")
     keep: Literal["last", "best-validation"] = Field(
         "last",
-        description="Model that a run keeps: of the last round, or of the round with the best validation accuracy.",
+        description="Model that a run keeps: of the last round, or of the round with the best validation accuracy, of "
+        "equal ones the one with the lowest validation loss.",
     )
     keep_rounds: KeptRounds = Field(
         (), description="Rounds whose checkpoints stay in addition, for figures over the rounds; empty: none."

@@ -1,9 +1,10 @@
 """Chooses the round of a run (``keep``), further rounds to keep (``keep_rounds``) and its end (``evaluate.patience``).
 
 The best round by validation has the highest accuracy on the nodes' validation parts: the mean over the domains, each
-the share of all its nodes' images. The earlier round wins a tie, and a round that lacks a domain ranks below one that
-does not. Nodes report how many of how many images were right; the server sees no image. The rounds in the run folder
-decide all this, so a resumed run chooses and ends as it would have without the interruption.
+the share of all its nodes' images. The lower loss on them decides a tie, then the earlier round. A round that lacks a
+domain ranks below one that does not. A run ends early by the accuracy alone. Nodes report how many of how many images
+were right, and the sum of their losses; the server sees no image. The rounds in the run folder decide all this, so a
+resumed run chooses and ends as it would have without the interruption.
 """
 
 import logging
@@ -41,10 +42,10 @@ def needed(config: RunConfig, history: Sequence[RoundResult]) -> tuple[int, ...]
 
 def is_over(config: RunConfig, history: Sequence[RoundResult]) -> bool:
     """Return whether a run ends early after these rounds."""
-    validated, best_result = validation.validated(history), best(history)
-    if not config.evaluate.patience or best_result is None or len(history) >= config.rounds:
+    validated, gain = validation.validated(history), validation.last_gain(history)
+    if not config.evaluate.patience or gain is None or len(history) >= config.rounds:
         return False
-    return validated[-1].server_round - best_result.server_round >= config.evaluate.patience
+    return validated[-1].server_round - gain.server_round >= config.evaluate.patience
 
 
 def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
@@ -80,11 +81,12 @@ def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]
             "validation_avg": mean(validation.of(best_result).values()),
             "files": [f"{checkpoints.FOLDER}/{name}" for name in files],
         }
-    if best_result is not None and is_over(config, history):
+    gain = validation.last_gain(history)
+    if gain is not None and is_over(config, history):
         fields["stopped_early"] = {
             "after_round": len(history),
             "of": config.rounds,
-            "best_round": best_result.server_round,
+            "best_round": gain.server_round,
             "patience": config.evaluate.patience,
         }
     return fields

@@ -25,6 +25,11 @@ LAST_ROUNDS = 5  # the papers report the mean of the last five rounds
 INITIAL_MODEL = "initial model"
 
 
+def round_name(number: int) -> str:
+    """Return ``round 3``, or what a run with ``rounds=0`` scored."""
+    return f"round {number}" if number else f"the {INITIAL_MODEL}"
+
+
 def last_rounds(number: int, kind: str = "") -> str:
     """Return ``last round``, ``last 2 rounds``, ...; ``kind`` stands before the noun."""
     return f"last {kind}round" if number == 1 else f"last {number} {kind}rounds"

@@ -118,6 +118,7 @@ LOCAL_RECEIVED = "local-received"  # the answer to ``gap`` of the weights as the
 LOCAL_TRAINED = "local-trained"  # and of those that local training left
 VALIDATION_CORRECT = "validation-correct"  # on the node's own validation part; absent where it has none
 VALIDATION_COUNT = "validation-count"
+VALIDATION_LOSS_SUM = "validation-loss-sum"  # cross-entropy summed over it; absent if it is not finite
 CONFUSION, CLASSES = "confusion/", "classes/"  # counts: + domain; one of them, see ``fedshift_core.wire.counts``
 CALIBRATION, CLASS_SCORES = "calibration/", "scores/"  # counts: + domain
 SITE_NUMBERS, SITE_MARKS, SITE_COUNTS = "numbers/", "marks/", "images/"  # site-figures: + domain

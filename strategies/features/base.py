@@ -174,12 +174,14 @@ class ServerFeature:
             ``prefixes``.
         key: The key of its results in ``RoundResult.shown``, which are in a round's line of ``metrics.jsonl``, and in
             ``results.json``; its files begin with it.
+        more_keys: Keys of further results in ``RoundResult.shown`` and the line.
         before: The field before which its own stand in the line and in ``results.json``; empty: they come last.
         section: The model of what it has in ``results.json`` of one round alone, and in files; None: it has nothing.
     """
 
     prefixes: ClassVar[tuple[str, ...]] = ()
     key: ClassVar[str] = ""
+    more_keys: ClassVar[tuple[str, ...]] = ()
     before: ClassVar[str] = ""
     section: ClassVar[type[BaseModel] | None] = None
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from fedshift_core.accuracies import mean, percent, worst
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.options.scoring import round_name
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
 from fedshift_core.wire.records import array_record
@@ -205,7 +206,7 @@ class CountedFigures(ServerFeature):
         if all_of := figures["overall"]:
             names = zip(SHORT, ("accuracy", "balanced", "macro-F1", "AUC", "ECE"), strict=True)
             text = ", ".join(f"{name} {percent(all_of[key])}" for key, name in names if all_of[key] is not None)
-            notes.append(f"^ of round {figures['round']}; all {_images(all_of)} together: {text}")
+            notes.append(f"^ of {round_name(figures['round'])}; all {_images(all_of)} together: {text}")
         # Of unequal classes accuracy alone misleads: the columns are there, however wide the table is.
         return View(columns, notes=tuple(notes)) if _unequal(by_domain) else View(spare=columns, notes=tuple(notes))
 

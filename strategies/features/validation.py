@@ -1,12 +1,13 @@
 """Scores on the nodes' validation parts, where ``allocation.validation_fraction`` is above 0."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import RecordDict
 
 from fedshift_core.accuracies import mean, rank
-from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT
+from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM
 from fedshift_core.wire.scores import Part
 from strategies.features.base import Column, ServerFeature, View, chosen
 from strategies.federation import announced, checks
@@ -20,6 +21,7 @@ class Validation(ServerFeature):
     """Has each node score its validation part with a round's first questions. Sums are by domain."""
 
     key = "validation"
+    more_keys = ("validation_loss",)
     before = "others"
     _tally: Tally | None = None
 
@@ -43,7 +45,8 @@ class Validation(ServerFeature):
         if not (self._is_on and evaluation.is_first and node.num_validation):
             return {}
         count = Range(node.num_validation, node.num_validation)
-        return {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count}
+        loss_sum = checks.loss_sum_of(node.num_validation)
+        return {VALIDATION_CORRECT: ANY_COUNT, VALIDATION_COUNT: count, VALIDATION_LOSS_SUM: loss_sum}
 
     def read_scores(self, content: RecordDict, answers: Sequence[Answer], evaluation: Evaluation) -> Mapping[str, Any]:
         """Refuse a reply with more correct predictions than images, before anything of it is used."""
@@ -57,16 +60,18 @@ class Validation(ServerFeature):
         numbers = [n for other in evaluation.nodes if other.domain == node.domain and (n := other.num_validation)]
         too_many = announced.is_too_many(node.num_validation, numbers, evaluation.max_images)
         if self._tally is not None and not too_many:
-            self._tally.add(node.domain, *validated, 0.0)
+            self._tally.add(node.domain, *validated, float(metrics.get(VALIDATION_LOSS_SUM, math.nan)))
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
-        """Write the accuracy by domain."""
+        """Write the accuracy and the mean loss by domain; no loss where a node of the domain has none."""
         if self._is_on:
-            result.shown[self.key] = (self._tally or Tally(self.run.domains)).accuracy()
+            tally = self._tally or Tally(self.run.domains)
+            loss = {name: None if math.isnan(value or 0.0) else value for name, value in tally.loss().items()}
+            result.shown |= {self.key: tally.accuracy(), "validation_loss": loss}
 
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
-        """Return the first round with the highest average over the domains on validation parts."""
+        """Return the best round by validation, with its accuracy on test images."""
         best_result = best(history)
         if best_result is None or not best_result.accuracy:  # rounds that another run trained have no accuracy
             return {}
@@ -97,7 +102,17 @@ def validated(history: Sequence[RoundResult]) -> list[RoundResult]:
 
 
 def best(history: Sequence[RoundResult]) -> RoundResult | None:
-    """Return the best round by validation; None if none was scored on validation parts."""
+    """Return the best round by validation; None if none was scored on validation parts.
+
+    Of rounds with the same mean accuracy over the domains it is the one with the lowest mean loss, as a part of a few
+    images is often all right from an early round on. A round without a loss comes after one that has it, and of equal
+    rounds the first is the best.
+    """
+    return max(validated(history), key=lambda result: (*rank(of(result)), -_loss(result)), default=None)
+
+
+def last_gain(history: Sequence[RoundResult]) -> RoundResult | None:
+    """Return the first round with the highest accuracy, from which ``evaluate.patience`` counts; None as above."""
     return max(validated(history), key=lambda result: rank(of(result)), default=None)
 
 
@@ -105,3 +120,12 @@ def of(result: RoundResult) -> Mapping[str, float | None]:
     """Return the accuracy of a round on validation parts by domain; empty where it has none."""
     accuracy: Mapping[str, float | None] = result.shown.get(Validation.key, {})
     return accuracy
+
+
+def _loss(result: RoundResult) -> float:
+    """Return the mean loss over the domains on validation parts; infinite where a domain has none."""
+    losses: Mapping[str, float | None] = result.shown.get("validation_loss", {})
+    known = [losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None]
+    return (
+        math.fsum(loss for loss in known if loss is not None) / len(known) if known and None not in known else math.inf
+    )

@@ -32,6 +32,7 @@ from fedshift_core.wire.names import (
     VALIDATION,
     VALIDATION_CORRECT,
     VALIDATION_COUNT,
+    VALIDATION_LOSS_SUM,
 )  # fmt: skip
 
 TINY = "train.epochs=1 allocation.share=0.1"
@@ -115,8 +116,9 @@ def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> N
     requested = {DOMAINS: [], VALIDATION: True}
     loss, images, metrics = with_part.evaluate(shared(with_part), requested)
     assert (loss, images) == (0.0, 0)
-    assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT}
+    assert set(metrics) == {VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM}
     assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, seed=4))[0], 11)
+    assert metrics[VALIDATION_LOSS_SUM] == with_part.score(image_set(11, seed=4))[1] > 0
     assert without.evaluate(shared(without), requested)[2] == {}
     assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
 
@@ -365,6 +367,11 @@ def test_the_round_is_chosen_on_validation_images_and_reported_on_test_images(ru
     others = NAMES[1:]
     assert run.rounds[0]["validation"] == {"scan": 90} | dict.fromkeys(others, 30)
     assert run.rounds[1]["validation"] == {"scan": 10} | dict.fromkeys(others, 90)
+    sums: dict[str, float] = dict.fromkeys(NAMES, 0.0)
+    for config, _, reply in traffic.of("evaluate", 1):
+        sums[NAMES[int(config["node-index"]) % 4]] += float(numbers(reply)[VALIDATION_LOSS_SUM])
+    images = {"scan": 60} | dict.fromkeys(others, 10)  # the mean is over images, not over nodes
+    assert run.rounds[0]["validation_loss"] == pytest.approx({name: sums[name] / images[name] for name in NAMES})
     test = run.rounds[1]["accuracy"]
     assert run.results["best_validation"] == {
         "round": 2, "chosen_on": "validation images", "domains": test, "avg": mean(test.values()),
@@ -377,7 +384,9 @@ def test_with_parts_of_their_own(run_inline: InlineRun, capsys: Any) -> None:
     run = run_inline(rounds=3, nodes=5, set="train.epochs=1 allocation.validation_fraction=0.2")
     means = [mean(line["validation"].values()) for line in run.rounds]
     assert None not in means
-    assert run.results["best_validation"]["round"] == 1 + int(np.argmax(np.array(means)))
+    losses = [mean(line["validation_loss"].values()) for line in run.rounds]
+    order = sorted(range(3), key=lambda at: (-float(means[at] or 0), float(losses[at] or 0), at))
+    assert run.results["best_validation"]["round"] == 1 + order[0]
     assert "+ chosen on validation images" in capsys.readouterr().out
 
 

@@ -505,7 +505,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copied: Run) -> None:
     (weights,) = (copied.folder / "checkpoint").glob("weights-00002*")
     weights.write_bytes(b"nonsense")
     page = report(copied.folder, "images=20")
-    assert "Of the weights after round 1." in page.text
+    assert "Of the weights of round 1." in page.text
     assert numbers(copied.folder)["round"] == 1
 
 

@@ -28,7 +28,7 @@ from fedshift_app.node.state_store import StateStore, keep_last
 from fedshift_app.run import checkpoints, model_selection, resuming, status
 from fedshift_core.errors import ConfigError, FederationError
 from fedshift_core.kept_rounds import kept_rounds
-from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT
+from fedshift_core.wire.names import CONFIG, SERVER_ROUND, VALIDATION_CORRECT, VALIDATION_LOSS_SUM
 from strategies.base import DomainStrategy
 from strategies.federation.context import RoundResult
 
@@ -37,12 +37,15 @@ SHORT = "train.epochs=1 allocation.share=0.05"
 PARTS = f"{SHORT} {VALIDATED} keep=best-validation"
 
 
-def history(*validation: float | None) -> list[RoundResult]:
-    """Return rounds with these accuracies on one domain's validation parts; None: not scored."""
-    return [
+def history(*validation: float | None, losses: Sequence[float | None] = ()) -> list[RoundResult]:
+    """Return rounds with these accuracies and losses on one domain's validation parts; None: not scored."""
+    rounds = [
         RoundResult(number, accuracy={"a": 1.0}, shown={} if value is None else {"validation": {"a": value}})
         for number, value in enumerate(validation, start=1)
     ]
+    for result, loss in zip(rounds, losses, strict=False):
+        result.shown["validation_loss"] = {"a": loss}
+    return rounds
 
 
 def config(**given: Any) -> Any:
@@ -64,6 +67,32 @@ def test_the_best_round_is_the_first_of_the_highest_mean_over_domains() -> None:
     chosen = model_selection.best(both)
     assert chosen is not None and chosen.server_round == 2
     assert model_selection.best(history(None, None)) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([0.5, 0.4, 0.3, 0.6, 0.1], 3),  # the last has a lower one, but fewer are right
+        ([0.5, 0.3, 0.3, 0.6, 0.1], 2),  # of equal ones the first
+        ([None, 0.4, 0.5, 0.6, 0.1], 2),  # a round whose loss is not known comes last
+        ([None, None, None, None, None], 1),
+        ([], 1),  # runs of before have none
+    ],
+)
+def test_of_rounds_with_the_same_accuracy_the_lowest_loss_is_the_best(losses: list[float | None], best: int) -> None:
+    rounds = history(100.0, 100.0, 100.0, 100.0, 93.0, losses=losses)
+    chosen = model_selection.best(rounds)
+    assert chosen is not None and chosen.server_round == best
+    three = config(**{"evaluate.patience": 3})
+    assert [n for n in range(1, 6) if model_selection.is_over(three, rounds[:n])] == [4, 5]  # accuracy alone
+
+
+def test_a_loss_that_a_domain_lacks_is_none_of_the_round() -> None:
+    shown = {"validation": {"a": 90.0, "b": 90.0, "held": None}}
+    one = RoundResult(1, accuracy={"a": 1.0}, shown=shown | {"validation_loss": {"a": 0.1, "b": None, "held": None}})
+    two = RoundResult(2, accuracy={"a": 1.0}, shown=shown | {"validation_loss": {"a": 0.9, "b": 0.9, "held": None}})
+    chosen = model_selection.best([one, two])
+    assert chosen is not None and chosen.server_round == 2
 
 
 @pytest.mark.parametrize(
@@ -166,15 +195,17 @@ def test_validation_parts_of_no_image_are_refused() -> None:
 # --- runs -----------------------------------------------------------------------------------------------------
 
 
-def scripted(right: Sequence[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each node say that so many of its validation images were right after each round."""
+def scripted(right: Sequence[int], monkeypatch: pytest.MonkeyPatch, losses: Sequence[float] = ()) -> None:
+    """Let each node say that so many of its validation images were right after each round, with such a loss."""
 
     class Grid(ListeningGrid):
         def pass_on(self, asked: Any, reply: Any) -> Any:
             config = asked.content.config_records[CONFIG]
             assert not [name for name in asked.content.get("knowledge", {}) if name.startswith(("m/", "v/"))]
             if asked.metadata.message_type == MessageType.EVALUATE and VALIDATION_CORRECT in reply.content["metrics"]:
-                reply.content["metrics"][VALIDATION_CORRECT] = right[config[SERVER_ROUND] - 1]
+                place = config[SERVER_ROUND] - 1
+                reply.content["metrics"][VALIDATION_CORRECT] = right[place]
+                reply.content["metrics"][VALIDATION_LOSS_SUM] = losses[place] if losses else 1.0
             return reply
 
     monkeypatch.setattr(inline, "InlineGrid", Grid)
@@ -192,7 +223,7 @@ EVERYTHING = (
 def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     tmp_path: Path, kill_at: KillAt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scripted([3, 3, 0, 4], monkeypatch)
+    scripted([3, 3, 0, 4], monkeypatch, losses=[2.0, 1.5, 1.0, 1.0])
     flat = {"set": EVERYTHING, "rounds": 5}
     whole = start(tmp_path / "whole", **flat)
     killed = tmp_path / "runs"
@@ -206,25 +237,26 @@ def test_a_run_that_chooses_and_ends_early_is_resumed_to_the_same_bits(
     assert run.results["resumed_after"] == [2, 3]
     assert (run.results["rounds"], len(run.rounds)) == (3, 3)
     assert run.results["stopped_early"] == {"after_round": 3, "of": 5, "best_round": 1, "patience": 2}
-    chosen, first = run.results["chosen_round"], run.rounds[0]
-    assert (run.results["keep"], chosen["round"]) == ("best-validation", 1)
-    assert (chosen["domains"], chosen["validation"]) == (first["accuracy"], first["validation"])
-    assert chosen["files"] == ["checkpoint/weights-00001.safetensors", "checkpoint/knowledge-00001.safetensors"]
+    chosen, best_line = run.results["chosen_round"], run.rounds[1]
+    assert [line["validation"] for line in run.rounds[:2]] == [best_line["validation"]] * 2  # the loss decides
+    assert (run.results["keep"], chosen["round"]) == ("best-validation", 2)
+    assert (chosen["domains"], chosen["validation"]) == (best_line["accuracy"], best_line["validation"])
+    assert chosen["files"] == ["checkpoint/weights-00002.safetensors", "checkpoint/knowledge-00002.safetensors"]
     best = run.results["best_validation"]
     assert {name: chosen[name] for name in best} == best
     figures = run.results["figures"]  # of the chosen round, not of the last
-    assert figures["round"] == 1
-    assert {name: one["accuracy"] for name, one in figures["domains"].items()} == pytest.approx(first["accuracy"])
+    assert figures["round"] == 2
+    assert {name: one["accuracy"] for name, one in figures["domains"].items()} == pytest.approx(best_line["accuracy"])
     assert figures == whole.results["figures"]
-    assert checkpoints.rounds(run.folder / "checkpoint") == [3, 2, 1]
-    for number in (1, 3):
+    assert checkpoints.rounds(run.folder / "checkpoint") == [3, 2]
+    for number in (2, 3):
         kept, wanted = (checkpoints.load(one.folder / "checkpoint", number) for one in (run, whole))
         for arrays in ("weights", "moments", "averaged"):
             result, expected = getattr(kept, arrays), getattr(wanted, arrays)
             assert result and list(result) == list(expected)
             assert all(np.array_equal(result[name], expected[name]) for name in result)
     record = reading.read(run.folder)
-    assert record.checkpoint is not None and record.checkpoint.server_round == 1
+    assert record.checkpoint is not None and record.checkpoint.server_round == 2
     state = status.read(run.folder)
     assert (state["state"], state["round"], state["rounds"]) == ("completed", 3, 5)
 

@@ -55,6 +55,7 @@ def test_a_table_of_no_rounds_names_no_method_and_no_best_round(
     head = next(line for line in text.splitlines() if line.startswith("domain"))
     assert head.split("  ")[1].strip() == "initial model" and "final" not in head
     assert "best round" not in text and "chosen" not in text and "fedavg" not in text
+    assert "^ of the initial model; all 360 test images together" in text
     config = resolve({"rounds": 0, "set": QUICK})
     assert describe(config, "inline", []).startswith("handwritten: initial model on handwritten, cnn, ")
     table, notes = _columns(run.results, 64)
@@ -72,6 +73,9 @@ def test_commands_that_look_at_a_run_take_it(finished_run: InlineRun) -> None:
         made = build.make(run.folder, None, 10)
     page = made.page.read_text()
     assert "nothing was trained (rounds=0)" in page
+    for what in ("Top-1 accuracy by domain of the", "Test loss by domain of the", "In percent, of the"):
+        assert f"{what} initial model" in page
+    assert "round 0" not in re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
     assert json.loads((run.folder / build.NUMBERS_FILE).read_text())["round"] == 0
 
 

@@ -346,9 +346,10 @@ def test_a_validation_part_is_as_large_as_was_announced() -> None:
         evaluation = Evaluation(DOMAINS, [node], personal=False, extras=[feature])
         evaluation.first()
         feature.score_options(evaluation)
-        more = {"validation-correct": correct, "validation-count": count}
+        more = {"validation-correct": correct, "validation-count": count, "validation-loss-sum": 6.0}
         problems = evaluation.read([reply(node, correct_scan=3, count_scan=9, **{"loss-sum_scan": 4.0}, **more)])
         assert [why.startswith(reason) for _, why in problems] == ([True] if reason else [])
         feature.scored(evaluation, result := RoundResult(1))
         assert result.shown["validation"]["scan"] == (None if reason else 100.0)
+        assert result.shown["validation_loss"]["scan"] == (None if reason else 1.5)
         assert evaluation.tally().accuracy()["scan"] == (None if reason else 100 / 3)  # nothing of it is used
