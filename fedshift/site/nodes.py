@@ -77,12 +77,12 @@ def undo_command(name: str) -> str:
 
 
 def nodes() -> list[SiteNode]:
-    """Return the nodes of this machine, by name: all that have a folder of state; the ledgers' is no node's."""
+    """Return the nodes of this machine, by name: all that have a folder of state; other folders are no node's."""
     try:
         folders = sorted(path for path in state_folder.state_dir().iterdir() if path.is_dir() and not path.is_symlink())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [_node(folder) for folder in folders if folder.name != state_folder.LEDGERS]
+    return [_node(folder) for folder in folders if state_folder.is_of_node(folder.name)]
 
 
 def names() -> list[str]:

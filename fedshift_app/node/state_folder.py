@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,11 @@ def node_folder(partition_id: int, domain: str, data_dir: str) -> Path:
     there = sorted(path.name for path in state_dir().glob(f"*{ending}"))
     others = (kept for kept in there if same_names.same(kept.removesuffix(ending), name))
     return state_dir() / (f"{name}{ending}" if f"{name}{ending}" in there else next(others, f"{name}{ending}"))
+
+
+def is_of_node(name: str) -> bool:
+    """Tell whether a folder in :func:`state_dir` is a node's, by its name."""
+    return re.fullmatch(r"node-\d+|.*-[0-9a-f]{12}", name, re.DOTALL) is not None
 
 
 def named_domains(given: object) -> tuple[str, ...]:

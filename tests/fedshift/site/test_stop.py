@@ -194,3 +194,18 @@ def test_a_node_that_runs_is_not_forgotten(state: Path) -> None:
     nodes.note_start({"domain": "scan", "data-dir": "/data", "partition-id": 0})
     with pytest.raises(ConfigError, match="stop it first"):
         stop.forget(nodes.named(""))
+
+
+def test_a_folder_beside_those_of_nodes_is_no_node(state: Path) -> None:
+    """Such as Flower's, where ``FLWR_HOME`` lies within ``FEDSHIFT_STATE``: it is neither listed nor emptied."""
+    own = state_folder.own_folder({"domain": "north, west", "data-dir": "/data"})
+    assert own is not None
+    for name in (own.name, "flwr", state_folder.LEDGERS, "node-x", "backup-20261128"):
+        (state / name / "apps").mkdir(parents=True)
+    assert nodes.names() == [own.name]
+    assert nodes.named("").folder == own
+    refused = call("flwr", "--forget")
+    assert refused.exit_code == 1 and "'flwr' is no node of this machine" in refused.output
+    assert (state / "flwr" / "apps").is_dir()
+    (state / "node-12").mkdir()
+    assert nodes.names() == [own.name, "node-12"]
