@@ -21,7 +21,8 @@ class Validation(ServerFeature):
     """Has each node score its validation part with a round's first questions. Sums are by domain."""
 
     key = "validation"
-    more_keys = ("validation_loss",)
+    loss_key = "validation_loss"
+    more_keys = (loss_key,)
     before = "others"
     _tally: Tally | None = None
 
@@ -55,19 +56,20 @@ class Validation(ServerFeature):
 
     def take_scores(self, node: Node, metrics: Mapping[str, Any], evaluation: Evaluation) -> None:
         """Add a node's numbers to those of its domain. A part far larger than those of the others is left out."""
-        validated = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
+        correct, count = right_of(metrics, VALIDATION_CORRECT, VALIDATION_COUNT)
+        loss_sum = float(metrics.get(VALIDATION_LOSS_SUM, math.nan)) if count else 0.0  # nan: it was not finite
         # A node that tells of none, as its owner hides few, says nothing of how many are usual.
         numbers = [n for other in evaluation.nodes if other.domain == node.domain and (n := other.num_validation)]
         too_many = announced.is_too_many(node.num_validation, numbers, evaluation.max_images)
         if self._tally is not None and not too_many:
-            self._tally.add(node.domain, *validated, float(metrics.get(VALIDATION_LOSS_SUM, math.nan)))
+            self._tally.add(node.domain, correct, count, loss_sum)
 
     def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
         """Write the accuracy and the mean loss by domain; no loss where a node of the domain has none."""
         if self._is_on:
             tally = self._tally or Tally(self.run.domains)
-            loss = {name: None if math.isnan(value or 0.0) else value for name, value in tally.loss().items()}
-            result.shown |= {self.key: tally.accuracy(), "validation_loss": loss}
+            losses = {name: None if math.isnan(loss or 0.0) else loss for name, loss in tally.loss().items()}
+            result.shown |= {self.key: tally.accuracy(), self.loss_key: losses}
 
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
@@ -124,8 +126,7 @@ def of(result: RoundResult) -> Mapping[str, float | None]:
 
 def _loss(result: RoundResult) -> float:
     """Return the mean loss over the domains on validation parts; infinite where a domain has none."""
-    losses: Mapping[str, float | None] = result.shown.get("validation_loss", {})
-    known = [losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None]
-    return (
-        math.fsum(loss for loss in known if loss is not None) / len(known) if known and None not in known else math.inf
-    )
+    losses: Mapping[str, float | None] = result.shown.get(Validation.loss_key, {})
+    scored = [losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None]
+    average = mean(scored)
+    return math.inf if average is None or None in scored else average

@@ -120,6 +120,8 @@ def test_a_validation_part_is_scored_only_where_it_is_there_and_asked_for() -> N
     assert (metrics[VALIDATION_CORRECT], metrics[VALIDATION_COUNT]) == (with_part.score(image_set(11, seed=4))[0], 11)
     assert metrics[VALIDATION_LOSS_SUM] == with_part.score(image_set(11, seed=4))[1] > 0
     assert without.evaluate(shared(without), requested)[2] == {}
+    wild = [array * np.float32(1e30) for array in shared(with_part)]  # logits beyond float32
+    assert set(with_part.evaluate(wild, requested)[2]) == {VALIDATION_CORRECT, VALIDATION_COUNT}
     assert VALIDATION_COUNT not in with_part.evaluate(shared(with_part), {DOMAINS: ["own"]})[2]
 
 
