@@ -252,7 +252,7 @@ def _results(folder: Path) -> dict[str, Any]:
 
 def _not_scored(result: RoundResult) -> RoundResult:
     """Return a round without its scores, which used other settings; the data of the chosen round stay."""
-    shown = {key: result.shown[key] for key in (Validation.key, *Validation.more_keys) if key in result.shown}
+    shown = {key: result.shown[key] for key in Validation.line_keys() if key in result.shown}
     return replace(result, accuracy={}, test_loss={}, others={}, spread={}, shown=shown)
 
 

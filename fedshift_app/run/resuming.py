@@ -354,5 +354,5 @@ def round_result(line: Mapping[str, Any], config: RunConfig) -> RoundResult:
         lost=line.get("lost", []),
         untrained=line.get("untrained", []),
         spread=line.get("spread_over_nodes", {}),
-        shown={key: line[key] for one in classes(config.features) for key in (one.key, *one.more_keys) if key in line},
+        shown={key: line[key] for one in classes(config.features) for key in one.line_keys() if key in line},
     )

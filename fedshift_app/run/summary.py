@@ -33,7 +33,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
         "others": result.others, "spread_over_nodes": result.spread, "started_anew": result.started_anew,
         "lost": result.lost, "untrained": result.untrained,
     }  # fmt: skip
-    before = {key: feature.before for feature in classes() for key in (feature.key, *feature.more_keys)}
+    before = {key: feature.before for feature in classes() for key in feature.line_keys()}
     return line | _placed(some, [(before.get(key, ""), {key: value}) for key, value in result.shown.items()])
 
 

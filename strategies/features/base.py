@@ -189,6 +189,11 @@ class ServerFeature:
         self.name, self.run, self.params = name, run, params
         self.state: Arrays = {}
 
+    @classmethod
+    def line_keys(cls) -> tuple[str, ...]:
+        """Return the keys of its results in ``RoundResult.shown`` and in a round's line."""
+        return (cls.key, *cls.more_keys)
+
     def description(self) -> str:
         """Return a line on what the feature does in this run, for its beginning; empty for nothing."""
         return ""

@@ -116,11 +116,11 @@ def test_nodes_that_hide_their_few_validation_images_hide_no_others() -> None:
     plan = Evaluation(("scan",), nodes, personal=False, extras=[validation], max_images=100)
     validation.score_options(plan)
     validation.take_scores(nodes[0], {"num-examples": 1}, plan)
-    told = {"validation-correct": 30, "validation-count": 40}
-    validation.take_scores(nodes[2], told | {"validation-loss-sum": 20.0}, plan)
+    numbers = {"validation-correct": 30, "validation-count": 40}
+    validation.take_scores(nodes[2], numbers | {"validation-loss-sum": 20.0}, plan)
     validation.scored(plan, result := RoundResult(1))
     assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": 0.5}}
-    validation.take_scores(nodes[2], told, plan)  # its loss is not finite, so the domain has none
+    validation.take_scores(nodes[2], numbers, plan)  # its loss is not finite, so the domain has none
     validation.scored(plan, result)
     assert result.shown == {"validation": {"scan": 75.0}, "validation_loss": {"scan": None}}
     assert Medians(nodes, 100).warning(nodes[2]) == ""
