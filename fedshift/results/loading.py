@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
+from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown, some
 from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT
@@ -28,6 +29,7 @@ MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
 KEPT_SUFFIX = ".json"  # of a run in one file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
 MOST_SAID = 500  # characters of a contradiction
+MOST_NAMED = 5  # folders of an error
 
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -277,7 +279,12 @@ def _places(path: Path) -> list[Path]:
         raise ConfigError(f"there is no file or folder {path}{hint}")
     places = held(path)
     if not places:
-        raise ConfigError(f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config")
+        folders = [each for each in sorted(path.iterdir()) if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
+        inner = [folder.name for folder in folders if holds_runs(folder)]
+        hint = f"; name the folders in it that hold runs: {some(inner, MOST_NAMED)}" if inner else ""
+        raise ConfigError(
+            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
+        )
     return places
 
 

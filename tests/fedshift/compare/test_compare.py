@@ -448,8 +448,11 @@ def test_folders_files_and_unfinished_runs(make_run: MakeRun, tmp_path: Path) ->
         compare([tmp_path / "nowhere"])
     with pytest.raises(ConfigError, match=r"--latex takes no file, it prints: --latex > table\.tex"):
         compare([fedavg.parent, tmp_path / "table.tex"])
-    with pytest.raises(ConfigError, match="is not a run folder and holds none"):
+    with pytest.raises(ConfigError, match=rf"and holds none.*; name .* that hold runs: kept, {fedavg.parent.name}$"):
         compare([tmp_path])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ConfigError, match=r"no results with their config$"):
+        compare([tmp_path / "empty"])
     (tmp_path / "fedavg.log").write_text("round 1/1")  # a pattern like sweep-*/*fedavg* catches logs too
     with pytest.raises(ConfigError, match=r"fedavg\.log is no run: name run folders"):
         compare([tmp_path / "fedavg.log"])
