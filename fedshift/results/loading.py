@@ -279,13 +279,17 @@ def _places(path: Path) -> list[Path]:
         raise ConfigError(f"there is no file or folder {path}{hint}")
     places = held(path)
     if not places:
-        folders = [each for each in sorted(path.iterdir()) if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
-        inner = [folder.name for folder in folders if holds_runs(folder)]
-        hint = f"; name the folders in it that hold runs: {some(inner, MOST_NAMED)}" if inner else ""
         raise ConfigError(
-            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
+            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{deeper(path)}"
         )
     return places
+
+
+def deeper(path: Path) -> str:
+    """Return the end of an error's text: which folders in one that holds no runs do; empty for none."""
+    folders = [each for each in sorted(path.iterdir()) if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
+    inner = [folder.name for folder in folders if holds_runs(folder)]
+    return f"; name the folders in it that hold runs: {some(inner, MOST_NAMED)}" if inner else ""
 
 
 def held(folder: Path) -> list[Path]:
