@@ -22,13 +22,14 @@ from clients.features.catalog import Features
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
-from clients.training.eval_slices import Scores, asked_images
+from clients.training.eval_slices import Scores, asked_images, comes_by_class
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
 from clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
+from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, says_again
 from fedshift_core.wire.image_styles import ImageStyles
@@ -167,6 +168,11 @@ class DomainClient(LocalTrainer[P]):
         self.start_pass()
         if adaptation is None or (self._trained_here and not adaptation.after_training):
             return self.scored(test)
+        if adaptation.goes_by_order and comes_by_class(test.y):
+            said_once.warn(
+                "test images come class by class, and each batch of one class changes the model: an adaptation's score "
+                "then says little of mixed images; adapt.order=shuffled (method.tta_order) mixes them"
+            )
         before, _ = self.score(test)
         total, times = Scores(0, 0.0), np.zeros(len(test), np.int64)
         dropout = self.own_draws("dropout-adapt", self.server_round)

@@ -46,6 +46,11 @@ class Adaptation(Parametrised[P]):
     def __init__(self, params: P) -> None:
         self.params = params
 
+    @property
+    def goes_by_order(self) -> bool:
+        """Whether a score depends on the order of the test set: test images that come class by class then mislead."""
+        return False
+
     def check(self, images: ImageConfig) -> None:
         """Raise ``ConfigError`` if it cannot run so; called before anything starts."""
 

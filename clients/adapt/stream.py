@@ -45,6 +45,11 @@ class Stream(Adaptation[StreamP]):
         self._logits = torch.zeros(0, 0)
         self._next = 0
 
+    @property
+    def goes_by_order(self) -> bool:
+        """Whether a score depends on the order of the test set."""
+        return self.params.order == "test"
+
     def check_model(self, model: SplitModel, config: ModelConfig) -> None:
         """Refuse a network without BatchNorm that may change, where that is adapted."""
         if not self.of_batchnorm:

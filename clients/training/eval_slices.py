@@ -5,10 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.base import ImageSet
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
+
+RUNS = 4.0
 
 
 @dataclass(frozen=True)
@@ -59,3 +62,16 @@ def asked_images(
             continue
         chosen = generator(seed, f"test-sample-{domain}").permutation(len(test))[:drawn]
         yield domain, test.select((chosen if mixed else np.sort(chosen))[cut])
+
+
+def comes_by_class(labels: NDArray[np.int64]) -> bool:
+    """Tell whether labels (N,) come class by class, as those of files do that are listed by their folders.
+
+    That is if a class is followed by itself for at least ``RUNS`` times as long as in a random order.
+    """
+    if len(labels) == 0:
+        return False
+    shares = np.bincount(labels) / len(labels)
+    by_chance = 1 / max(1 - float(np.square(shares).sum()), 1 / len(labels))  # images, of a run in a random order
+    runs = 1 + int(np.count_nonzero(np.diff(labels)))
+    return len(labels) / runs >= RUNS * by_chance

@@ -22,9 +22,11 @@ from clients.params.finetune import FinetuneParams
 from clients.params.stream import StreamParams
 from clients.params.t3a import T3AParams
 from clients.params.tent import TentParams
+from clients.training.eval_slices import comes_by_class
 from datasets.base import ImageSet
 from fedshift_app.config.resolving import resolve
 from fedshift_app.node import setup
+from fedshift_core import said_once
 from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import LOCAL_DOMAINS, SERVER_ROUND
 
@@ -99,6 +101,41 @@ def test_shuffled_each_image_keeps_its_own_prediction() -> None:
     assert sorted(result) == list(range(23))
     assert result != sorted(result)
     assert result == predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("labels", "by_class"),
+    [
+        (np.repeat(np.arange(7), 50), True),
+        (np.tile(np.repeat(np.arange(7), 50), 2), True),  # two splits, one behind the other
+        (np.repeat([0, 1], [990, 60]), True),
+        (np.random.default_rng(0).integers(0, 7, 400), False),
+        (np.random.default_rng(0).permutation(np.repeat([0, 1], [990, 60])), False),
+        (np.tile(np.arange(10), 40), False),
+        (np.repeat(np.arange(7), 2), False),  # a batch has all of them
+        (np.zeros(40, np.int64), False),
+        (np.zeros(0, np.int64), False),
+    ],
+)
+def test_whether_labels_come_class_by_class(labels: NDArray[np.int64], by_class: bool) -> None:
+    assert comes_by_class(labels) == by_class
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_test_set_that_comes_class_by_class_is_told_of_once(
+    name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(said_once, "_said", set())
+    number = TEST.y.max() + 1
+    by_class = ImageSet(np.repeat(TEST.x[:1], 12 * number, 0), np.repeat(np.arange(number), 12))
+    mixed = by_class.select(np.random.default_rng(0).permutation(len(by_class)))
+    client(ALL[name](order="shuffled")).score_test(by_class)
+    client(ALL[name]()).score_test(mixed)
+    assert caplog.messages == []
+    made = client(ALL[name]())
+    made.score_test(by_class)
+    made.score_test(by_class)
+    assert [line.partition(",")[0] for line in caplog.messages] == ["test images come class by class"]
 
 
 @pytest.mark.parametrize("name", ALL)
