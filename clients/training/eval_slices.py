@@ -11,7 +11,7 @@ from datasets.base import ImageSet
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
 
-RUNS = 4.0
+BY_CLASS = 4.0  # times the images of one class in a row in a random order: from here on they come class by class
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,11 @@ def asked_images(
 def comes_by_class(labels: NDArray[np.int64]) -> bool:
     """Tell whether labels (N,) come class by class, as those of files do that are listed by their folders.
 
-    That is if a class is followed by itself for at least ``RUNS`` times as long as in a random order.
+    That is if a class is followed by itself for at least ``BY_CLASS`` times as long as in a random order.
     """
     if len(labels) == 0:
         return False
     shares = np.bincount(labels) / len(labels)
     by_chance = 1 / max(1 - float(np.square(shares).sum()), 1 / len(labels))  # images, of a run in a random order
     runs = 1 + int(np.count_nonzero(np.diff(labels)))
-    return len(labels) / runs >= RUNS * by_chance
+    return len(labels) / runs >= BY_CLASS * by_chance

@@ -15,7 +15,7 @@ from fedshift.launch import worker_count
 from fedshift.rescore import scoring
 from fedshift.rescore.keys import OWN
 from fedshift.rescore.scoring import Checked, Question
-from fedshift.results.loading import deeper, held
+from fedshift.results.loading import held, hint_inside
 from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console, naming
@@ -84,8 +84,7 @@ def _runs(named: str) -> list[Path]:
     path = user_path(named, "rescore")
     folders = [folder for folder in held(path) if folder.is_dir()] if path.is_dir() else []
     if not folders:
-        hint = deeper(path) if path.is_dir() else ""
-        raise ConfigError(f"{path} is not a run folder and contains none{hint}")
+        raise ConfigError(f"{path} is not a run folder and contains none{hint_inside(path)}")
     taken = [folder for folder in folders if folder == path or scoring.is_trained(folder)]
     unfinished = [folder.name for folder in folders if not (folder / RESULTS_FILE).is_file() and folder not in taken]
     if unfinished:

@@ -279,17 +279,19 @@ def _places(path: Path) -> list[Path]:
         raise ConfigError(f"there is no file or folder {path}{hint}")
     places = held(path)
     if not places:
+        hint = hint_inside(path)
         raise ConfigError(
-            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{deeper(path)}"
+            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
         )
     return places
 
 
-def deeper(path: Path) -> str:
-    """Return the end of an error's text: which folders in one that holds no runs do; empty for none."""
-    folders = [each for each in sorted(path.iterdir()) if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
-    inner = [folder.name for folder in folders if holds_runs(folder)]
-    return f"; name the folders in it that hold runs: {some(inner, MOST_NAMED)}" if inner else ""
+def hint_inside(path: Path) -> str:
+    """Return the end of an error about a path without runs: which folders in it hold some; empty for none."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    folders = [each for each in inside if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
+    names = [plain(folder.name) for folder in folders if holds_runs(folder)]
+    return f"; name the folders in it that hold runs: {some(names, MOST_NAMED)}" if names else ""
 
 
 def held(folder: Path) -> list[Path]:

@@ -157,6 +157,10 @@ def test_what_would_change_the_training_is_refused(finished_run: InlineRun, tmp_
             command.rescore([folder, *arguments, f"output-dir={other}"])
     with pytest.raises(ConfigError, match="name one or more run folders"):
         command.rescore(["shift.severity=1"])
+    with pytest.raises(
+        ConfigError, match=rf"contains none; name the folders in it that hold runs: .*{Path(folder).parent.name}"
+    ):
+        command.rescore([str(Path(folder).parent.parent)])
     with pytest.raises(ConfigError, match="is not a run folder and contains none"):
         command.rescore([str(tmp_path / "nothing")])
     for change, message in (
