@@ -329,6 +329,7 @@ def predict(
     adapt: str = "",
     clean: Named | Iterable[Named] = (),
     split: str = "",
+    in_order: bool = False,
 ) -> "Predicted":
     """Classify images with a trained model.
 
@@ -336,9 +337,10 @@ def predict(
         model: The folder of a saved model, a run (whose model is taken as :meth:`Run.model` gives it), or a module.
         files: Image files and folders of them; images of ``folder/<class>/`` are also scored (``metrics()``).
         batch: Images at a time; None for 64, or what an adaptation has in a run.
-        adapt: ``tent``, ``eata`` or ``t3a``: adapt a saved model to the images in their order.
+        adapt: ``tent``, ``eata`` or ``t3a``: adapt a saved model to the images.
         clean: Images like those of training, for ``eata``.
         split: ``test`` or ``train``: only these images of the run's own folders.
+        in_order: With ``adapt``: the images come in their order, not in a mixed one, the same in each call.
 
     Raises:
         FedShiftError: If an argument is wrong, the model cannot be used, a path does not exist, or no image can be
@@ -355,8 +357,8 @@ def predict(
         expected = "the folder of a saved model, a run, or what its model() returns"
         folder = user_path(path_text(model, "predict", expected), "predict")
         likes = listed(clean, "predict", "image") if clean else ()
-        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split)
-    for key, value in {"adapt": adapt, "clean": clean, "split": split}.items():
+        return predicting.predict(folder, given, batch=batch, adapt=adapt, clean=likes, split=split, in_order=in_order)
+    for key, value in {"adapt": adapt, "clean": clean, "split": split, "in_order": in_order}.items():
         if value:
             raise ConfigError(f"predict: {key} needs a saved model, which run.save() makes")
     return predicting.predict_with(model.about, model.scores, given, batch=batch)

@@ -1,7 +1,8 @@
 """Adaptations that predict a test set as a stream: batch after batch, each changed by those before it.
 
 Results depend on the order of the images and on the size of the batches, so both are part of the protocol: images come
-in the order of the test set unless ``order`` says otherwise, and ``batch_size`` at a time. Each test set begins anew.
+in a mixed order unless ``order`` says otherwise (files are listed class by class, and a batch of one class misleads an
+adaptation), and ``batch_size`` at a time. Each test set begins anew.
 """
 
 from collections.abc import Callable, Iterator

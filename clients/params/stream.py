@@ -12,8 +12,9 @@ class StreamParams(Params):
 
     batch_size: BatchSize = Field(64, description="Test images in a batch.")
     order: Literal["test", "shuffled"] = Field(
-        "test",
-        description="Order of the test images: test as the test set has them, shuffled drawn for node and round.",
+        "shuffled",
+        description="Order of the test images: shuffled drawn for node and round, test as the test set has them, which"
+        " may be class by class.",
     )
     ft_epochs: Rounds | None = Field(
         None,

@@ -24,8 +24,8 @@ OF_BATCHNORM = (TENT, EATA)
 LEAST = 2  # images of a batch, if BatchNorm computes statistics from it
 
 
-def check(adapt: str, *, clean: bool) -> None:
-    """Refuse an unknown adaptation, and clean images for an adaptation that uses none.
+def check(adapt: str, *, clean: bool, in_order: bool) -> None:
+    """Refuse an unknown adaptation, clean images for an adaptation that uses none, and an order without an adaptation.
 
     Raises:
         ConfigError: With the available ones.
@@ -36,6 +36,8 @@ def check(adapt: str, *, clean: bool) -> None:
         )
     if clean and adapt != EATA:
         raise ConfigError(f"--clean: images like those of training are only for --adapt {EATA}")
+    if in_order and not adapt:
+        raise ConfigError("--in-order: the order of the images matters only with --adapt")
 
 
 def least(adapt: str) -> int:
@@ -43,14 +45,15 @@ def least(adapt: str) -> int:
     return LEAST if adapt in OF_BATCHNORM else 1
 
 
-def summary(adapt: str, number: int, *, clean: bool) -> str:
+def summary(adapt: str, number: int, *, clean: bool, in_order: bool) -> str:
     """Return a line on the adaptation and its settings."""
     how = {
         TENT: f"Adam, lr {tent_params.LR:g}",
         EATA: f"SGD, lr {eata_params.EATAParams().lr:g}" + ("" if clean else ", no Fisher values: no --clean images"),
         T3A: f"{t3a_params.T3AParams().supports} supports a class",
     }[adapt]
-    return f"{adapt}: {how}, batches of {number}; results depend on the order of the images"
+    order = "as they are listed" if in_order else "mixed, the same in each call (--in-order: as listed)"
+    return f"{adapt}: {how}, batches of {number}; results depend on the order of the images, which is {order}"
 
 
 def program(

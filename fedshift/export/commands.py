@@ -99,11 +99,11 @@ def predict(
     ],
     csv: Annotated[str, typer.Option(metavar="FILE", help="A CSV file to write instead of the lines.")] = "",
     adapt: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to images in their order."
-        ),
+        str, typer.Option(metavar="NAME", help="tent, eata (BatchNorm) or t3a (classifier): adapt to the images.")
     ] = "",
+    in_order: Annotated[
+        bool, typer.Option("--in-order", help="Adapt to the images in their order, not in a mixed one.")
+    ] = False,
     clean: Annotated[
         str, typer.Option(metavar="DIR", help="Images like those of training, by which eata forgets less.")
     ] = "",
@@ -131,7 +131,7 @@ def predict(
 
     console.set_up(aside=True)
     like = [user_path(clean, "--clean")] if clean else []
-    prediction = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split)
+    prediction = predicting.predict(folder, given, batch=batch, adapt=adapt, clean=like, split=split, in_order=in_order)
     if as_json:
         typer.echo(json.dumps(predicting.as_object(prediction)))
     elif text := predicting.text(prediction, rows=table is None):

@@ -18,6 +18,7 @@ from fedshift_core.cells import csv_text
 from fedshift_core.errors import ConfigError, DataError
 from fedshift_core.limits import MOST_NAME, WHOLE_PATH, shown
 from fedshift_core.plural import plural
+from fedshift_core.seeding import generator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,6 +133,7 @@ def predict(
     adapt: str = "",
     clean: Sequence[Path] = (),
     split: str = "",
+    in_order: bool = False,
 ) -> Predicted:
     """Predict images with a saved model.
 
@@ -142,11 +144,12 @@ def predict(
         adapt: ``tent``, ``eata``, ``t3a``, or empty.
         clean: Files and folders of images like those of training, for EATA.
         split: ``train`` or ``test``: only these images of the run's own folders; empty for all images.
+        in_order: Adapt to the images in their order, not in a mixed one, the same in each call.
 
     Raises:
         FedShiftError: If the model cannot be used, a path does not exist, or no image can be read.
     """
-    adapting.check(adapt, clean=bool(clean))
+    adapting.check(adapt, clean=bool(clean), in_order=in_order)
     model, file = saved.read(folder)
     if split:
         taken, notes = own_split.pictures(model, folder, given, split), [f"the {split} images of the run's own split"]
@@ -155,12 +158,12 @@ def predict(
     prediction = Predicted(model, notes=notes)
     number = batch or adapting.BATCHES.get(adapt, BATCH)
     if adapt:
-        notes.append(adapting.summary(adapt, number, clean=bool(clean)))
+        notes.append(adapting.summary(adapt, number, clean=bool(clean), in_order=in_order))
         held = _clean_batches(model, clean, number, prediction.broken) if clean else None
         run = adapting.program(model, file, adapt, number, held)
     else:
         run = opening.program_of(model, file)
-    _fill(prediction, taken, run, number, adapting.least(adapt))
+    _fill(prediction, taken, run, number, adapting.least(adapt), mixed=bool(adapt) and not in_order)
     if not split and (note := trained_on(model, given, prediction)):
         notes.append(note)
     return prediction
@@ -189,21 +192,29 @@ def predict_with(
 
 
 def _fill(
-    prediction: Predicted, taken: Sequence[Picture], run: Callable[[Tensor], Tensor], number: int, least: int
-) -> None:
-    """Predict images, ``number`` at a time.
+    prediction: Predicted, taken: Sequence[Picture], run: Callable[[Tensor], Tensor], number: int, least: int,
+    *, mixed: bool = False,
+) -> None:  # fmt: skip
+    """Predict images, ``number`` at a time, in a mixed order if ``mixed``; they are noted in that of ``taken``.
 
     Raises:
         DataError: If none of them can be read.
     """
     model = prediction.model
     parts: list[Floats] = []
-    for group in images.batches(taken, model.size, model.images(), number, least, prediction.broken):
+    order = generator(0, "predict-order").permutation(len(taken)) if mixed else range(len(taken))
+    asked = [taken[place] for place in order]
+    for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
         parts.append(probabilities(_tensor(group), run, len(model.classes)))
         prediction.pictures += group.pictures
     if not parts:
         raise DataError(f"none of {plural(len(taken), 'image')} can be read; the first: {prediction.broken[0]}")
     prediction.probabilities = np.concatenate(parts)
+    if mixed:
+        places = {id(picture): place for place, picture in enumerate(taken)}
+        back = np.argsort([places[id(picture)] for picture in prediction.pictures])
+        prediction.pictures = [prediction.pictures[place] for place in back]
+        prediction.probabilities = prediction.probabilities[back]
 
 
 def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) -> str:

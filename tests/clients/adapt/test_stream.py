@@ -90,17 +90,17 @@ def predicted(made: DomainClient, images: ImageSet = TEST) -> Tensor:
     [(8, 23, [8, 8, 7]), (11, 23, [11, 10, 2]), (64, 23, [23]), (4, 1, [1]), (2, 5, [2, 3]), (1000, 23, [23])],
 )
 def test_images_come_in_the_order_of_the_test_set(size: int, number: int, batches: list[int]) -> None:
-    noting = Noting(StreamParams(batch_size=size))
+    noting = Noting(StreamParams(batch_size=size, order="test"))
     predictions = predicted(client(noting), TEST.select(np.arange(number)))
     assert predictions[:, 0].tolist() == list(range(number))
     assert noting.sizes == batches  # the last takes one from that before it, or joins it, if it would be alone
 
 
-def test_shuffled_each_image_keeps_its_own_prediction() -> None:
-    result = predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+def test_in_a_mixed_order_each_image_keeps_its_own_prediction() -> None:
+    result = predicted(client(Noting(StreamParams())))[:, 0].tolist()
     assert sorted(result) == list(range(23))
     assert result != sorted(result)
-    assert result == predicted(client(Noting(StreamParams(order="shuffled"))))[:, 0].tolist()
+    assert result == predicted(client(Noting(StreamParams())))[:, 0].tolist()
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_test_set_that_comes_class_by_class_is_told_of_once(
     number = TEST.y.max() + 1
     by_class = ImageSet(np.repeat(TEST.x[:1], 12 * number, 0), np.repeat(np.arange(number), 12))
     mixed = by_class.select(np.random.default_rng(0).permutation(len(by_class)))
-    client(ALL[name](order="shuffled")).score_test(by_class)
-    client(ALL[name]()).score_test(mixed)
+    client(ALL[name]()).score_test(by_class)
+    client(ALL[name](order="test")).score_test(mixed)
     assert caplog.messages == []
-    made = client(ALL[name]())
+    made = client(ALL[name](order="test"))
     made.score_test(by_class)
     made.score_test(by_class)
     assert [line.partition(",")[0] for line in caplog.messages] == ["test images come class by class"]
@@ -140,7 +140,7 @@ def test_a_test_set_that_comes_class_by_class_is_told_of_once(
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_node_predicts_as_the_adaptation_does_on_the_same_batches(name: str) -> None:
-    made, other = client(ALL[name]()), client(ALL[name]())
+    made, other = client(ALL[name](order="test")), client(ALL[name]())
     x = normalised(TEST, other.setup.images)
     predict = other.predict
     other.model.eval()
@@ -198,7 +198,7 @@ def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatc
         return batches(self, images, *more, **named)
 
     monkeypatch.setattr(DomainClient, "plain_batches", watched)
-    made = client(ALL["eata"](fisher_samples=9))
+    made = client(ALL["eata"](fisher_samples=9, order="test"))
     for made.server_round in (1, 2):
         made.score_test(TEST)
     assert [len(x) for x in seen] == [9, 9]
@@ -206,7 +206,7 @@ def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatc
     own = {image.tobytes() for image in made.train_set.x}
     assert all(image.tobytes() in own for image in seen[0])
     seen.clear()
-    client(ALL["eata"](fisher_alpha=0)).score_test(TEST)
+    client(ALL["eata"](fisher_alpha=0, order="test")).score_test(TEST)
     assert not seen
 
 

@@ -18,6 +18,7 @@ from fedshift.export.predicting import Metrics
 from fedshift.export.saved import Origin
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.seeding import generator
 
 ORIGIN = Origin(
     experiment="e", dataset="handwritten", server_round=1, rounds=1, nodes=2, seed=0, engine="inline", run_id="",
@@ -182,7 +183,7 @@ def test_it_is_always_said_why_nothing_is_scored(tmp_path: Path) -> None:
 
 
 def test_tent_predicts_as_its_core_does_batch_by_batch(model: Path, pictures: Path) -> None:
-    predictions = predicting.predict(model, [pictures], batch=5, adapt="tent")
+    predictions = predicting.predict(model, [pictures], batch=5, adapt="tent", in_order=True)
     built = opening.scorer_of(*saved.read(model))
     adapted = tent.Tent(built.model, built)
     x = (
@@ -213,7 +214,7 @@ def test_where_tent_cannot_be_had(model: Path, pictures: Path, tmp_path: Path) -
 def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp_path: Path) -> None:
     """T3A of a network without BatchNorm; EATA without Fisher values, with a warning, and with them."""
     bare = model_of(tmp_path / "cnn", "cnn")
-    predictions = predicting.predict(bare, [pictures], batch=5, adapt="t3a")
+    predictions = predicting.predict(bare, [pictures], batch=5, adapt="t3a", in_order=True)
     built = opening.scorer_of(*saved.read(bare))
     x = (
         torch.from_numpy(np.stack([images.read(p.path, 32, PLAIN) for p in predictions.pictures])).permute(0, 3, 1, 2)
@@ -222,9 +223,12 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     run = t3a.adjusting(built.model.classifier, built.passed)
     wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
     assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
-    assert predictions.notes == ["t3a: 50 supports a class, batches of 5; results depend on the order of the images"]
+    assert predictions.notes == [
+        "t3a: 50 supports a class, batches of 5; results depend on the order of the images, which is "
+        "as they are listed"
+    ]
     for clean in ([], [pictures / "3"]):
-        predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean)
+        predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean, in_order=True)
         built = opening.scorer_of(*saved.read(model))
         adapted = eata.EATA(built.model, built, EATAParams(batch_size=5), [x[4:9]] if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
@@ -232,6 +236,29 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
         assert ("no Fisher values" in predictions.notes[0]) == (not clean)
     result = refusal_of(ConfigError, predicting.predict, model, [pictures], adapt="tent", clean=[pictures])
     assert result == "--clean: images like those of training are only for --adapt eata"
+
+
+def test_an_adaptation_takes_images_in_a_mixed_order(model: Path, pictures: Path, tmp_path: Path) -> None:
+    """The folder goes class by class; each image keeps its own prediction, one that cannot be read has none."""
+    (broken := tmp_path / "broken.png").write_bytes(b"no image")
+    given = [pictures, broken, pictures / "0" / "0.png"]  # one of them twice
+    predictions = predicting.predict(model, given, batch=5, adapt="tent")
+    taken, _ = images.find(given, predictions.model.classes)
+    order = [place for place in generator(0, "predict-order").permutation(13) if taken[place].path != broken]
+    assert order != sorted(order)
+    pixels = np.stack([images.read(taken[place].path, 32, PLAIN) for place in order])
+    x = torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    built = opening.scorer_of(*saved.read(model))
+    adapted = tent.Tent(built.model, built)
+    wanted = torch.cat([adapted(x[:5]), adapted(x[5:10]), adapted(x[10:])]).double().softmax(dim=1).numpy()
+    assert [p.path for p in predictions.pictures] == [p.path for p in taken if p.path != broken]
+    assert predictions.probabilities[np.argsort(np.argsort(order))] == pytest.approx(wanted, abs=1e-6)
+    assert len(predictions.broken) == 1
+    assert "the order of the images, which is mixed, the same in each call" in predictions.notes[-1]
+    again = predicting.predict(model, given, batch=5, adapt="tent")
+    assert np.array_equal(again.probabilities, predictions.probabilities)
+    result = refusal_of(ConfigError, predicting.predict, model, [pictures], in_order=True)
+    assert result == "--in-order: the order of the images matters only with --adapt"
 
 
 def test_scores_that_are_none(model: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
