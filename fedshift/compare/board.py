@@ -17,6 +17,7 @@ from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import grouping, loading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
+from fedshift.results.places import held
 from fedshift.results.settings import BN_STATISTICS, NODES
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
@@ -126,10 +127,10 @@ def of_runs(runs: Sequence[Run]) -> Board:
 
 def _with_inner(path: Path) -> list[Path]:
     """Return a folder that holds runs, and its folders that do, such as those of sweeps."""
-    if not path.is_dir() or loading.held(path) == [path]:
+    if not path.is_dir() or held(path) == [path]:
         return [path]
-    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and loading.held(sub) not in ([], [sub])]
-    return [*([path] if loading.held(path) or not inner else []), *inner]
+    inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub) not in ([], [sub])]
+    return [*([path] if held(path) or not inner else []), *inner]
 
 
 def _pools(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:

@@ -17,8 +17,8 @@ from fedshift.compare.board import STATISTICS, UNSEEN, Board, Table
 from fedshift.compare.row_commands import Commands, from_here
 from fedshift.compare.rows import Row
 from fedshift.html.rendering import TEMPLATES, render
-from fedshift.results import loading
 from fedshift.results.loading import Run
+from fedshift.results.places import finished, held
 from fedshift.results.settings import BASELINE
 from fedshift_app.config import files, registry
 from fedshift_app.run.logs import cleaned
@@ -129,7 +129,7 @@ def _command(table: Table) -> str:
 
 def _is_within(folder: Path, places: Set[Path]) -> bool:
     """Return whether all finished runs of a folder are among these."""
-    return folder.is_dir() and {place for place in loading.held(folder) if loading.finished(place)} <= places
+    return folder.is_dir() and {place for place in held(folder) if finished(place)} <= places
 
 
 def _href(run: Run, where: Path | None) -> str:

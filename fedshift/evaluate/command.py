@@ -14,7 +14,7 @@ import typer
 from fedshift.evaluate import composing, models, running, table
 from fedshift.evaluate.composing import Composed, Request
 from fedshift.evaluate.table import Scored
-from fedshift.results.loading import held
+from fedshift.results.places import held
 from fedshift_app.run import console, exit_codes, status
 from fedshift_app.run.versions import own_commit
 from fedshift_core import atomic_io, said_once

@@ -8,7 +8,7 @@ from typing import Any
 from fedshift.data.checking import check_data, check_model
 from fedshift.evaluate.composing import Composed
 from fedshift.launch import local_superlink, progress_line, progress_table, runner, site_status, worker_count
-from fedshift.results.loading import held
+from fedshift.results.places import held
 from fedshift_app.config import resolving
 from fedshift_app.run import build as run_build
 from fedshift_app.run import status

@@ -15,7 +15,7 @@ from fedshift.launch import worker_count
 from fedshift.rescore import scoring
 from fedshift.rescore.keys import OWN
 from fedshift.rescore.scoring import Checked, Question
-from fedshift.results.loading import held, hint_inside
+from fedshift.results.places import held, hint_inside
 from fedshift.sweep.grid import UNSPLIT_KEYS, split
 from fedshift_app.config.arguments import not_empty
 from fedshift_app.run import console, naming

@@ -1,8 +1,6 @@
 """Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
 
 import functools
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,13 +9,14 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
+from fedshift.results.places import finished, named_by, read_json
 from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, ROUND, ROW_SECTIONS, TUNED, own_settings
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_core.errors import ConfigError
-from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown, some
+from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT
@@ -26,10 +25,8 @@ from strategies.features.figures_section import Figures
 from strategies.features.site_section import Sites
 
 MOST_DOMAINS, MOST_OTHERS = 500, 100  # of a results file
-KEPT_SUFFIX = ".json"  # of a run in one file
 CONTRADICTION = "contradiction"  # key of such a file: contradictions between the run's results and rounds
 MOST_SAID = 500  # characters of a contradiction
-MOST_NAMED = 5  # folders of an error
 
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -98,8 +95,6 @@ class Results(_Results):
 
 #: Settings of the section ``dataset`` that do not change a domain's images once they are read.
 READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
-#: Options of `compare` that print a table, by the file that people give them.
-PRINTED = {".tex": "--latex", ".md": "--markdown", ".json": "--json"}
 
 
 @dataclass(frozen=True)
@@ -244,7 +239,7 @@ def read(paths: Sequence[Path]) -> Given:
     """
     places: dict[Path, bool] = {}  # value: whether the place was named itself
     for path in map(user_path, paths):
-        for place in _places(path):
+        for place in named_by(path):
             places[place] = places.get(place, False) or place in (path, path.parent)
     of_finished = list(filter(finished, places))
     known = set(of_finished)
@@ -265,73 +260,13 @@ def read(paths: Sequence[Path]) -> Given:
     return Given(runs, unfinished, unreadable)
 
 
-def _places(path: Path) -> list[Path]:
-    """Return the run folders and results files that a path stands for."""
-    if path.is_file():
-        if path.suffix != KEPT_SUFFIX:
-            raise ConfigError(
-                f"{path} is no run: name run folders, folders that hold some, or files that --keep wrote (.json)"
-            )
-        return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
-    if not path.is_dir():
-        option = PRINTED.get(path.suffix)
-        hint = f"; {option} takes no file, it prints: {option} > {path.name}" if option else ""
-        raise ConfigError(f"there is no file or folder {path}{hint}")
-    places = held(path)
-    if not places:
-        hint = hint_inside(path)
-        raise ConfigError(
-            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
-        )
-    return places
-
-
-def hint_inside(path: Path) -> str:
-    """Return the end of an error about a path without runs: which folders in it hold some; empty for none."""
-    inside = sorted(path.iterdir()) if path.is_dir() else []
-    folders = [each for each in inside if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
-    names = [plain(folder.name) for folder in folders if holds_runs(folder)]
-    return f"; name the folders in it that hold runs: {some(names, MOST_NAMED)}" if names else ""
-
-
-def held(folder: Path) -> list[Path]:
-    """Return the folder if it is a run folder, otherwise the run folders and results files in it.
-
-    A .json file that cannot be read is among them: it may be a truncated results file, which ``read`` names.
-    """
-    if (folder / CONFIG_FILE).is_file():
-        return [folder]
-    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _kept(inner) is not False]
-
-
-def finished(place: Path) -> bool:
-    """Return whether a run folder has results; a results file has."""
-    return place.is_file() or (place / RESULTS_FILE).is_file()
-
-
-def holds_runs(folder: Path) -> bool:
-    """Return whether it is a run folder or holds a run folder or a results file; one that cannot be read is none."""
-    return any((place / CONFIG_FILE).is_file() or _kept(place) for place in held(folder))
-
-
-def _kept(path: Path) -> bool | None:
-    """Return whether a file is a ``results.json`` kept with its configuration; None if it cannot be read as JSON."""
-    if path.suffix != KEPT_SUFFIX or not path.is_file():
-        return False
-    try:
-        content = _json(path)
-    except ConfigError:
-        return None
-    return isinstance(content, dict) and {"config", "domains"} <= content.keys()
-
-
 def _read(place: Path) -> Run:
     recorded: Any
     if place.is_dir():
-        file, content = place / RESULTS_FILE, _json(place / RESULTS_FILE)
+        file, content = place / RESULTS_FILE, read_json(place / RESULTS_FILE)
         recorded = read_yaml(place / CONFIG_FILE)
     else:
-        file, content = place, _json(place)
+        file, content = place, read_json(place)
         recorded = content.get("config") if isinstance(content, dict) else None
     if not isinstance(recorded, dict) or not isinstance(recorded.get("resolved"), dict):
         raise ConfigError(f"{place}: lacks the run's configuration: {CONFIG_FILE} with `resolved`, or the key `config`")
@@ -387,13 +322,6 @@ def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
         return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
     lines = agreement.contradictions(content, full_lines(place / METRICS_FILE))
     return f"{place.name}: {lines}" if lines else ""
-
-
-def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
 
 
 def curve(run: Run) -> dict[int, float]:

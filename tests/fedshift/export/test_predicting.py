@@ -224,8 +224,7 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     wanted = torch.cat([run(part) for part in (x[:5], x[5:10], x[10:])]).double().softmax(dim=1).numpy()
     assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
     assert predictions.notes == [
-        "t3a: 50 supports a class, batches of 5; results depend on the order of the images, which is "
-        "as they are listed"
+        "t3a: 50 supports a class, batches of 5; results depend on the order of the images, which is as they are listed"
     ]
     for clean in ([], [pictures / "3"]):
         predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean, in_order=True)

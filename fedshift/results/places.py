@@ -1,0 +1,91 @@
+"""Finds runs on disk: run folders, folders that hold some, and results files kept with their configuration."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
+from fedshift_core.errors import ConfigError
+from fedshift_core.limits import plain, some
+
+KEPT_SUFFIX = ".json"  # of a run in one file
+MOST_NAMED = 5  # folders of an error
+#: Options of `compare` that print a table, by the file that people give them.
+PRINTED = {".tex": "--latex", ".md": "--markdown", ".json": "--json"}
+
+
+def named_by(path: Path) -> list[Path]:
+    """Return the run folders and results files that a path stands for.
+
+    Raises:
+        ConfigError: If there are none, or the path is no run.
+    """
+    if path.is_file():
+        if path.suffix != KEPT_SUFFIX:
+            raise ConfigError(
+                f"{path} is no run: name run folders, folders that hold some, or files that --keep wrote (.json)"
+            )
+        return [path.parent if path.name == RESULTS_FILE and (path.parent / CONFIG_FILE).is_file() else path]
+    if not path.is_dir():
+        option = PRINTED.get(path.suffix)
+        hint = f"; {option} takes no file, it prints: {option} > {path.name}" if option else ""
+        raise ConfigError(f"there is no file or folder {path}{hint}")
+    places = held(path)
+    if not places:
+        hint = hint_inside(path)
+        raise ConfigError(
+            f"{path} is not a run folder and holds none: no {CONFIG_FILE}, no results with their config{hint}"
+        )
+    return places
+
+
+def hint_inside(path: Path) -> str:
+    """Return the end of an error about a path without runs: which folders in it hold some; empty for none."""
+    inside = sorted(path.iterdir()) if path.is_dir() else []
+    folders = [each for each in inside if each.is_dir() and os.access(each, os.R_OK | os.X_OK)]
+    names = [plain(folder.name) for folder in folders if holds_runs(folder)]
+    return f"; name the folders in it that hold runs: {some(names, MOST_NAMED)}" if names else ""
+
+
+def held(folder: Path) -> list[Path]:
+    """Return the folder if it is a run folder, otherwise the run folders and results files in it.
+
+    A .json file that cannot be read is among them: it may be a truncated results file, which ``read`` names.
+    """
+    if (folder / CONFIG_FILE).is_file():
+        return [folder]
+    return [inner for inner in sorted(folder.iterdir()) if (inner / CONFIG_FILE).is_file() or _kept(inner) is not False]
+
+
+def finished(place: Path) -> bool:
+    """Return whether a run folder has results; a results file has."""
+    return place.is_file() or (place / RESULTS_FILE).is_file()
+
+
+def holds_runs(folder: Path) -> bool:
+    """Return whether it is a run folder or holds a run folder or a results file; one that cannot be read is none."""
+    return any((place / CONFIG_FILE).is_file() or _kept(place) for place in held(folder))
+
+
+def _kept(path: Path) -> bool | None:
+    """Return whether a file is a ``results.json`` kept with its configuration; None if it cannot be read as JSON."""
+    if path.suffix != KEPT_SUFFIX or not path.is_file():
+        return False
+    try:
+        content = read_json(path)
+    except ConfigError:
+        return None
+    return isinstance(content, dict) and {"config", "domains"} <= content.keys()
+
+
+def read_json(file: Path) -> Any:
+    """Return the content of a JSON file.
+
+    Raises:
+        ConfigError: If it cannot be read as JSON.
+    """
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
