@@ -22,14 +22,13 @@ from clients.features.catalog import Features
 from clients.models import networks
 from clients.models.networks import Blueprint, SplitModel, batchnorm_names
 from clients.modules.base import AllModules
-from clients.training.eval_slices import Scores, asked_images, comes_by_class
+from clients.training.eval_slices import Scores, asked_images, warn_if_by_class
 from clients.training.inputs import ClientSetup, RoundInputs
 from clients.training.model_cache import Workbench
 from clients.training.phases import EVALUATION, MESSAGES, PROTOTYPES, Phase
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from clients.training.trainer import LocalTrainer
 from datasets.base import ImageSet
-from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import P, says_again
 from fedshift_core.wire.image_styles import ImageStyles
@@ -162,17 +161,19 @@ class DomainClient(LocalTrainer[P]):
     def other_statistics(self) -> None:
         """Forget what was worked out of the received weights: they are scored with other statistics of BatchNorm."""
 
+    @property
+    def mixes_tests(self) -> bool:
+        """Whether test images come in an order that mixes their classes, as a score depends on those before; no."""
+        return False
+
     def score_test(self, test: ImageSet) -> Scores:
         """Score a test set, adapted to it if the run says so. The model must be afterwards what it was before."""
         adaptation = self._adaptation
         self.start_pass()
         if adaptation is None or (self._trained_here and not adaptation.after_training):
             return self.scored(test)
-        if adaptation.goes_by_order and comes_by_class(test.y):
-            said_once.warn(
-                "test images come class by class, and each batch of one class changes the model: an adaptation's score "
-                "then says little of mixed images; adapt.order=shuffled (method.tta_order) mixes them"
-            )
+        if adaptation.goes_by_order:
+            warn_if_by_class(test.y)
         before, _ = self.score(test)
         total, times = Scores(0, 0.0), np.zeros(len(test), np.int64)
         dropout = self.own_draws("dropout-adapt", self.server_round)
@@ -273,7 +274,7 @@ class DomainClient(LocalTrainer[P]):
         self.records = {}
         loss, images = 0.0, 0
         with self.features.around_scores(self, config):
-            mixed = self.features.mixes_images(config)
+            mixed = self.mixes_tests or self.features.mixes_images(config)
             with self.features.around_tests(self, config):
                 for domain, test in self.tests(config, mixed=mixed):
                     scores = self.score_test(test)
@@ -282,7 +283,7 @@ class DomainClient(LocalTrainer[P]):
                     metrics |= score.to_numbers(domain)
                     loss, images = loss + scores.loss_sum, images + len(test)
             self._add_records(self.features.more_records(self, config, mixed=mixed))
-            metrics |= self.features.on_scores(self, config)
+            metrics |= self.features.on_scores(self, config, mixed=mixed)
         metrics |= self.features.after_scores(self, config)
         self._bench.check(self.model)
         self.passed(EVALUATION)

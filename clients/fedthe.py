@@ -31,6 +31,7 @@ from clients.losses import fedthe as equations
 from clients.models.networks import Blueprint, SplitModel, initialised
 from clients.params.fedthe import FedTHEParams
 from clients.training.batches import Batch
+from clients.training.eval_slices import warn_if_by_class
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -154,10 +155,17 @@ class FedTHEClient(HeadFirst[FedTHEParams]):
             state[name].copy_(tensor)
         super().train_ahead(epochs, most)
 
+    @property
+    def mixes_tests(self) -> bool:
+        """Whether test images come in an order that mixes their classes, as the history goes by their order."""
+        return self.params.personal_head and self.params.tta_order == "shuffled"
+
     def score_test(self, test: ImageSet) -> Scores:
         """Score with the personal head ahead of its next round; put it back."""
         if not self.params.personal_head:
             return super().score_test(test)
+        if not self.mixes_tests:
+            warn_if_by_class(test.y)
         with self.kept_weights():
             self._look_ahead()
             return super().score_test(test)

@@ -18,7 +18,6 @@ source; (2) dropout is off, where the code leaves the network in training mode; 
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -142,10 +141,9 @@ class EATAAdaptation(Stream[EATAParams]):
 
     def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""
-        held, most = client.train_set, self.params.fisher_samples
-        if most < len(held):  # the same in all rounds
-            order = generator(client.setup.seed, "eata-fisher", client.setup.index).permutation(len(held))
-            held = held.select(np.sort(order[:most]))
+        seed, index = client.setup.seed, client.setup.index
+        order = generator(seed, "eata-fisher", index).permutation(len(client.train_set))  # the same in all rounds
+        held = client.train_set.select(order[: self.params.fisher_samples])
         clean = None
         if self.params.fisher_alpha > 0 and len(held) >= LEAST:
             clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))

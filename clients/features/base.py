@@ -54,6 +54,10 @@ class Client(Protocol):
     def score_test(self, test: ImageSet) -> Scores:
         """Score a test set, adapted to it if the run says so."""
 
+    @property
+    def mixes_tests(self) -> bool:
+        """Whether test images come in an order that mixes their classes, whatever features ask."""
+
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
         """Yield each domain that a message names, with its test images to score."""
 
@@ -315,8 +319,8 @@ class NodeFeature:
         """
         return {}
 
-    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Return further numbers of the weights as they are scored."""
+    def on_scores(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> Metrics:
+        """Return further numbers of the weights as they are scored; ``mixed`` as for :meth:`more_records`."""
         return {}
 
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:

@@ -86,7 +86,7 @@ class BatchNormStatisticsOnNode(NodeFeature):
         metrics: Metrics = {}
         for name in request.get(BN_WAYS, (AVERAGED,))[1:]:
             with scored_with(client, name, request):
-                for domain, test in client.tests(request, mixed=name == BATCH):
+                for domain, test in client.tests(request, mixed=client.mixes_tests or name == BATCH):
                     metrics[DomainScore.other_key(BN_SCORE + name, domain)] = client.score_test(test).correct
         return metrics
 

@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clients.features.base import Client, Metrics, NodeFeature, Request
-from fedshift_core.wire.names import LOCAL_CORRECT, LOCAL_COUNT, LOCAL_DOMAINS, LOCAL_OWN_CORRECT, LOCAL_OWN_COUNT
+from clients.training.eval_slices import mixed_images
+from fedshift_core.wire.names import (
+    DOMAINS,
+    LOCAL_CORRECT,
+    LOCAL_COUNT,
+    LOCAL_DOMAINS,
+    LOCAL_OWN_CORRECT,
+    LOCAL_OWN_COUNT,
+)
 
 
 class ClientModelsOnNode(NodeFeature):
@@ -36,13 +44,11 @@ def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
     """
     metrics: Metrics = {}
     least = client.setup.least_images
-    for domain in domains:
-        test = client.test_set(domain)
-        if len(test) < least:
-            continue
-        with client.of_domain(domain):
+    for domain, test in client.tests({DOMAINS: domains}, mixed=client.mixes_tests):
+        if len(test) >= least:
             metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
     own = client.own_sets.get("test")
     if domains and own is not None and len(own) >= least:
+        own = mixed_images(own, client.setup.seed, "own-test", client.setup.index) if client.mixes_tests else own
         metrics |= {LOCAL_OWN_CORRECT: client.score_test(own).correct, LOCAL_OWN_COUNT: len(own)}
     return metrics

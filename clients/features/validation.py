@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clients.features.base import About, Client, Metrics, NodeFeature, Request
+from clients.training.eval_slices import mixed_images
 from fedshift_core.wire.names import (
     NUM_VALIDATION,
     VALIDATION,
@@ -26,11 +27,13 @@ class ValidationOnNode(NodeFeature):
         """Say how many validation images there are."""
         return ({NUM_VALIDATION: about.images[VALIDATION]} if VALIDATION in about.images else {}), {}
 
-    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+    def on_scores(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> Metrics:
         """Return correct predictions, images and the summed loss of the validation part, where that is finite."""
         images = client.own_sets.get(VALIDATION)
         if not request.get(VALIDATION) or images is None or len(images) < client.setup.least_images:
             return {}
+        if mixed:  # the part is listed class by class, as test sets are
+            images = mixed_images(images, client.setup.seed, VALIDATION, client.setup.index)
         scores = client.score_test(images)
         counts: Metrics = {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(images)}
         return counts | ({VALIDATION_LOSS_SUM: scores.loss_sum} if math.isfinite(scores.loss_sum) else {})

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.base import ImageSet
+from fedshift_core import said_once
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
 
@@ -64,6 +65,11 @@ def asked_images(
         yield domain, test.select((chosen if mixed else np.sort(chosen))[cut])
 
 
+def mixed_images(images: ImageSet, seed: int, name: str, *numbers: int) -> ImageSet:
+    """Return images in an order drawn from the run's seed, a name and numbers, as listed ones may go by class."""
+    return images.select(generator(seed, f"{name}-order", *numbers).permutation(len(images)))
+
+
 def comes_by_class(labels: NDArray[np.int64]) -> bool:
     """Tell whether labels (N,) come class by class, as those of files do that are listed by their folders.
 
@@ -75,3 +81,16 @@ def comes_by_class(labels: NDArray[np.int64]) -> bool:
     by_chance = 1 / max(1 - float(np.square(shares).sum()), 1 / len(labels))  # images, of a run in a random order
     runs = 1 + int(np.count_nonzero(np.diff(labels)))
     return len(labels) / runs >= BY_CLASS * by_chance
+
+
+def warn_if_by_class(labels: NDArray[np.int64]) -> None:
+    """Warn, once, of test images that come class by class, where a score depends on their order.
+
+    Args:
+        labels: Of the test images, (N,).
+    """
+    if comes_by_class(labels):
+        said_once.warn(
+            "test images come class by class, and how one is scored depends on those before it: the score then says "
+            "little of mixed images; adapt.order=shuffled (method.tta_order) mixes them"
+        )

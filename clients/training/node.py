@@ -282,7 +282,9 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         return with_its_own
 
     def take_statistics(self, most: int) -> tuple[dict[str, statistics.Moments], int]:
-        """Sum up what BatchNorm layers are given of the node's training images, not augmented.
+        """Sum up what BatchNorm layers are given of the node's training images, not augmented, in a mixed order.
+
+        Each batch is normalised by itself on its way, and images of files are listed class by class.
 
         Args:
             most: How many images are looked at, at most: a sample that is the same in all rounds.
@@ -290,10 +292,8 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         Returns:
             By name of the layer, and of how many images.
         """
-        held = self.train_set
-        if most < len(held):
-            order = generator(self.setup.seed, "bn-sample", self.setup.index).permutation(len(held))
-            held = held.select(np.sort(order[:most]))
+        order = generator(self.setup.seed, "bn-sample", self.setup.index).permutation(len(self.train_set))
+        held = self.train_set.select(order[:most])
         batches = (x for x, _ in self.plain_batches(held, least=2))
         return statistics.take(self.model, self.forward, batches), len(held)
 

@@ -22,7 +22,7 @@ def corruption_sheet(
     seed: int = 0,
     scale: int = 2,
 ) -> Image.Image:
-    """Draw the first images as they are and corrupted.
+    """Draw images as they are and corrupted, evenly spaced in their order, as that may go class by class.
 
     Args:
         images: The images to corrupt; an image's index is its key.
@@ -40,8 +40,9 @@ def corruption_sheet(
         DataError: If the images are of a size that cannot be corrupted.
         ValueError: If there is nothing to show, or ``scale`` is below 1.
     """
-    x = images.x[: max(count, 0)]
-    keys = np.arange(len(x))
+    shown = min(max(count, 0), len(images))
+    keys = np.arange(shown) * len(images) // max(shown, 1)
+    x = images.x[keys]
     columns = (ORIGINAL, *map(str, severities)) * len(x)
     rows = {}
     for name in names:

@@ -15,6 +15,7 @@ from fedshift.results import contents, grouping
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
+from fedshift.results.places import held, holds_runs
 from fedshift.results.settings import BASELINE, NODES
 from fedshift.results.statistics import paired
 from fedshift_core.accuracies import OVERALL
@@ -86,9 +87,9 @@ def _folders(given: Sequence[Path]) -> dict[Path, bool]:
         if not path.is_dir():
             raise ConfigError(f"there is no folder {path}")
         inner = []
-        if not reading.holds_runs(path):
-            inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and reading.held(sub)]
-        if not inner or reading.held(path):
+        if not holds_runs(path):
+            inner = [sub for sub in sorted(path.iterdir()) if sub.is_dir() and held(sub)]
+        if not inner or held(path):
             folders[path] = not inner
         folders |= {sub: folders.get(sub, False) for sub in inner}
     return folders

@@ -11,6 +11,7 @@ import numpy as np
 from datasets import catalog
 from datasets.base import ImageSet, Split
 from datasets.io import files
+from datasets.partition import shares
 from fedshift.launch import credentials, runner
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node.data import (
@@ -26,6 +27,7 @@ from fedshift_core import atomic_io, private_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path
+from fedshift_core.seeding import generator
 
 _QUOTES = "'\"\\"
 
@@ -153,10 +155,11 @@ def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[tuple
 
 
 def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:
-    """Return a node's part of its domain's test images."""
+    """Return a node's part of its domain's test images, of all classes where that is possible."""
     domain, index = where.domain, where.partition_id
     test = test_images(uncorrupted(config), where, domain)  # the real node corrupts them itself
     if config.shift.label_mix == "own":
         return test
-    parts = np.array_split(np.arange(len(test)), dealt.count(domain))
+    rng = generator(config.seed, f"test-parts-{domain}")
+    parts = shares.spread(test.y, dealt.count(domain), rng)
     return test.select(parts[dealt[:index].count(domain)])

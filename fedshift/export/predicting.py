@@ -247,9 +247,10 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
 
 
 def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
-    """Yield images (B, 3, size, size), 0 to 1, of files and folders."""
+    """Yield images (B, 3, size, size), 0 to 1, of files and folders, in a mixed order: folders go class by class."""
     taken, _ = images.find(given, model.classes)
-    for batch in images.batches(taken, model.size, model.images(), number, adapting.LEAST, broken):
+    mixed = [taken[place] for place in generator(0, "clean-order").permutation(len(taken))]
+    for batch in images.batches(mixed, model.size, model.images(), number, adapting.LEAST, broken):
         if len(batch.pictures) >= adapting.LEAST:
             yield _tensor(batch)
 

@@ -36,6 +36,7 @@ from clients.params.t3a import T3AParams
 from clients.params.tent import TentParams
 from clients.training.settings import ImageConfig
 from datasets.base import ImageSet
+from fedshift_core import said_once
 from fedshift_core.arrays import Arrays
 from fedshift_core.wire.names import BN_IMAGES, BN_WAYS, DOMAINS, LOSS_SUM, SERVER_ROUND
 from strategies.fedthe import FedTHEStrategy
@@ -154,6 +155,31 @@ def test_the_weights_are_found_at_the_rate_of_the_coming_round(monkeypatch: pyte
     made.evaluate(shared(made), {SERVER_ROUND: 3, DOMAINS: []})
     logits_of(made, barred_images(7))
     assert rates == [pytest.approx(10 * 0.05 * 0.5**3)]  # of round 4
+
+
+def test_test_images_come_in_a_mixed_order(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are listed class by class: the history would be of one class. ``tta_order=test`` keeps it, and says so."""
+    monkeypatch.setattr(said_once, "_said", set())
+    x = np.random.default_rng(0).integers(0, 256, (48, 32, 32, 3), dtype=np.uint8)
+    test = ImageSet(x, np.repeat(np.arange(4), 12))
+    scored: dict[str, list[bytes]] = {}
+    for order in ("shuffled", "test"):
+        made = client({"tta_order": order}, everybody(), test_set=lambda domain: test)
+        score = made.score
+
+        def watched(part: ImageSet, *more: Any, at: str = order, by: Any = score) -> Any:
+            scored.setdefault(at, []).extend(image.tobytes() for image in part.x)
+            return by(part, *more)
+
+        vars(made)["score"] = watched
+        made.evaluate(shared(made), {SERVER_ROUND: 1, DOMAINS: ["a"]})
+        assert (caplog.messages == []) == (order == "shuffled")
+    listed = [image.tobytes() for image in x]
+    assert scored["test"] == listed
+    assert scored["shuffled"] != listed
+    assert sorted(scored["shuffled"]) == sorted(listed)
+    assert caplog.messages[0].startswith("test images come class by class")
+    assert not client({"personal_head": False}).mixes_tests
 
 
 def test_the_order_and_the_batches_of_the_test_set_are_part_of_the_result() -> None:

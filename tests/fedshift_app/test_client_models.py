@@ -20,6 +20,7 @@ from fedshift_app.node import setup
 from fedshift_core.accuracies import mean
 from fedshift_core.params import Params
 from fedshift_core.wire.names import (
+    BN_WAYS,
     CORRECT,
     DOMAINS,
     LOCAL_CORRECT,
@@ -99,6 +100,18 @@ def test_a_node_with_a_test_set_of_its_own_scores_that_too_when_asked() -> None:
     metrics = client.fit(shared(client), {SERVER_ROUND: 1, LOCAL_DOMAINS: ["own"]})[2]
     assert (metrics[LOCAL_OWN_CORRECT], metrics[LOCAL_OWN_COUNT]) == (client.score(image_set(7, seed=5))[0], 7)
     assert not [name for name in client.fit(shared(client), {SERVER_ROUND: 1})[2] if name.startswith("local")]
+
+
+@pytest.mark.parametrize(("ways", "mixed"), [(["averaged"], False), (["batch"], True)])
+def test_a_validation_part_is_mixed_where_scores_go_by_the_batch(ways: list[str], mixed: bool) -> None:
+    part = image_set(40, seed=4)
+    client, seen = make_client("cnn_bn", "average", part), []
+    score = client.score
+    vars(client)["score"] = lambda images, *more: seen.append(images) or score(images, *more)
+    client.evaluate(shared(client), {SERVER_ROUND: 1, DOMAINS: [], VALIDATION: True, BN_WAYS: ways})
+    listed = [image.tobytes() for image in part.x]
+    scored = [image.tobytes() for image in seen[0].x]
+    assert (scored != listed, sorted(scored)) == (mixed, sorted(listed))
 
 
 def test_scoring_changes_neither_weights_nor_losses() -> None:

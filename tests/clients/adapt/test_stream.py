@@ -205,6 +205,8 @@ def test_eata_looks_at_so_many_training_images_the_same_in_all_rounds(monkeypatc
     assert np.array_equal(seen[0], seen[1])
     own = {image.tobytes() for image in made.train_set.x}
     assert all(image.tobytes() in own for image in seen[0])
+    places = [[image.tobytes() for image in made.train_set.x].index(image.tobytes()) for image in seen[0]]
+    assert places != sorted(places)  # files are listed class by class, and slopes are means over batches
     seen.clear()
     client(ALL["eata"](fisher_alpha=0, order="test")).score_test(TEST)
     assert not seen

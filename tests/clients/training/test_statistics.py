@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from clients.models.networks import SplitModel, with_group_norm
 from clients.training import statistics
+from datasets.base import ImageSet
 from fedshift_core.errors import ConfigError
 
 Float = NDArray[np.float64]
@@ -125,6 +126,24 @@ def test_a_node_takes_them_of_a_sample_that_stays_the_same() -> None:
     again, _ = client.take_statistics(15)
     assert torch.equal(some["encoder.1"].sums, again["encoder.1"].sums)
     assert not torch.allclose(some["encoder.1"].sums / 15, whole["encoder.1"].sums / 20)
+
+
+def test_images_that_come_class_by_class_are_mixed() -> None:
+    """Else batches of one class hide from deeper layers what tells classes apart; here dark images from bright ones."""
+    x = np.random.default_rng(0).integers(0, 40, (56, 32, 32, 3), dtype=np.uint8)
+    x += np.repeat(np.arange(8, dtype=np.uint8) * 30, 7)[:, None, None, None]
+    sorted_by_class = ImageSet(x, np.repeat(np.arange(8) % 4, 7))
+    client = fedavg(model="cnn_bn", train_set=sorted_by_class)  # batches of 7
+    deeper = list(statistics.layers(client.model))[1]
+
+    def variance(moments: dict[str, statistics.Moments]) -> Tensor:
+        return statistics.of_moments(moments, 56)[f"{deeper}.running_var"]
+
+    one_batch = [torch.cat([x.clone() for x, _ in client.plain_batches(sorted_by_class)])]
+    in_order = (x for x, _ in client.plain_batches(sorted_by_class))
+    whole, misled = (variance(statistics.take(client.model, client.forward, given)) for given in (one_batch, in_order))
+    taken = variance(client.take_statistics(1000)[0])
+    assert float((misled / whole - 1).abs().mean()) > 3 * float((taken / whole - 1).abs().mean())
 
 
 def test_batches_of_one_image_join_only_where_they_must() -> None:

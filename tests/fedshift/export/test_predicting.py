@@ -226,10 +226,12 @@ def test_eata_and_t3a_predict_as_their_cores_do(model: Path, pictures: Path, tmp
     assert predictions.notes == [
         "t3a: 50 supports a class, batches of 5; results depend on the order of the images, which is as they are listed"
     ]
-    for clean in ([], [pictures / "3"]):
+    for clean in ([], [pictures]):
         predictions = predicting.predict(model, [pictures], batch=5, adapt="eata", clean=clean, in_order=True)
         built = opening.scorer_of(*saved.read(model))
-        adapted = eata.EATA(built.model, built, EATAParams(batch_size=5), [x[4:9]] if clean else None)
+        order = generator(0, "clean-order").permutation(11)  # the folder goes class by class
+        mixed = [x[order[:5]], x[order[5:]]]
+        adapted = eata.EATA(built.model, built, EATAParams(batch_size=5), mixed if clean else None)
         wanted = torch.cat([adapted(x[:5]), adapted(x[5:])]).double().softmax(dim=1).numpy()
         assert predictions.probabilities == pytest.approx(wanted, abs=1e-6)
         assert ("no Fisher values" in predictions.notes[0]) == (not clean)

@@ -167,12 +167,15 @@ def test_whole_domains_are_the_test_where_that_is_asked_for() -> None:
 def test_an_export_divides_whole_domains_among_their_nodes(tmp_path: Path) -> None:
     cfg = config("allocation.test_on=domain")
     folders = export(cfg, 8, tmp_path / "nodes")
-    parts = []
+    parts, classes = [], []
     for folder in folders:
         if folder.domain == "scan":
             with np.load(folder.path / "scan_test.npz") as file:
                 parts += [x.tobytes() for x in file["x"]]
-    assert parts == whole("scan")
+                classes.append(np.bincount(file["y"], minlength=10))
+    assert sorted(parts) == sorted(whole("scan"))
+    assert len(classes) == 2
+    assert np.abs(classes[0] - classes[1]).max() <= 1  # files are listed class by class: no stretch of that list
 
 
 def test_a_run_that_is_tested_on_whole_domains_trains_as_any_other(run_inline: InlineRun) -> None:
