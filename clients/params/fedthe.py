@@ -25,8 +25,8 @@ class FedTHEParams(Params):
         20, ge=0, le=1000, description="Steps of Adam for the interpolation e; 0: both heads count the same."
     )
     lr_times: float = Field(10.0, gt=0, description="Learning rate of Adam, in multiples of the round's rate.")
-    tta_order: Literal["shuffled", "test"] = Field(
-        "shuffled",
+    tta_order: Literal["shuffled", "test"] = Field(  # the method's file has shuffled; runs from before had no such key
+        "test",
         description="Order of the test images: shuffled drawn for the domain, test as the test set has them, which may"
         " be class by class.",
     )
