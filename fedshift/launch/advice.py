@@ -1,11 +1,13 @@
-"""A rule of thumb: whether a run would be much faster without Flower's simulation engine."""
+"""Hints before a run: whether it would be faster without Flower's simulation, and whether networks follow domains."""
 
 from clients.models.catalog import NETWORKS
 from fedshift_app.config.sections import RunConfig
+from fedshift_core.limits import some
 from fedshift_core.plural import plural
 
 MANY = 20  # clients that train in a round
 SHORT = 500  # images that one of them passes through its network in a round
+MOST_PAIRS = 5  # domains of a line
 SMALL = 32  # pixels: networks for no other images are the two and three layers of the CNNs
 
 
@@ -29,4 +31,32 @@ def faster_inline(config: RunConfig, nodes: int, images: float) -> str:
     return (
         f"hint: {plural(clients, 'client')} a round, each with a small network and {passed:.0f} images to pass, "
         "wait for messages most of the time; engine=inline would be much faster, with the same numbers"
+    )
+
+
+def network_by_domain(config: RunConfig, nodes: int) -> str:
+    """Return a line of advice if all nodes of each domain have the same network and domains differ in theirs, else "".
+
+    Domains and networks are both given in turn, so with four domains and two networks each domain gets one of them,
+    and an accuracy by domain is one by network.
+
+    Args:
+        config: The run.
+        nodes: How many nodes there are.
+    """
+    networks = config.model.per_node
+    if len(set(networks)) < 2:
+        return ""
+    dealt = config.allocation.deal(config.dataset.domains, nodes, config.seed)
+    of_domain: dict[str, set[str]] = {}
+    for place, domain in enumerate(dealt):
+        of_domain.setdefault(domain, set()).add(networks[place % len(networks)])
+    if len(of_domain) == len(dealt) or any(len(names) > 1 for names in of_domain.values()):
+        return ""
+    if len(set().union(*of_domain.values())) < 2:
+        return ""
+    pairs = [f"{domain} {min(names)}" for domain, names in of_domain.items()]
+    return (
+        f"hint: all nodes of a domain have the same network ({some(pairs, MOST_PAIRS)}), so an accuracy by domain is "
+        "one by network; with the nodes of each domain given (allocation.counts) a domain has several networks"
     )

@@ -86,6 +86,9 @@ def _run(
         resuming.check_number(past, nodes)
         resuming.check_images(past, config)
 
+    if past is None and (hint := advice.network_by_domain(config, nodes)):
+        typer.echo(hint, err=True)
+
     def settled() -> runner.Resources:
         images = check_data(config, nodes)
         if past is None and (hint := advice.faster_inline(config, nodes, images)):

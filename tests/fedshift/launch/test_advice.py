@@ -47,6 +47,27 @@ def test_others_are_not(nodes: int, images: float, more: str) -> None:
     assert advice_for(nodes, images, more) == ""
 
 
+@pytest.mark.parametrize(
+    ("nodes", "more", "hinted"),
+    [
+        (8, "model.per_node=[cnn,cnn_bn]", True),  # four domains in turn, two networks in turn
+        (4, "model.per_node=[cnn,cnn_bn]", False),  # one node each: nothing else is possible
+        (8, "model.per_node=[cnn,cnn]", False),
+        (8, "model.per_node=[cnn,cnn_bn,cnn2]", False),
+        (8, "", False),
+    ],
+)
+def test_networks_that_follow_the_domains_are_told_of(nodes: int, more: str, hinted: bool) -> None:
+    config = resolve({"experiment": "handwritten", "method": "local", "set": more})
+    line = advice.network_by_domain(config, nodes)
+    assert bool(line) == hinted
+    if hinted:
+        assert "(scan cnn, texture cnn_bn, street cnn, sketch cnn_bn)" in line
+        assert "\n" not in line
+        dealt = config.allocation.model_copy(update={"counts": dict.fromkeys(config.dataset.domains, 2)})
+        assert advice.network_by_domain(config.model_copy(update={"allocation": dealt}), nodes) == ""
+
+
 def test_the_check_of_the_data_counts_the_images_of_a_node() -> None:
     config = resolve({"experiment": "handwritten", "set": "allocation.share=0.1 dataset.domains=[scan,sketch]"})
     assert 30 < check_data(config, 2) < 40  # a tenth of each domain's 360
