@@ -281,7 +281,7 @@ def _images(
         images = ImageSet(files.resize(images.x, part.size, part.form.resize), images.y)
     else:
         images = cache.load(part, image_files, workers=workers, progress=progress)
-        if isinstance(image_files, Listing) and image_files.groups is not None:  # which the cache does not hold
+        if image_files.groups is not None:  # which the cache does not hold
             images = replace(images, groups=image_files.groups)
     classes = dataset.classes if dataset.own is None else source.classes
     where = f"{part.dataset} {part.domain} {part.split}"

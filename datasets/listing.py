@@ -247,11 +247,13 @@ class Arrays:
         files: The files that decide the content.
         read: Reads them at their own size; the caller resizes them.
         mark: What decides the labels besides the files' bytes, such as the run's classes; otherwise empty.
+        groups: As ``ImageSet.groups``.
     """
 
     files: tuple[Path, ...]
     read: Callable[[], ImageSet]
     mark: str = ""
+    groups: NDArray[np.str_] | None = field(default=None, compare=False)
 
 
 ImageFiles = Listing | Arrays

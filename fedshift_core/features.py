@@ -311,6 +311,8 @@ OURS = (
         introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
         tells="correct predictions and summed loss on validation images",
     ),
+    Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
+            "strategies.features.missing_tests:MissingTests", shows=True),
 )  # fmt: skip
 
 FEATURES: Registry[Feature] = Registry(

@@ -63,7 +63,7 @@ def absent(data_dir: Path, domain: str, split: Split) -> DataError:
 
 
 def read_npz(path: Path, *, classes: tuple[str, ...], stated: bool = True) -> ImageSet:
-    """Read an npz file with the keys ``x``, ``y`` and optionally ``classes``; others are ignored.
+    """Read the images of an npz file with the keys ``x``, ``y`` and optionally ``classes``; other keys are ignored.
 
     Args:
         path: The file.
@@ -227,7 +227,7 @@ def resize(x: NDArray[np.uint8], size: int, how: Resize = "squash") -> NDArray[n
 
 
 def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> None:
-    """Write ``images`` as a compressed npz with ``x`` and ``y``: completely or not at all, for its owner only.
+    """Write ``images`` as a compressed npz, with ``groups`` if any: completely or not at all, for its owner only.
 
     Args:
         path: The file.
@@ -243,6 +243,7 @@ def write_npz(path: Path, images: ImageSet, classes: tuple[str, ...] = ()) -> No
         private_files.make(temporary)
         with temporary.open("wb") as file:
             arrays: dict[str, Any] = {"x": images.x, "y": images.y}
+            arrays |= {} if images.groups is None else {npz.GROUPS: images.groups}
             np.savez_compressed(file, **arrays | ({npz.KEY: np.array(classes)} if classes else {}))
         temporary.replace(path)
     except OSError as cause:

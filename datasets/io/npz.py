@@ -22,6 +22,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 
 KEY = "classes"
+GROUPS = "groups"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
 REMEDY = (
     "state the classes in the order of these integers, dataset.classes=[NAME_OF_0,NAME_OF_1,...], or in the file: "
     "numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...])"
@@ -40,6 +41,27 @@ def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     """
     arrays = load(path, ("y",))
     return arrays["y"], arrays.get(KEY)
+
+
+def groups(path: Path, number: int) -> NDArray[np.str_] | None:
+    """Return the group of each image of an npz file, (N,); None if it has none.
+
+    Args:
+        path: The file.
+        number: N.
+
+    Raises:
+        DataError: If the file is broken, or its key ``groups`` is not such a list.
+    """
+    found = load(path, (GROUPS,)).get(GROUPS)
+    if found is None:
+        return None
+    if found.dtype.kind not in "Uiu" or found.shape != (number,):
+        description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
+        raise DataError(
+            f"{shown(path.absolute())}: groups has {description}; allowed are text, integers and ({number},)"
+        )
+    return found.astype(np.str_)
 
 
 def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -124,7 +124,8 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
     labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
     check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
-    return Arrays((path,), partial(files.read_npz, path, classes=classes, stated=stated), mark)
+    reading_it = partial(files.read_npz, path, classes=classes, stated=stated)
+    return Arrays((path,), reading_it, mark, npz.groups(path, len(labels)))
 
 
 def list_folders(

@@ -203,6 +203,36 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
     return [np.sort(by_class[place::nodes]) for place in range(nodes)]
 
 
+def spread_groups(
+    labels: Indices, groups: NDArray[np.str_] | None, nodes: int, rng: np.random.Generator
+) -> list[Indices]:
+    """Return images divided among nodes as :func:`spread` does, all images of a group with one node.
+
+    Where there are fewer groups than nodes, images are divided whatever their groups.
+
+    Args:
+        labels: Labels of the images, shape (N,).
+        groups: The group of each, shape (N,), texts, an empty one is an image on its own; None for no groups.
+        nodes: Number of nodes.
+        rng: The random generator.
+
+    Returns:
+        As :func:`spread`; parts differ in size by the largest group at most.
+    """
+    if groups is None:
+        return spread(labels, nodes, rng)
+    units: dict[str, list[int]] = {}
+    for place in rng.permutation(len(labels)).tolist():
+        group = str(groups[place])
+        units.setdefault(f"/{group}" if group else str(place), []).append(place)
+    if len(units) < nodes:
+        return spread(labels, nodes, rng)
+    parts: list[list[int]] = [[] for _ in range(nodes)]
+    for unit in sorted(units.values(), key=len, reverse=True):
+        min(parts, key=len).extend(unit)
+    return [np.sort(np.array(part, np.int64)) for part in parts]
+
+
 def divide_given(domain: str, split: str, labels: Indices, nodes: int, seed: int) -> list[Indices]:
     """Return the images of each node of a domain of a split that the domain has of its own.
 

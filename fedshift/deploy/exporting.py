@@ -161,5 +161,5 @@ def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:
     if config.shift.label_mix == "own":
         return test
     rng = generator(config.seed, f"test-parts-{domain}")
-    parts = shares.spread(test.y, dealt.count(domain), rng)
+    parts = shares.spread_groups(test.y, test.groups, dealt.count(domain), rng)
     return test.select(parts[dealt[:index].count(domain)])

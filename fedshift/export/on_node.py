@@ -109,5 +109,8 @@ def _with_network(config: RunConfig, name: str, network: str) -> RunConfig:
         NETWORKS.named(network, "--network")
     numbered = _NUMBERED.fullmatch(name)
     number = int(numbered[1]) if numbered else -1
+    if not network and number < 0 and len(set(config.model.per_node)) > 1:
+        names = ", ".join(dict.fromkeys(config.model.per_node))
+        raise ConfigError(f"--network: nodes of this run have networks of their own, name this one's: {names}")
     where = Place("", number, -1, Source(), False, 0, network)
     return saving.with_network(config, setup.own_network(config, where))

@@ -3,7 +3,7 @@
 import functools
 import inspect
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
                 f"a node was started without {key!r}: give each SuperNode "
                 '--node-config \'domain="NAME" data-dir="/folder/of/its/images"\''
             )
-    domains = _domains(str(given["domain"]), config.dataset.domains)
+    domains = _domains(str(given["domain"]), config.dataset.domains, config.allocation.held_out)
     data_dir = Path(str(given["data-dir"])).expanduser()
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")
@@ -80,11 +80,11 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     )  # fmt: skip
 
 
-def _domains(given: str, known: Sequence[str]) -> tuple[str, ...]:
+def _domains(given: str, known: Sequence[str], unseen: Collection[str]) -> tuple[str, ...]:
     """Return the domains of a real node as the run spells them, home first.
 
     Raises:
-        ConfigError: If one is unknown, empty or named twice.
+        ConfigError: If one is unknown, empty, named twice, or held out (``unseen``).
     """
     domains: list[str] = []
     names = state_folder.named_domains(given) if "," in given else (given,)
@@ -97,6 +97,11 @@ def _domains(given: str, known: Sequence[str]) -> tuple[str, ...]:
         if known[number] in domains:
             raise ConfigError(f"node-config: domain={given!r} names {known[number]!r} twice")
         domains.append(known[number])
+    if held_out := [domain for domain in domains if domain in unseen]:
+        raise ConfigError(
+            f"node-config: domain {held_out[0]!r} is held out in this run (allocation.held_out), so no node trains on "
+            "its images; leave the node out"
+        )
     return tuple(domains)
 
 
@@ -198,10 +203,19 @@ def frozen_features(
 
 
 def own_network(config: RunConfig, where: Place) -> ModelConfig:
-    """Return what is said of the model, with the node's own network where nodes differ."""
+    """Return what is said of the model, with the node's own network where nodes differ.
+
+    Raises:
+        ConfigError: If networks go by the place of a node, and this one has none.
+    """
     per_node = config.model.per_node
     if not per_node:
         return config.model
+    if not where.network and where.partition_id < 0 and len(set(per_node)) > 1:
+        raise ConfigError(
+            "model.per_node gives nodes networks by their place, and this node was started without one: give it "
+            f"'partition-id=N', or 'model=\"NAME\"' with one of {', '.join(dict.fromkeys(per_node))} (--node-config)"
+        )
     turn = max(where.partition_id, 0) % len(per_node)
     return config.model.model_copy(update={"name": where.network or per_node[turn]})
 

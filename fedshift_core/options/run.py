@@ -12,6 +12,8 @@ from fedshift_core.options.statistics import StatisticsConfig
 class _Allocation(Protocol):
     @property
     def validation_fraction(self) -> float: ...
+    @property
+    def held_out(self) -> tuple[str, ...]: ...
 
 
 class _Classes(Protocol):

@@ -281,7 +281,8 @@ def mean_client_models(lines: Sequence[Mapping[str, Any]], nodes: Sequence[Node]
     means |= {name: mean(line[name] for line in last) for name in ("gata", "gasa")}
     unknown = means["gata"] is None or means["gasa"] is None
     means["cprr"] = None if unknown else _known(_ratio(means["gata"], means["gasa"]))
-    if None in (means["lta"], means["gata"], means["gasa"], *means["ata"].values()):
+    unsure = (means["lta"], means["gata"], means["gasa"], *means["ata"].values(), *means["by_domain"].values())
+    if None in unsure:
         means["why_missing"] = _why_missing(nodes)
     return means
 
@@ -314,9 +315,13 @@ def _mean_matrix(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, floa
 
 
 def _by_domain(matrix: dict[str, dict[str, float]]) -> dict[str, float | None]:
-    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting)."""
+    """Return the mean over clients on each domain (FedSeProto, Table 3: the heterogeneous setting).
+
+    None where a client has no score: real nodes score their own domains alone, over which a mean is another quantity.
+    """
     domains = dict.fromkeys(domain for accuracy in matrix.values() for domain in accuracy)
-    return {domain: mean(accuracy.get(domain) for accuracy in matrix.values()) for domain in domains}
+    columns = {domain: [accuracy.get(domain) for accuracy in matrix.values()] for domain in domains}
+    return {domain: None if None in column else mean(column) for domain, column in columns.items()}
 
 
 def _why_missing(nodes: Sequence[Node]) -> str:

@@ -1,7 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,7 +59,10 @@ class Introduction:
         num_classes: C.
     """
 
-    def __init__(self, domains: tuple[str, ...], num_classes: int, *, simulated: bool) -> None:
+    def __init__(
+        self, domains: tuple[str, ...], num_classes: int, *, simulated: bool, held_out: Collection[str] = ()
+    ) -> None:
+        self._held_out = frozenset(held_out)
         self._domains, self._num_classes, self._simulated = domains, num_classes, simulated
         self._own = {domain: domain for domain in domains}  # the run's own text, of which nodes would each send one
         self._known = frozenset((
@@ -137,6 +140,10 @@ class Introduction:
         if node.held_tests and (self._simulated or len(set(node.domains)) < len(node.domains)):
             allowed = "in a simulation each has one" if self._simulated else f"{node.domain!r} is to be named once"
             raise FederationError(f"a node says that it holds {', '.join(node.domains)}; {allowed}")
+        if unseen := self._held_out.intersection(node.domains):
+            raise FederationError(
+                f"a node says that it holds {sorted(unseen)[0]!r}, which allocation.held_out keeps from all nodes"
+            )
         if not node.num_examples:
             raise FederationError(f"a node of {node.domain!r} announces 0 training images, expected at least one")
         if node.shared_test and not self._simulated:

@@ -49,14 +49,14 @@ class Roster:
 
     def __init__(
         self, domains: tuple[str, ...], engine: str, run_json: str, num_classes: int,
-        agreement: Agreement | None = None,
+        agreement: Agreement | None = None, held_out: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._agreement = agreement or NothingAlike()
         self.listener = Listener()
         self._domains = domains
         self._simulated = engine == "simulation"
         self._header = RunHeader(engine, run_json)
-        self._introduction = Introduction(domains, num_classes, simulated=self._simulated)
+        self._introduction = Introduction(domains, num_classes, simulated=self._simulated, held_out=held_out)
         self.silence = Silence()
         self.max_images = math.inf
         self._excluded: set[int] = set()  # indices of nodes that take no part any more

@@ -399,3 +399,20 @@ def test_nodes_draw_for_themselves() -> None:
     assert len(first) == len(second) == 300
     # Half of the images each: 150 in common are to be expected, with a spread of 8.7 or less.
     assert 110 < len(np.intersect1d(first, second)) < 190
+
+
+@given(counts=class_counts, nodes=st.integers(1, 6), groups=st.integers(1, 40), seed=seeds)
+def test_images_of_a_group_stay_with_one_node(counts: list[int], nodes: int, groups: int, seed: int) -> None:
+    labels = labels_of(counts)
+    names = np.array([f"P{i % groups}" if i % 3 else "" for i in range(len(labels))], np.str_)
+    parts = shares.spread_groups(labels, names, nodes, generator(seed, "test"))
+    assert sorted(np.concatenate(parts).tolist()) == list(range(len(labels)))
+    units = [name or f"alone {i}" for i, name in enumerate(names.tolist())]
+    held = [{units[place] for place in part.tolist()} for part in parts]
+    if len(set(units)) >= nodes:
+        assert sum(map(len, held)) == len(set(units))
+        largest = max((units.count(unit) for unit in set(units)), default=0)
+        assert max(map(len, parts)) - min(map(len, parts)) <= max(largest, 1)
+    plain = shares.spread_groups(labels, None, nodes, generator(seed, "test"))
+    same = shares.spread(labels, nodes, generator(seed, "test"))
+    assert all(np.array_equal(*pair) for pair in zip(plain, same, strict=True))

@@ -38,7 +38,11 @@ def test_a_real_node_may_name_its_own() -> None:
     assert own_name(config(), **{"partition-id": 0}) == "cnn3"
     assert own_name(config(), **{"partition-id": 1}) == "cnn2"
     assert own_name(config(), **{"partition-id": 0, "model": "cnn2"}) == "cnn2"
-    assert own_name(config()) == "cnn3"  # without a number, the first
+    with pytest.raises(
+        ConfigError, match=r"started without one: give it 'partition-id=N', or 'model=\"NAME\"' with one of cnn3, cnn2"
+    ):
+        own_name(config())
+    assert own_name(config(TWO.replace("[cnn3,cnn2]", "[cnn3,cnn3]"))) == "cnn3"
 
 
 def test_what_a_node_may_not_name() -> None:

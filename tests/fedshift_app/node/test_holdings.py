@@ -78,6 +78,21 @@ def test_own_test_sets_are_cut_by_patient(tmp_path: Path) -> None:
     assert not tested & trained
 
 
+def test_exported_nodes_know_the_patients_of_their_images(tmp_path: Path) -> None:
+    """Intervals of a site are drawn by patient; no patient is tested on two nodes."""
+    cfg = config(patients(tmp_path).replace(" allocation.test_fraction=0.3", ""), dataset="folders")
+    tested: list[set[str]] = []
+    for folder in export(cfg, 4, tmp_path / "nodes"):
+        where = Place(folder.domain, 0, -1, cfg.dataset.source(folder.path), shared=False, threads=1)
+        test, train = node_data.test_images(cfg, where, folder.domain), own_images(cfg, where).train
+        here, trained = (set((images.groups if images.groups is not None else np.array([])).tolist())
+                         for images in (test, train))  # fmt: skip
+        assert here and trained and not here & trained
+        tested += [here] if folder.domain == "east" else []
+    assert len(tested) == 2
+    assert not tested[0] & tested[1]
+
+
 def test_patients_of_a_public_set_cannot_be_kept_out_of_a_test(tmp_path: Path) -> None:
     cfg = config(f"{patients(tmp_path)} dataset.public=0.1", dataset="folders", method="fedmd")
     with pytest.raises(DataError, match=r"dataset\.public=0\.1 and allocation\.test_fraction=0\.3: images of 'east'"):

@@ -111,6 +111,15 @@ def test_what_is_no_list_of_domains_is_refused(images: Path, domain: str, messag
     assert message in refusal_of(ConfigError, lambda: place(config(images), images, domain))
 
 
+def test_a_held_out_domain_is_refused(images: Path) -> None:
+    """Else its images would be trained on, and its score filed as that of an unseen domain."""
+    cfg = config(images, "allocation.held_out=[south]")
+    for named in ("south", "north,south"):
+        message = refusal_of(ConfigError, place, cfg, images, named)
+        assert message.startswith("node-config: domain 'south' is held out in this run (allocation.held_out)")
+    assert place(cfg, images, "north").domains == ("north",)
+
+
 def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
     cfg = config(images)
     where = place(cfg, images / "north", "north,south")  # class folders of one site

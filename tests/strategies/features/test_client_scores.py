@@ -235,3 +235,19 @@ def test_why_a_deployment_cannot_know() -> None:
     none = mean_of([ClientScores(nodes("a", "b", shared=False, num_test=0), {0: {}, 1: {}})])
     assert none["lta"] is None
     assert none["why_missing"].endswith("another node's; without test images: node 0 (a), node 1 (b)")
+
+
+def test_a_domain_that_some_clients_did_not_score_has_no_mean() -> None:
+    """Real nodes score their own domains: the mean over those would be that of other models on each."""
+    real = [
+        node(0, domain="photo", num_test=9, shared_test=False),
+        node(1, domain="art", num_test=9, shared_test=False),
+    ]
+    apart = mean_client_models([client_models(ClientScores(tuple(real), {0: {"photo": 90.0}, 1: {"art": 50.0}}))], real)
+    assert apart["by_domain"] == {"photo": None, "art": None}
+    assert "own only" in apart["why_missing"]
+    alike = [node(i, domain="photo", num_test=9, shared_test=False) for i in range(2)]
+    means = mean_client_models(
+        [client_models(ClientScores(tuple(alike), {0: {"photo": 90.0}, 1: {"photo": 50.0}}))], alike
+    )
+    assert means["by_domain"] == {"photo": 70.0}

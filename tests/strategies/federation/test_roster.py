@@ -51,6 +51,15 @@ def gathered(grid: FakeGrid, at_least: int = 1, engine: str = "deployment") -> R
     return roster
 
 
+def test_a_node_of_a_held_out_domain_takes_no_part(caplog: pytest.LogCaptureFixture) -> None:
+    """Else it would be trained on, and its score filed as that of an unseen domain."""
+    roster = Roster(DOMAINS, "deployment", "{}", 2, public_set_feature(), held_out=("street",))
+    with caplog.at_level("WARNING", "fedshift"):
+        roster.gather(FakeGrid(n7=("scan", 0), n9=("street", 1)), 1, timeout=0.05)  # type: ignore[arg-type]
+    assert order(roster) == [(0, "scan", 7)]
+    assert "it holds 'street', which allocation.held_out keeps from all nodes" in caplog.text
+
+
 def order(roster: Roster) -> list[tuple[int, str, int]]:
     return [(node.index, node.domain, node.node_id) for node in roster.nodes]
 

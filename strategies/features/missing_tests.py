@@ -1,0 +1,98 @@
+"""Says of which test images a real node's scores are missing: a domain's accuracy is then that of its other nodes.
+
+A simulated node is replaced by another that sees the same test set. Test images of a real node are with it alone: while
+it does not answer, the accuracy of its domain is over fewer images than before, and moves without any training.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.plural import plural
+from strategies.features.base import LeaveOut, ServerFeature, Training, View
+from strategies.federation import announced
+from strategies.federation.context import RoundResult
+from strategies.federation.evaluation import Evaluation
+from strategies.federation.nodes import Node
+from strategies.federation.updates import Update
+
+log = logging.getLogger("fedshift")
+#: By domain: test images that were scored, and those of all its nodes.
+Missing = dict[str, list[int]]
+
+
+class MissingTests(ServerFeature):
+    """Writes into a round's line, by domain, how many of its test images were scored, where they are not all."""
+
+    key = "missing_tests"
+    before = "lost"
+    _nodes: Sequence[Node] = ()
+    _said: Missing | None = None
+
+    def after_training(
+        self, updates: list[Update], training: Training, result: RoundResult, leave_out: LeaveOut
+    ) -> None:
+        """Note which nodes there are, also those that do not answer."""
+        self._nodes = training.nodes
+
+    def scored(self, evaluation: Evaluation, result: RoundResult) -> None:
+        """Compare the scored images with those that the nodes have; say so where it changes."""
+        if evaluation.share < 1 or not evaluation.scores_tests:
+            return
+        missing = self._missing(evaluation, result)
+        if missing:
+            result.shown[self.key] = missing
+        if missing != (self._said or {}):
+            for domain, (number, of_all) in missing.items():
+                fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
+                log.warning("%s", _line(domain, number, of_all), extra=fields)
+        self._said = missing
+
+    def _missing(self, evaluation: Evaluation, result: RoundResult) -> Missing:
+        nodes = {node.index: node for node in (*evaluation.nodes, *self._nodes) if not node.shared_test}
+        missing: Missing = {}
+        for domain, accuracy in result.accuracy.items():
+            own = [n for node in nodes.values() if domain in node.domains and (n := node.tests_of(domain))]
+            most = announced.most_scored(own, evaluation.max_images)
+            of_all = sum(n for n in own if n <= most)
+            number = evaluation.images_of(domain)
+            if accuracy is not None and number < of_all:
+                missing[domain] = [number, of_all]
+        return missing
+
+    @classmethod
+    def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
+        """Return them by averaged round; nothing where none is missing."""
+        averaged = [result for result in history if result.accuracy and result.evaluated_share == 1][-LAST_ROUNDS:]
+        missing = {str(r.server_round): r.shown[cls.key] for r in averaged if cls.key in r.shown}
+        return {cls.key: missing} if missing else {}
+
+    @classmethod
+    def view(cls, results: Mapping[str, Any]) -> View:
+        """Return a note of each domain."""
+        return View(notes=tuple(notes(results.get(cls.key, {}), results["averaged_rounds"])))
+
+
+def notes(missing: Mapping[str, Mapping[str, Sequence[int]]], averaged: int) -> list[str]:
+    """Return a line of each domain.
+
+    Args:
+        missing: By round and domain: scored images, and those of all its nodes (``results.json``).
+        averaged: How many rounds the mean is over.
+    """
+    fewest: dict[str, tuple[int, int, int]] = {}  # by domain: images scored, of all, in how many rounds
+    for by_domain in missing.values():
+        for domain, (number, of_all) in by_domain.items():
+            least, most, rounds = fewest.get(domain, (number, of_all, 0))
+            fewest[domain] = (min(least, number), max(most, of_all), rounds + 1)
+    return [
+        f"{_line(domain, number, of_all)}, in {rounds} of {plural(averaged, 'averaged round')}"
+        for domain, (number, of_all, rounds) in fewest.items()
+    ]
+
+
+def _line(domain: str, number: int, of_all: int) -> str:
+    name = shown(domain, MOST_NAME)
+    return f"{name}: the accuracy is of {number} of {plural(of_all, 'test image')}, as not all its nodes were scored"
