@@ -24,6 +24,7 @@ class ClientSetup:
         rounds: Rounds of the run.
         least_images: Least images behind a number of a class that may leave this node; 1 without a policy.
         domain: The domain of its images; empty where nobody says.
+        bn_order: As ``evaluate.bn_order``.
     """
 
     seed: int
@@ -35,6 +36,7 @@ class ClientSetup:
     rounds: int = 1
     least_images: int = 1
     domain: str = ""
+    bn_order: str = "shuffled"
 
 
 @dataclass(frozen=True)

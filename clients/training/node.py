@@ -282,9 +282,10 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         return with_its_own
 
     def take_statistics(self, most: int) -> tuple[dict[str, statistics.Moments], int]:
-        """Sum up what BatchNorm layers are given of the node's training images, not augmented, in a mixed order.
+        """Sum up what BatchNorm layers are given of the node's training images, not augmented.
 
-        Each batch is normalised by itself on its way, and images of files are listed class by class.
+        Each batch is normalised by itself on its way, and images of files are listed class by class: they are mixed
+        unless ``evaluate.bn_order`` says otherwise.
 
         Args:
             most: How many images are looked at, at most: a sample that is the same in all rounds.
@@ -293,7 +294,8 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             By name of the layer, and of how many images.
         """
         order = generator(self.setup.seed, "bn-sample", self.setup.index).permutation(len(self.train_set))
-        held = self.train_set.select(order[:most])
+        chosen = np.sort(order[:most]) if self.setup.bn_order == "listed" else order[:most]
+        held = self.train_set.select(chosen)
         batches = (x for x, _ in self.plain_batches(held, least=2))
         return statistics.take(self.model, self.forward, batches), len(held)
 

@@ -5,8 +5,8 @@ from fedshift_app.config.arguments import LAUNCH_KEYS
 #: Sections that may be set: which images, who holds them, what is done before a score, how nodes are waited for.
 SECTIONS = ("dataset.", "allocation.", "shift.", "adapt.", "federation.")
 KEYS = (
-    "evaluate.bn", "evaluate.bn_images", "evaluate.figures", "evaluate.personal_on", "images.eval_batch",
-    "train.threads", "train.precision",
+    "evaluate.bn", "evaluate.bn_images", "evaluate.bn_order", "evaluate.figures", "evaluate.personal_on",
+    "images.eval_batch", "train.threads", "train.precision",
 )  # fmt: skip
 FLAT = ("dataset", "data-dir", "output-dir", "seed", "tracking", "set")
 #: Of these sections nevertheless the model's own.

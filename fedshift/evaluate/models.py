@@ -88,7 +88,9 @@ def read(path: Path, label: str, store: Path) -> Model:
     model.sections["adapt"] = config.model_dump(mode="json")["adapt"]
     model.sections["dataset"]["data_dir"] = config.dataset.data_dir
     if config.model.bn_keep == AVERAGED:  # else the file has the statistics that the run keeps
-        model.sections["evaluate"] |= {"bn": list(config.evaluate.bn), "bn_images": config.evaluate.bn_images}
+        evaluate = config.evaluate
+        given = {"bn": list(evaluate.bn), "bn_images": evaluate.bn_images, "bn_order": evaluate.bn_order}
+        model.sections["evaluate"] |= given
     return model
 
 

@@ -28,8 +28,8 @@ IGNORED = (
 )  # fmt: skip
 #: Changes numbers only if BatchNorm uses the statistics of test batches, or the method sets such batches.
 TEST_BATCH = "images.eval_batch"
-#: Changes numbers only if BatchNorm statistics are computed from this number of training images.
-STATISTICS_IMAGES = "evaluate.bn_images"
+#: Change numbers only if BatchNorm statistics are computed from training images, of this number and in this order.
+STATISTICS_IMAGES = ("evaluate.bn_images", "evaluate.bn_order")
 #: Settings by domain that are compared and shown as one value.
 GROUPED = ("allocation.counts", "allocation.share")
 #: Settings in the order in which they are shown.
@@ -140,7 +140,7 @@ def _ignored(settings: Mapping[str, Any]) -> set[str]:
     if _bn_statistics(settings) != BATCH and TEST_BATCH not in _asks(settings):
         without.add(TEST_BATCH)
     if _bn_statistics(settings) not in (RETAKEN, OWN):
-        without.add(STATISTICS_IMAGES)
+        without.update(STATISTICS_IMAGES)
     return without
 
 

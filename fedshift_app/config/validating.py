@@ -258,12 +258,25 @@ def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
     return dict(layers) | {"method": params} | merged
 
 
+def with_former_values(layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the sections of a recorded run with the values that keys had before they existed, where these mattered.
+
+    Statistics of BatchNorm used to be taken of images as they are listed.
+    """
+    evaluate = layers.get("evaluate")
+    ways = evaluate.get("bn") if isinstance(evaluate, Mapping) else None
+    if not isinstance(evaluate, Mapping) or "bn_order" in evaluate or not isinstance(ways, list | tuple):
+        return dict(layers)
+    taken = "own" in ways or "retaken" in ways
+    return dict(layers) | ({"evaluate": {**evaluate, "bn_order": "listed"}} if taken else {})
+
+
 def sections_of_run(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a run from its ``config.yaml``, with the number format chosen for ``precision=auto``.
 
     In runs of earlier versions, which lack this key, each node's hardware decided.
     """
-    layers = upgraded(section_of(recorded, "resolved"))
+    layers = with_former_values(upgraded(section_of(recorded, "resolved")))
     train = section_of(layers, "train")
     if train.get("precision", "auto") != "auto" or train.get("arithmetic"):
         return layers

@@ -27,6 +27,7 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: As ``validating.validate``, for checks that need no code.
     """
+    layers = validating.with_former_values(layers)
     try:
         return validating.validate(dict(layers), finished=True)
     except ConfigError as error:

@@ -149,7 +149,16 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
     of_products, _ = precision.parts(precision.arithmetic(config.train, device))
     train = config.train.model_copy(update={"precision": of_products, "arithmetic": ""})  # for its own device
     about = ClientSetup(
-        config.seed, index, device, network, train, config.images, config.rounds, least_images, where.domain
+        config.seed,
+        index,
+        device,
+        network,
+        train,
+        config.images,
+        config.rounds,
+        least_images,
+        where.domain,
+        config.evaluate.bn_order,
     )
     client_class = registry.get(config.method["name"]).client_class()
     own = own_images(config, where)

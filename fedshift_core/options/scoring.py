@@ -108,6 +108,11 @@ class EvaluateConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fal
         le=1_000_000,
         description="Largest number of training images of a node behind re-estimated statistics.",
     )
+    bn_order: Literal["shuffled", "listed"] = Field(
+        "shuffled",
+        description="Order of these images, of which each batch is normalised by itself: shuffled, or listed as the"
+        " data set has them, which may be class by class.",
+    )
 
     patience: int = Field(
         0,

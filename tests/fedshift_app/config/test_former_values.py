@@ -1,0 +1,34 @@
+"""Keys that recorded runs lack, as they did not exist: the value that was in force then, not today's default."""
+
+from typing import Any
+
+import pytest
+
+from fedshift_app.config import validating, written
+from fedshift_app.config.resolving import resolve
+from fedshift_app.config.sections import RunConfig
+
+
+def recorded(text: str) -> dict[str, Any]:
+    """Return the sections that a run recorded before ``evaluate.bn_order`` existed."""
+    layers = resolve({"set": f"model.name=cnn_bn {text}"}).model_dump(mode="json")
+    del layers["evaluate"]["bn_order"]
+    return layers
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        ("evaluate.bn=[averaged,own]", "listed"),
+        ("evaluate.bn=[retaken]", "listed"),
+        ("evaluate.bn=[averaged,batch]", "shuffled"),  # it takes no statistics of training images
+    ],
+)
+def test_statistics_of_runs_from_before_are_of_images_as_listed(text: str, order: str) -> None:
+    layers = recorded(text)
+    assert written.read_back(layers).evaluate.bn_order == order
+    again: RunConfig = validating.validate(validating.sections_of_run({"resolved": layers}))
+    assert again.evaluate.bn_order == order
+    said = {**layers, "evaluate": {**layers["evaluate"], "bn_order": "shuffled"}}
+    assert written.read_back(said).evaluate.bn_order == "shuffled"
+    assert resolve({"set": f"model.name=cnn_bn {text}"}).evaluate.bn_order == "shuffled"
