@@ -163,6 +163,12 @@ def rounds_behind(runs: Sequence[Run], score: str) -> str:
     return f"{text} ({span(min(over))})" if len(over) == 1 and kind else text
 
 
+def other_rounds(runs: Sequence[Run], score: str) -> str:
+    """Return the rounds that a score is a mean over in these runs, if it is and they are not the last five."""
+    text = rounds_behind(runs, score) if is_mean(score) else ""
+    return "" if LAST_FIVE.endswith(text) else text
+
+
 def _singles(runs: Iterable[Run]) -> list[Run]:
     return [part for run in runs for part in run.singles]
 
