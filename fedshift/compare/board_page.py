@@ -7,15 +7,15 @@ import base64
 import hashlib
 import os
 import shlex
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from fedshift.compare import formats, run_facts
 from fedshift.compare.board import STATISTICS, UNSEEN, Board, Table
-from fedshift.compare.row_commands import Commands, from_here
-from fedshift.compare.rows import Row
+from fedshift.compare.row_commands import Commands, from_here, scored_again
+from fedshift.compare.rows import Row, baseline
 from fedshift.html.rendering import TEMPLATES, render
 from fedshift.results.loading import Run
 from fedshift.results.places import finished, held
@@ -87,6 +87,7 @@ def _table(table: Table, number: int, where: Path | None, commands: Commands) ->
     known = formats.content(numbers)
     rows = [
         record | _by_seed(record["by_seed"], known["fields"]) | _row(row, line, where, commands)
+        | {"base": _base(row, numbers.rows)}
         for row, record, line in zip(numbers.rows, known["rows"], lines, strict=True)
     ]  # fmt: skip
     dataset, network, budget = table.dataset, table.network, run_facts.budget(table.runs)
@@ -113,8 +114,15 @@ def _row(row: Row, line: formats.Line, where: Path | None, commands: Commands) -
         "cells": [cleaned(cell, len(cell)) for cell in line.cells], "best": sorted(line.best), "tuned": row.tuned,
         "baseline": row.is_baseline, "runs": [run.name for run in row.runs],
         "files": [[run.name, run.results.seed, _href(run, where)] for run in runs],
-        "commands": commands.of(runs),
+        "commands": commands.of(runs), "scored again": scored_again(runs),
     }  # fmt: skip
+
+
+def _base(row: Row, rows: Sequence[Row]) -> int | None:
+    """Return the place of the row that a row's difference is to, of the baseline its own; None without either."""
+    base = baseline(row, rows)
+    compared = base is not None and (base is row or row.difference is not None)
+    return next(i for i, other in enumerate(rows) if other is base) if compared else None
 
 
 def _command(table: Table) -> str:

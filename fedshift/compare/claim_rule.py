@@ -65,6 +65,7 @@ class Claim:
         why: Reason why the row is not comparable, or was not tested; empty otherwise.
         unlike: Image size, pretrained weights and arithmetic that are not the paper's, each in words.
         pretrained: Whether our runs started from pretrained weights where the paper's did not.
+        rounds: The rounds that our accuracies are means over, in words, where they are not the last five.
     """
 
     table: str
@@ -81,6 +82,7 @@ class Claim:
     why: str = ""
     unlike: tuple[str, ...] = ()
     pretrained: bool = False
+    rounds: str = ""
 
     @property
     def verdict_line(self) -> str:
@@ -89,6 +91,11 @@ class Claim:
         words = VERDICTS[self.verdict]
         verdict = f"{words} {ON_PRETRAINED}" if on_pretrained else words
         return f"{verdict}: {self.why}" if self.why else verdict
+
+    @property
+    def folder(self) -> str:
+        """The name of the folder of our runs."""
+        return self.runs.partition(": ")[0]
 
     @property
     def distance(self) -> tuple[int, int]:

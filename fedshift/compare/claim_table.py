@@ -14,6 +14,7 @@ from fedshift_core.plural import plural
 
 HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
+OTHER_ROUNDS = "†"  # follows runs whose accuracies are means over other rounds than the last five
 COLUMN_NOTES = (
     "* mean over some of the printed domains alone; differ: values of our runs that are not the paper's, where it has "
     "one",
@@ -80,7 +81,8 @@ class Claims:
         }, indent=2)  # fmt: skip
 
     def _title(self) -> str:
-        return f"gains over FedAvg that the papers print, and ours ({run_metrics.score(self.score)[1]})"
+        others = f"; {OTHER_ROUNDS} of other rounds" if any(claim.rounds for claim in self.shown) else ""
+        return f"gains over FedAvg that the papers print, and ours ({run_metrics.score(self.score)[1]}{others})"
 
     def _notes(self) -> list[str]:
         notes = []
@@ -89,6 +91,7 @@ class Claims:
         notes += self._counts(pretrained=False)
         notes += self._gain_notes()
         notes += self._counts(pretrained=True)
+        notes += self._round_notes()
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
@@ -110,6 +113,21 @@ class Claims:
                 )
                 where = f"{ON_PRETRAINED}, " if pretrained else ""
                 notes.append(f"{where}{who}{' (bold)' if own else ''}: {counts}")
+        return notes
+
+    def _round_notes(self) -> list[str]:
+        """Return which rows are of other rounds than the last five, by folder, or by row where a folder has others."""
+        of_rounds: dict[str, list[Claim]] = {}
+        for claim in self.shown:
+            if claim.rounds:
+                of_rounds.setdefault(claim.rounds, []).append(claim)
+        notes = []
+        for rounds, claims in of_rounds.items():
+            others = {claim.folder for claim in self.shown if claim.rounds != rounds}
+            names = [claim.runs if claim.folder in others else claim.folder for claim in claims]
+            count = plural(len(claims), "row is", "rows are")
+            where = ", ".join(dict.fromkeys(names))
+            notes.append(f"{OTHER_ROUNDS} {count} of the {rounds}, not of the last five rounds: {where}")
         return notes
 
     def _gain_notes(self) -> list[str]:
@@ -135,7 +153,8 @@ def _cells(claim: Claim) -> tuple[str, ...]:
     return (
         claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
         "" if gain.p is None else formats.p_value(gain.p), claim.verdict_line,
-        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", _differ(claim), claim.runs,
+        f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", _differ(claim),
+        f"{claim.runs} {OTHER_ROUNDS}" if claim.rounds else claim.runs,
     )  # fmt: skip
 
 
@@ -150,6 +169,6 @@ def _record(claim: Claim) -> dict[str, Any]:
         "here": gain.difference.mean, "here_std": gain.difference.std, "seeds": gain.seeds, "p": gain.p,
         "interval": gain.interval, "domains": claim.domains, "all_printed_domains": claim.all_domains,
         "runs": claim.runs, "values_not_the_papers": claim.differ, "values_left_open": claim.left_open,
-        "unlike": claim.unlike, "pretrained": claim.pretrained,
+        "unlike": claim.unlike, "pretrained": claim.pretrained, "not_of_the_last_five_rounds": claim.rounds,
         "verdict": claim.verdict, "why": claim.why,
     }  # fmt: skip

@@ -158,7 +158,7 @@ def _in_folder(
             if not row.is_baseline and (base := baseline(row, printed)) is not None:
                 members.setdefault(row.label if parts else named(row), []).append((row, base))
         for label, pairs in members.items():
-            claim = _claim(table, column_map, pairs, f"{folder.name}: {label}")
+            claim = _claim(table, column_map, pairs, f"{folder.name}: {label}", score)
             if claim is None:
                 continue
             if claim.pretrained:  # ``chosen`` compares them with those of other folders
@@ -169,8 +169,9 @@ def _in_folder(
 
 
 def _claim(
-    table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str
-) -> Claim | None:
+    table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str,
+    score: str,
+) -> Claim | None:  # fmt: skip
     """Compare our row and our row of FedAvg with the printed ones.
 
     ``pairs`` holds several rows where each held out another domain.
@@ -201,10 +202,11 @@ def _claim(
     if contents.unlike(of_seeds((member for pair in pairs for member in pair), our_gain.seeds)):
         our_gain, judged, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
     domains = tuple(domain for domain in _domains(column_map) if domain in printed_gains)
+    rounds = run_metrics.other_rounds([run for pair in pairs for member in pair for run in member.runs], score)
     return Claim(
         table.id, printed.label, row.method == table.paper.key, gain, our_gain, domains,
         set(domains) == {*_domains(column_map)}, our_runs, len(printed.altered), len(printed.readings),
-        judged, why, unlike(row, printed), is_pretrained(row, printed),
+        judged, why, unlike(row, printed), is_pretrained(row, printed), rounds,
     )  # fmt: skip
 
 

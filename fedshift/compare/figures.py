@@ -199,7 +199,7 @@ def _differences(numbers: Numbers, form: Form) -> list[Plot]:
 def _lacking_costs(numbers: Numbers) -> list[str]:
     if numbers.costs is None or tradeoff.paid(numbers.rows, numbers.costs, numbers.headline):
         return []
-    return ["No figure of costs: none of these methods is in the file."]
+    return ["No figure of costs: none of these rows was measured as it is."]
 
 
 def _prices(numbers: Numbers, form: Form) -> dict[str, Plot]:

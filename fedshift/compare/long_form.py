@@ -87,7 +87,7 @@ def _images(run: Run, domain: str) -> int | None:
 def _rounds(run: Run, score: str) -> tuple[int, int]:
     """Return the last round behind a score, and the number of rounds it is averaged over."""
     results = run.results
-    last = int(run.config["rounds"]) if results.rounds is None else results.rounds
+    last = run.last_round
     if score == "best":
         return results.best_test.round, 1
     if score == "validation" and results.best_validation is not None:

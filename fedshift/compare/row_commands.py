@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift.rescore.keys import ADAPT, MAY_DIFFER
 from fedshift.results import setting_cache
 from fedshift.results.loading import Run
-from fedshift.results.settings import ASIDE, BN_STATISTICS, NODES, usual_settings
+from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, usual_settings
 from fedshift.sweep import grid
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
-from fedshift_app.config.keys import as_requested, flat
+from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run.files import CONFIG_FILE
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import written
@@ -32,6 +33,8 @@ _WHOLE = ("allocation.counts", "allocation.share")
 _IN_WHOLE = tuple(f"{section}." for section in _WHOLE)
 #: Words that YAML takes for something else.
 _NO_WORDS = ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+#: Settings of the corruption that ``fedshift rescore`` takes.
+_SHIFT = ("shift.name", "shift.corruption", "shift.severity")
 #: Dotted keys and the shorter ones that stand for them.
 _SHORT = {"evaluate.every": "evaluate-every", "rounds": "rounds", "method.name": "method"}
 
@@ -46,11 +49,13 @@ class Commands:
     def of(self, runs: Sequence[Run]) -> list[str]:
         """Return the commands that make these runs again: one where a grid has exactly them, otherwise several.
 
-        The list is empty where the settings cannot be had from an experiment that is here and no run is on disk.
+        The list is empty where the settings cannot be had from an experiment that is here and no run is on disk. Runs
+        that scored the models of others are left out (:func:`scored_again`): training makes other runs.
 
         Args:
             runs: Runs of one row, which differ in the seed and the held-out domain. Of joined runs their parts.
         """
+        runs = [run for run in runs if not run.scored_again]
         words = [self._words(run) for run in runs]
         if not all(words):
             return [_of_folder(run.place) for run in runs if (run.place / CONFIG_FILE).is_file()]
@@ -79,6 +84,33 @@ def lines(experiment: str, runs: Sequence[Mapping[str, str]]) -> list[str]:
     for run in runs:
         alike.setdefault(repr(sorted((key, text) for key, text in run.items() if key != "seed")), []).append(run)
     return [line for same in alike.values() if (line := _grid(experiment, same)) is not None]
+
+
+def scored_again(runs: Sequence[Run]) -> str:
+    """Return what stands for the command of runs that scored the models of others; empty if there are none.
+
+    It has the keys of ``fedshift rescore`` that tell how these models were scored.
+    """
+    again = [run for run in runs if run.scored_again]
+    if not again:
+        return ""
+    kept = "" if all(run.config["keep"] == LAST for run in again) else " after the round that they kept"
+    some = "" if len(again) == len(runs) else f"{len(again)} of the runs: "
+    keys = " or ".join(dict.fromkeys(map(_rescore_keys, again)))
+    return f"{some}models of finished runs{kept}, scored again by fedshift rescore: {keys}"
+
+
+def _rescore_keys(run: Run) -> str:
+    """Return adaptation, corruption, and what else of the keys of ``rescore`` is not as in the run's experiment."""
+    settings = flat(run.resolved.model_dump(mode="json"))
+    usual = usual_settings(str(run.config["experiment"]), run.config["dataset.name"], run.results.method)
+    shift, adapted = settings["shift.name"] != NONE, settings["adapt.name"] != NONE
+    shown = {
+        key: value for key, value in settings.items()
+        if key == "adapt.name" or (adapted and key.startswith(ADAPT)) or (shift and key in _SHIFT)
+        or (key in MAY_DIFFER and key not in (*ASIDE, *_SHIFT) and usual and usual.get(key) != value)
+    }  # fmt: skip
+    return " ".join(f"{key}={_text(value)}" for key, value in shown.items())
 
 
 def from_here(path: Path) -> str:
@@ -131,11 +163,12 @@ def _settings(run: Run) -> dict[str, Any]:
 
 
 def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what decides a run: neither its place, nor its seed, nor what it records."""
+    """Return what decides a run and the model that it keeps."""
     return {key: value for key, value in config.items() if key not in _ASIDE}
 
 
-_ASIDE = frozenset((*ASIDE, NODES))
+#: A run's place and seed, and what it records; but for the model that it keeps, whose scores may be shown.
+_ASIDE = frozenset((*ASIDE, NODES)) - {"keep"}
 
 
 def _with_whole(config: Mapping[str, Any]) -> dict[str, Any]:

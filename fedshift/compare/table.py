@@ -19,6 +19,7 @@ from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.options.scoring import span
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import BN_SCORE
 
@@ -99,7 +100,7 @@ def numbers_of(
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, runs, score)
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {called}"
-    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *made.notes, *repeated]
+    notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *_rounds(rows, score), *made.notes, *repeated]
     if held_out:
         notes.insert(0, leave_one_out.NOTE)
     notes += [
@@ -302,6 +303,26 @@ def _reasons(unable: Mapping[str, str]) -> str:
 def measure(score: str) -> str:
     """Return what a score measures, in percent."""
     return "scores" if score in run_metrics.MEASURES else run_metrics.FIGURES.get(score, "top-1 accuracy")
+
+
+def _rounds(rows: Sequence[Row], score: str) -> list[str]:
+    """Return which rows are means over other rounds than the last ones, where not all rows are over the same."""
+    by_rounds: dict[tuple[int, ...], list[str]] = {}
+    for row in rows if run_metrics.is_mean(score) else ():
+        over = {run.results.seed: {part.averaged_in(score) for part in run.singles} for run in row.runs}
+        alike = len({rounds for each in over.values() for rounds in each}) == 1
+        for seed, each in over.items():
+            for rounds in each:
+                by_rounds.setdefault(rounds, []).append(
+                    rowing.named(row) if alike else f"{rowing.named(row)}, seed {seed}"
+                )
+    if len(by_rounds) < 2:
+        return []  # the title has them
+    texts = [
+        f"{span(rounds) if rounds else 'the last ones'} ({'; '.join(dict.fromkeys(names))})"
+        for rounds, names in sorted(by_rounds.items())
+    ]
+    return [f"averaged rounds: {', '.join(texts)}"]
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field, ValidationError
 
 from clients.training.settings import ModelConfig
 from fedshift.compare.rows import Row, named
-from fedshift.results import contents
+from fedshift.results import contents, grouping
 from fedshift.results.settings import ASIDE
-from fedshift_app.config.keys import COST_SECTIONS
+from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.options.averaging import AggregationConfig, ServerConfig
@@ -25,16 +25,55 @@ MEGA, GIGA = 1e6, 1e9
 FREE_OF_COST = ("method.repeatable_noise",)  # the source of noise does not change the costs
 #: Labels of the costs on an axis.
 BYTES, SECONDS, FLOPS = "MB a round", "s a local round", "GFLOPs a step"
+#: The settings of training and images on which each depends. A network may have more parameters for larger images; the
+#: FLOPs of a step depend on epochs where they are the mean over phases of the local round.
+DEPENDS = {BYTES: (SIZE,), SECONDS: (BATCH_SIZE, EPOCHS, SIZE), FLOPS: (BATCH_SIZE, EPOCHS, SIZE)}
+
+
+class _Step(BaseModel, frozen=True, extra="ignore"):
+    epochs: int = Field(ge=1)
 
 
 class _Measured(BaseModel, frozen=True, extra="ignore", allow_inf_nan=False):
-    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each."""
+    """A row of ``fedshift costs --json``; a method with several kinds of rounds has one row for each.
+
+    Files of earlier versions have neither batch size, epochs nor image size under ``settings``. ``batch`` and ``steps``
+    say the first two.
+    """
 
     settings: dict[str, Any]
+    batch: int | None = Field(None, ge=1)
+    steps: tuple[_Step, ...] = Field((), max_length=MOST_COSTS)
     bytes_up: int = Field(ge=0)
     bytes_down: int = Field(ge=0)
     step_flops: float = Field(ge=0)
     seconds: float = Field(ge=0)
+
+    @property
+    def paid(self) -> dict[str, float]:
+        """Its costs."""
+        return {
+            BYTES: (self.bytes_up + self.bytes_down) / MEGA, SECONDS: self.seconds, FLOPS: self.step_flops / GIGA,
+        }  # fmt: skip
+
+    def unlike(self, row: Row, what: str) -> dict[str, Any]:
+        """Return the settings in which it differs from a row and on which a cost depends, with its values."""
+        depends = [key for key in DEPENDS[what] if key != EPOCHS or what != FLOPS or len(self.steps) > 1]
+        return {key: value for key in depends if (value := self._other(row, key)) is not None}
+
+    def _other(self, row: Row, key: str) -> Any:
+        """Return its value of a setting if that is not the row's; None if it is, or is not known."""
+        ours = row.runs[0].config.get(key)
+        if key in self.settings:
+            return None if self.settings[key] == ours else grouping.shown(self.settings[key])
+        if key == BATCH_SIZE and self.batch is not None and ours is not None:
+            held = {node.get("num_examples") for run in row.runs for node in run.results.nodes}
+            smaller = self.batch in held and self.batch < ours  # a node with fewer images than a batch
+            return None if self.batch == ours or smaller else self.batch
+        if key == EPOCHS and self.steps:  # phases may share the epochs, or come before or after them
+            epochs = [step.epochs for step in self.steps]
+            return None if ours in (*epochs, sum(epochs)) else max(epochs)
+        return None
 
 
 class _File(BaseModel, frozen=True, extra="ignore"):
@@ -49,17 +88,39 @@ class Costs:
     """The costs of each method.
 
     Attributes:
-        of: Costs by the settings that determine them (``_deciding``): MB of all messages of a round in both directions,
-            seconds of a local round, GFLOPs of a step. Of several kinds of rounds the most expensive counts.
+        of: What was measured, by the settings that determine it (``_deciding``).
         measured: Where and on which machine they were measured.
     """
 
-    of: Mapping[str, Mapping[str, float]]
+    of: Mapping[str, Sequence[_Measured]]
     measured: str
 
-    def row(self, row: Row) -> Mapping[str, float] | None:
-        """Return the costs of a row; None if its method, parameters and network were not measured."""
-        return self.of.get(_deciding(row.runs[0].config))
+    def row(self, row: Row) -> Mapping[str, float]:
+        """Return the costs of a row: MB of all messages of a round, both ways, seconds of a local round, GFLOPs a step.
+
+        Of several kinds of rounds the most expensive counts. Costs are left out that were not measured, or with another
+        batch size, other epochs or another image size, if they depend on it.
+        """
+        paid: dict[str, float] = {}
+        for measured in self.of.get(_deciding(row.runs[0].config), ()):
+            for what, price in measured.paid.items():
+                if not measured.unlike(row, what):
+                    paid[what] = max(price, paid.get(what, 0.0))
+        return paid
+
+    def withheld(self, row: Row) -> tuple[str, ...]:
+        """Return the costs that were measured with other settings than the row's alone, and these settings."""
+        measured = self.of.get(_deciding(row.runs[0].config), ())
+        lacking = [what for what in DEPENDS if measured and what not in self.row(row)]
+        unlike = [one.unlike(row, what) for what in lacking for one in measured]
+        values: dict[str, list[str]] = {}
+        for key, value in (item for each in unlike for item in each.items()):
+            values.setdefault(key, []).append(str(value))
+        differ = [
+            f"{key}={' or '.join(dict.fromkeys(each))} (the row has {grouping.shown(row.runs[0].config.get(key))})"
+            for key, each in values.items()
+        ]
+        return (", ".join(lacking), ", ".join(differ)) if lacking else ()
 
 
 def read(file: Path, experiments: Sequence[str]) -> Costs:
@@ -87,14 +148,9 @@ def read(file: Path, experiments: Sequence[str]) -> Costs:
             f"--costs {shown(file)}: measured in {as_found(content.experiment)}; the runs are of "
             f"{', '.join(experiments)}{meant(content.experiment, experiments)}"
         )
-    by_settings: dict[str, dict[str, float]] = {}
+    by_settings: dict[str, list[_Measured]] = {}
     for costs in content.costs:
-        paid = {
-            BYTES: (costs.bytes_up + costs.bytes_down) / MEGA, SECONDS: costs.seconds, FLOPS: costs.step_flops / GIGA,
-        }  # fmt: skip
-        key = _deciding(costs.settings)
-        before = by_settings.setdefault(key, paid)
-        by_settings[key] = {what: max(value, before[what]) for what, value in paid.items()}
+        by_settings.setdefault(_deciding(costs.settings), []).append(costs)
     return Costs(
         by_settings, f"measured in {content.experiment}, {plural(content.nodes, 'node')}, on {content.machine}"
     )
@@ -166,7 +222,7 @@ def paid(rows: Sequence[Row], costs: Costs, headline: str) -> dict[str, list[tup
     points: dict[str, list[tuple[float, float, Row]]] = {}
     for row in rows:
         of, value = costs.row(row), row.values.get(headline)
-        if of is not None and value is not None and value.mean is not None:
+        if value is not None and value.mean is not None:
             for what, price in of.items():
                 points.setdefault(what, []).append((price, value.mean, row))
     return points
@@ -183,11 +239,17 @@ def notes(rows: Sequence[Row], costs: Costs, headline: str, lowest: bool) -> lis
             lines.append(
                 f"no other row{alike} has {better} {headline} for as little or less, {what}: {', '.join(names)}"
             )
-    lacking = [row.label for row in rows if costs.row(row) is None]
-    if lacking:
+    withheld: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if why := costs.withheld(row):
+            withheld.setdefault(why, []).append(row.label)
+    if lacking := [row.label for row in rows if not costs.row(row) and not costs.withheld(row)]:
         lines.append(f"no costs of {', '.join(lacking)}")
+    lines += [
+        f"no {what} of {', '.join(labels)}: measured with {differ}" for (what, differ), labels in withheld.items()
+    ]
     for group in dict.fromkeys(row.group for row in rows):
-        members = [row for row in rows if row.group == group and costs.row(row) is not None]
+        members = [row for row in rows if row.group == group and costs.row(row)]
         if contents.unlike(run for row in members for run in row.runs):
             where = f" [{group}]" if group else ""
             lines.append(f"no row is named as the best for its costs{where}: rows are of {contents.OTHER_IMAGES}")

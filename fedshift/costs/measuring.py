@@ -21,7 +21,7 @@ from clients.base import DomainClient
 from clients.training.phases import Phase
 from fedshift.engine.inline import InlineGrid
 from fedshift_app import client_app
-from fedshift_app.config.keys import COST_SECTIONS, as_requested, flat
+from fedshift_app.config.keys import BATCH_SIZE, COST_SECTIONS, EPOCHS, SIZE, as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.run import build as run_build
@@ -200,7 +200,8 @@ def measure(label: str, config: RunConfig, nodes: int) -> list[Costs]:
 def deciding(config: RunConfig) -> dict[str, Any]:
     """Return the settings that may affect a run's costs, by dotted key."""
     settings = as_requested(flat(config.model_dump(mode="json")))
-    return {key: value for key, value in settings.items() if key.startswith(COST_SECTIONS)}
+    further = (BATCH_SIZE, EPOCHS, SIZE)
+    return {key: value for key, value in settings.items() if key.startswith(COST_SECTIONS) or key in further}
 
 
 def played(rounds: int) -> list[int]:

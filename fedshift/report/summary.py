@@ -1,6 +1,7 @@
 """The parts of the page from a run's text files: accuracy, losses, costs, configuration."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from fedshift.html import drawing
@@ -70,7 +71,8 @@ def _results(record: Record) -> dict[str, Any]:
     accuracy, training = Section("accuracy", "Accuracy"), Section("training", "Training")
     columns: list[dict[str, Any]] = []
     if results is not None:
-        columns, accuracy.notes = _columns(results, record.config.images.eval_batch)
+        over = files.averaged_over(results, lines)
+        columns, accuracy.notes = _columns(results, record.config.images.eval_batch, over)
         if record.contradiction:
             accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
@@ -93,10 +95,18 @@ def _results(record: Record) -> dict[str, Any]:
     }
 
 
-def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the columns of the table of results and the notes on their marks."""
+def _columns(
+    results: dict[str, Any], test_batch: int, over: Sequence[int]
+) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    """Return the columns of the table of results and the notes on their marks.
+
+    Args:
+        results: Content of ``results.json``.
+        test_batch: Test images of a batch.
+        over: The rounds of the mean, where they are not the last ones.
+    """
     trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
-    first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
+    first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
     columns = [_column(first, results["domains"], results["avg"], std)]
     if trained:
         columns.append(_column("final", results["final"], mean(results["final"].values())))
@@ -104,7 +114,7 @@ def _columns(results: dict[str, Any], test_batch: int) -> tuple[list[dict[str, A
     columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
     if over_nodes := results.get("spread_over_nodes"):
         columns.append(_column("std over nodes", over_nodes, mean(over_nodes.values())))
-    notes = []
+    notes = [f"{capital(first)}: {', '.join(map(str, over))}."] if over else []
     if len(others) > MOST_SHOWN:
         notes.append(
             f"{plural(len(others) - MOST_SHOWN, 'more way to score is', 'more ways to score are')} in results.json."

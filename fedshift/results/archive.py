@@ -8,7 +8,7 @@ from typing import Any
 from clients.models.packages import PREFIX
 from fedshift.results import loading
 from fedshift.results.loading import Run
-from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
+from fedshift_app.run.files import AVERAGED_OVER, CONFIG_FILE, RESULTS_FILE
 from fedshift_core.atomic_io import write_atomically
 from fedshift_core.errors import ConfigError
 from fedshift_core.yaml_files import read_yaml
@@ -72,6 +72,8 @@ def _content(run: Run) -> dict[str, Any]:
         }  # fmt: skip
     by_round = {str(number): round(avg, 2) for number, avg in loading.curve(run).items()}
     more: dict[str, Any] = {"curve": by_round} if by_round else {}
+    if over := run.averaged_in("last5"):
+        more[AVERAGED_OVER] = list(over)
     if run.contradiction:
         more[loading.CONTRADICTION] = run.contradiction
     return results | more | {"config": kept_config}

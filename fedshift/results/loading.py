@@ -1,7 +1,8 @@
 """Finished runs as a comparison sees them: their settings by dotted key and what ``results.json`` says."""
 
 import functools
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,10 +15,10 @@ from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, ROUND, 
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT
 from fedshift_core.yaml_files import read_yaml
@@ -75,6 +76,7 @@ class Results(_Results):
     evaluated: str  # global model, personal models
     rounds: int | None = Field(None, ge=0, le=MOST_ROUNDS)  # the last one, or of models scored again theirs
     averaged_rounds: int
+    averaged_over: tuple[int, ...] = Field((), max_length=LAST_ROUNDS)  # only where these are not the last ones
     domains: Domains
     final: Domains
     best_test: Chosen
@@ -113,6 +115,7 @@ class Run:
         images: The SHA-256 of its images at its start, by domain and split; empty where unknown.
         contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
         parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
+        scored_rounds: The rounds that were scored on all test images, as far as its folder or file has them.
         compared_round: The round that its compared numbers are of, last or kept, as ``keep`` names it
             (``results.metrics.with_rounds``).
     """
@@ -128,6 +131,7 @@ class Run:
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
+    scored_rounds: frozenset[int] = frozenset()
     compared_round: str = LAST
 
     @functools.cached_property
@@ -168,6 +172,33 @@ class Run:
         """Return the number of rounds over which a score is averaged."""
         clients = self.results.client_models if score == "clients" else None
         return self.results.averaged_rounds if clients is None else clients.averaged_rounds
+
+    @property
+    def last_round(self) -> int:
+        """The last round that it ran, or of models scored again theirs."""
+        return int(self.config["rounds"]) if self.results.rounds is None else self.results.rounds
+
+    def averaged_in(self, score: str) -> tuple[int, ...]:
+        """Return the rounds over which a score is averaged, where they are not its last ones; empty otherwise.
+
+        Kept files of earlier versions do not name them: they follow from the settings and the points of the curve.
+        """
+        if self.scored_again or (score == "clients" and self.results.client_models is not None):
+            return ()  # one round, or each of the last ones
+        if self.results.averaged_over:
+            return self.results.averaged_over
+        rounds = tuple(itertools.islice(self._scored_last(), self.results.averaged_rounds))[::-1]
+        known = len(rounds) == self.results.averaged_rounds
+        return rounds if known and apart(rounds, self.last_round) else ()
+
+    def _scored_last(self) -> Iterator[int]:
+        """Yield the rounds that were scored on all test images, the last one first."""
+        evaluate, planned = self.resolved.evaluate, int(self.config["rounds"])
+        of_settings = not (self.place.is_dir() and self.scored_rounds)  # a folder has the line of each round
+        for number in range(self.last_round, 0, -1):
+            full = evaluate.scores_global(number, planned) and evaluate.share(number, planned) == 1
+            if number in self.scored_rounds or (of_settings and full):
+                yield number
 
     @functools.cached_property
     def row_settings(self) -> dict[str, Any]:
@@ -298,8 +329,22 @@ def _read(place: Path) -> Run:
     again = recorded.get("scored_again")
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
     required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
-    images, said = recorded.get("images") or {}, _contradiction(place, content)
-    return Run(place, results, config, resolved, surroundings, tuned, scored_again, required, images, said)
+    lines = full_lines(place / METRICS_FILE) if place.is_dir() else []
+    images, said = recorded.get("images") or {}, _contradiction(place, content, lines)
+    scored = frozenset(scored_rounds(lines) if place.is_dir() else results.curve)
+    return Run(
+        place,
+        results,
+        config,
+        resolved,
+        surroundings,
+        tuned,
+        scored_again,
+        required,
+        images,
+        said,
+        scored_rounds=scored,
+    )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -313,14 +358,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     return recorded
 
 
-def _contradiction(place: Path, content: Mapping[str, Any]) -> str:
+def _contradiction(place: Path, content: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
     """Return the contradictions between a run's results and rounds in one line.
 
     A kept file has them under a key of its own.
     """
     if place.is_file():
         return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
-    lines = agreement.contradictions(content, full_lines(place / METRICS_FILE))
+    lines = agreement.contradictions(content, rounds)
     return f"{place.name}: {lines}" if lines else ""
 
 

@@ -1,14 +1,14 @@
 """The scores of ``--score``: which numbers of finished runs are compared."""
 
 import shlex
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from fedshift.results.loading import Run
 from fedshift.results.settings import LAST
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_NAME, as_found, shown
-from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS, last_rounds
+from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS, last_rounds, span
 from fedshift_core.spelling import meant
 from fedshift_core.wire.names import AVERAGED, BN_SCORE
 
@@ -142,19 +142,49 @@ def with_rounds(runs: Sequence[Run], score: str, *, of_kept: bool = False) -> li
     ]
 
 
+def is_mean(score: str) -> bool:
+    """Return whether a score is a mean over rounds."""
+    return LAST_FIVE in SCORES[score][1]
+
+
+def rounds_behind(runs: Sequence[Run], score: str) -> str:
+    """Return over which rounds a score is averaged in these runs: ``last five rounds``, ``last round``.
+
+    Where they are not the last ones of all runs, it is ``last five scored rounds (60 to 100)``, without the brackets if
+    runs differ in them.
+    """
+    counts = {run.averaged(score) for run in _singles(runs)}
+    over = {run.averaged_in(score) for run in _singles(runs)}
+    least, most, kind = min(counts), max(counts), "scored " if any(over) else ""
+    if least != most:
+        text = f"last {least} to {most} {kind}rounds"
+    else:
+        text = last_rounds(most, kind) if most != LAST_ROUNDS else f"last five {kind}rounds"
+    return f"{text} ({span(min(over))})" if len(over) == 1 and kind else text
+
+
+def other_rounds(runs: Sequence[Run], score: str) -> str:
+    """Return the rounds that a score is a mean over in these runs, if it is and they are not the last five."""
+    text = rounds_behind(runs, score) if is_mean(score) else ""
+    return "" if LAST_FIVE.endswith(text) else text
+
+
+def _singles(runs: Iterable[Run]) -> list[Run]:
+    return [part for run in runs for part in run.singles]
+
+
 def called_of(called: str, runs: Sequence[Run], score: str) -> str:
-    """Return the name of a score with the number of averaged rounds, and which round it is.
+    """Return the name of a score with the averaged rounds, and which round it is.
 
     Args:
         called: As :data:`SCORES` has it.
         runs: The runs of a table.
         score: The score.
     """
-    rounds: Collection[int] = {part.averaged(score) for run in runs for part in run.singles}
-    if rounds and rounds != {LAST_ROUNDS}:
-        least, most = min(rounds), max(rounds)
-        rounds_text = last_rounds(most) if least == most else f"last {least} to {most} rounds"
-        called = called.replace(LAST_FIVE, rounds_text if most == 1 else f"mean of the {rounds_text}")
+    if any(run.averaged(score) > 1 for run in _singles(runs)):
+        called = called.replace(LAST_FIVE, f"mean of the {rounds_behind(runs, score)}")
+    elif runs:
+        called = called.replace(LAST_FIVE, rounds_behind(runs, score))
     return called.replace(LAST_ROUND, LAST_OR_KEPT) if any(run.compared_round != LAST for run in runs) else called
 
 

@@ -27,6 +27,8 @@ FREE = (
 )
 #: The settings that decide what a method computes and sends, besides its images and its optimiser.
 COST_SECTIONS = ("method.", "modules", "adapt.", "aggregation.", "server.", "model.")
+#: Further ones, on which the costs of a step, of a local round, or both depend.
+BATCH_SIZE, EPOCHS, SIZE = "train.batch_size", "train.epochs", "dataset.size"
 
 
 def flat(section: Mapping[str, Any], above: str = "") -> dict[str, Any]:

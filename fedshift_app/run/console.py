@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
-from fedshift_app.run.files import early_stop_text
+from fedshift_app.run.files import averaged_over, early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
 from fedshift_core.accuracies import mean, percent, spread, worst
@@ -125,7 +125,8 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
         entries: The section ``features`` of the configuration.
     """
     trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
-    first = last_rounds(results["averaged_rounds"]) if trained else INITIAL_MODEL
+    over = averaged_over(results)
+    first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
     columns: dict[str, Column] = {
         first: (results["domains"], results["avg"], "" if std is None else percent(std)),
     }
@@ -141,7 +142,8 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
     for view in views:
         if sum(max(len(name), LEAST_WIDTH) + 2 for name in columns) <= MOST_BEFORE_SPARE:
             columns |= view.spare
-    notes = [note for view in views for note in view.notes]
+    notes = [f"{first}: {', '.join(map(str, over))}"] if over else []
+    notes += [note for view in views for note in view.notes]
     if stopped := results.get("stopped_early"):
         notes.append(early_stop_text(stopped))
     if constant := results.get(one_class.KEY):

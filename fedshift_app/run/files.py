@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_core.limits import plain
+from fedshift_core.options.scoring import apart
 from fedshift_core.plural import plural
 
 #: Name in ``results.json`` of the models scored with ``evaluate.personal_on=all_domains``.
 ON_ALL = "personal models, each on all domains"
+#: Key of ``results.json``: the rounds behind the mean, where they are not the last ones of the run.
+AVERAGED_OVER = "averaged_over"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
@@ -29,6 +32,24 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
             return [content] if isinstance(content, dict) and content.get("round") == 0 and not lines else lines
         lines.append(content)
     return lines
+
+
+def scored_rounds(lines: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the rounds that were scored on all test images, of the lines of ``metrics.jsonl``."""
+    return [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
+
+
+def averaged_over(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+    """Return the rounds behind a run's mean where they are not its last ones; empty otherwise.
+
+    Args:
+        results: Content of ``results.json``.
+        lines: The lines of ``metrics.jsonl``, for runs of earlier versions, whose results lack these rounds.
+    """
+    if AVERAGED_OVER in results or not lines:
+        return list(results.get(AVERAGED_OVER, ()))
+    rounds = scored_rounds(lines)[-results["averaged_rounds"] :]
+    return rounds if apart(rounds, lines[-1]["round"]) else []
 
 
 def early_stop_text(stopped: Mapping[str, Any]) -> str:

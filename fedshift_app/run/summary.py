@@ -5,8 +5,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedshift_app.run.files import AVERAGED_OVER
 from fedshift_core.accuracies import mean, rank
-from fedshift_core.options.scoring import LAST_ROUNDS
+from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from strategies.features.base import chosen
 from strategies.features.catalog import classes
 from strategies.federation.context import RoundResult
@@ -68,6 +69,7 @@ def summary(
     accuracies = [result.accuracy for result in scored]
     names = list(accuracies[-1])
     last = accuracies[-LAST_ROUNDS:]
+    over = [result.server_round for result in scored[-LAST_ROUNDS:]]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
     known = [value for value in domains.values() if value is not None]
     best = max(scored, key=lambda result: rank(result.accuracy))
@@ -76,6 +78,7 @@ def summary(
     return {
         "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
+        **({AVERAGED_OVER: over} if apart(over, history[-1].server_round) else {}),
         "domains": domains,
         "avg": mean(known),
         "std": statistics.stdev(known) if len(known) > 1 else 0.0,

@@ -35,6 +35,16 @@ def last_rounds(number: int, kind: str = "") -> str:
     return f"last {kind}round" if number == 1 else f"last {number} {kind}rounds"
 
 
+def apart(rounds: Sequence[int], last: int) -> bool:
+    """Tell whether rounds, in their order, are other than the last ones of a run that ended after round ``last``."""
+    return list(rounds) != list(range(last - len(rounds) + 1, last + 1))
+
+
+def span(rounds: Sequence[int]) -> str:
+    """Return ``60 to 100``; of two rounds ``5 and 10``."""
+    return (" and " if len(rounds) == 2 else " to ").join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))
+
+
 class EvaluateConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """When the global model and the nodes' own models are scored; nothing of it changes the training.
 
@@ -46,13 +56,13 @@ class EvaluateConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fal
     every: Rounds = Field(
         1, description="Interval in rounds at which the global model is scored; the last rounds are scored anyway."
     )
-    #: With fewer than five, and a large ``every``, a run's mean is over fewer rounds, which tables tell.
+    #: With fewer than five and a larger ``every``, the mean is over fewer rounds, or over rounds far apart.
     last: int = Field(
         LAST_ROUNDS,
         ge=1,
         le=LAST_ROUNDS,
-        description="Number of last rounds that are scored in any case, on all test images; the "
-        "reported mean is over them.",
+        description="Number of last rounds that are scored in any case, on all test images. The reported mean is "
+        "over the last five rounds that were so scored, also by evaluate.every.",
     )
     #: The sample is drawn from (seed, domain), whole batches of it.
     fraction: float = Field(

@@ -154,12 +154,19 @@ function dotsColumn(table) {
   return table.columns.includes(column) ? column : table.headline;
 }
 
+/* The number of the baseline that a row's difference is to, whichever rows are shown and in whatever order. */
+function baseOf(table, row, column) {
+  const base = row.base === null ? null : table.rows[row.base];
+  return base ? base[column] ?? null : null;
+}
+
 function scale(table, rows, column) {
-  const ends = rows.flatMap((row) => {
+  const ends = rows.map((row) => baseOf(table, row, column)).filter((value) => value !== null);
+  ends.push(...rows.flatMap((row) => {
     const mean = row[column] ?? null, spread = row[`${column} std`] ?? 0;
     const seeds = Object.values(row.by_seed).map((of) => of[column] ?? null).filter((value) => value !== null);
     return mean === null ? seeds : [mean - spread, mean + spread, ...seeds];
-  });
+  }));
   if (!ends.length) return null;
   const low = Math.min(...ends), high = Math.max(...ends), span = high - low || 1;
   return {low, high, at: (value) => EDGE + ((value - low) / span) * (WIDE - 2 * EDGE)};
@@ -185,12 +192,10 @@ function dots(row, text, column, axis, base) {
 function showTable(table) {
   const rows = sorted(table, shownRows(table));
   const column = dotsColumn(table), axis = scale(table, rows, column);
-  const baseline = rows.find((row) => row.baseline && !row.tuned);
-  const base = baseline ? baseline[column] ?? null : null;
   const place = table.head.indexOf(column);
   const body = make("tbody");
   rows.forEach((row, i) => {
-    const drawn = make("td", {class: "dots"}, dots(row, row.cells[place], column, axis, base));
+    const drawn = make("td", {class: "dots"}, dots(row, row.cells[place], column, axis, baseOf(table, row, column)));
     const cells = row.cells.map((text, k) => make("td", {}, k ? cell(text, row.best.includes(k)) : label(text)));
     const id = `${table.id}-${i}`;
     const open = make("button", {
@@ -262,9 +267,11 @@ function sheet(row) {
   const method = data.methods[row.method];
   const about = [method.title, method.venue].filter((text) => text && text !== "-").join(", ");
   const files = row.files.map(([name, seed, href]) => make("li", {}, link(name, href), ` (seed ${seed})`));
-  const none = "No command: its experiment is not known here, and its run folders are not at hand.";
+  const again = row["scored again"];
+  const none = again ? "" : "No command: its experiment is not known here, and its run folders are not at hand.";
   return make("div", {class: "sheet"},
     make("div", {}, "Method: ", link(row.method, method.page), about ? `: ${about}` : ""),
+    ...(again ? [make("div", {text: `No command that trains: ${again}`})] : []),
     make("div", {text: row.commands.length ? "Command:" : none}), ...row.commands.map(command),
     make("div", {text: `${files.length} ${files.length === 1 ? "run" : "runs"}:`}), make("ul", {}, ...files));
 }
@@ -305,7 +312,7 @@ function csvCell(value) {
 }
 
 function csvText() {
-  const kept = (key, value) => value === null || typeof value !== "object" ? !["baseline"].includes(key) : false;
+  const kept = (key, value) => value === null || typeof value !== "object" ? !["baseline", "base"].includes(key) : false;
   const records = views.flatMap(([table, rows]) => rows.map((row) => ({
     "data set": table.dataset, network: table.network, split: table.split, statistics: table.statistics,
     ...Object.fromEntries(table.budget), settings: table.differs, score: table.title,

@@ -133,6 +133,52 @@ def test_a_changed_setting_is_in_the_command_or_there_is_none(make_run: MakeRun)
     assert row["commands"] == [f"fedshift run {shlex.quote(str(other))}"]
 
 
+def test_models_that_were_scored_again_have_no_command_that_trains() -> None:
+    """What trained them is not known: kept files of ``rescore`` have the settings of the score."""
+    tables = tables_of(RESULTS / "digits-corrupted-bn", RESULTS / "digits-corrupted-fedbn")
+    rows = [row for table in tables for row in table["rows"]]
+    assert len(rows) > 20 and not any(row["commands"] for row in rows)
+    said = {row["scored again"].partition(": ") for row in rows}
+    assert {before for before, _, _ in said} == {"models of finished runs, scored again by fedshift rescore"}
+    shift = "shift.name=corruption shift.corruption=random shift.severity="
+    keys = {key for _, _, key in said}
+    assert {f"adapt.name=none {shift}{severity}" for severity in (1, 3, 5)} <= keys
+    assert any(key.startswith("adapt.name=tent adapt.") and f" {shift}5" in key for key in keys)
+
+
+def test_runs_that_were_scored_again_are_told_from_those_that_were_trained(make_run: MakeRun) -> None:
+    validated = f"{TWO} allocation.validation_fraction=0.2"
+    again = {"scored_again": {"run": "trained", "round": 3}}
+    runs = [
+        make_run("fedavg", 0, two(50, 40), given=f"{validated} keep=best-validation", recorded=again),
+        make_run("fedavg", 1, two(50, 40), given=f"{validated} keep=best-validation", recorded=again),
+    ]
+    ((row,),) = [table["rows"] for table in tables_of(*runs)]
+    said = "models of finished runs after the round that they kept, scored again by fedshift rescore: adapt.name=none"
+    assert (row["commands"], row["scored again"]) == ([], said)
+    runs = [
+        make_run("i2pfl", 0, two(50, 40), given=validated),
+        make_run("i2pfl", 1, two(50, 40), given=validated, recorded=again),
+    ]
+    ((row,),) = [table["rows"] for table in tables_of(*runs)]
+    (command,) = row["commands"]
+    assert "seed=0" in shlex.split(command)
+    assert row["scored again"].startswith("1 of the runs: models of finished runs, scored again")
+
+
+def test_a_kept_round_is_in_the_command(make_run: MakeRun) -> None:
+    """Runs that keep another model may share a row of the last rounds, but not a command."""
+    validated = f"{TWO} allocation.validation_fraction=0.2"
+    kept = [make_run("fedavg", seed, two(50, 40), given=f"{validated} keep=best-validation") for seed in range(2)]
+    ((row,),) = [table["rows"] for table in tables_of(*kept)]
+    (command,) = row["commands"]
+    assert {"keep=best-validation", "seed=0,1"} <= {*shlex.split(command)} and row["scored again"] == ""
+    ((row,),) = [table["rows"] for table in tables_of(*kept, make_run("fedavg", 2, two(50, 40), given=validated))]
+    assert [("keep=best-validation" in words, words[-1]) for words in map(shlex.split, row["commands"])] == [
+        (True, "seed=0,1"), (False, "seed=2"),
+    ]  # fmt: skip
+
+
 @settings(max_examples=30)
 @given(
     st.lists(
@@ -286,6 +332,78 @@ def test_what_the_page_has_not_is_refused(make_run: MakeRun, tmp_path: Path, opt
     run = make_run("fedavg", 0, two(50, 40))
     done = CliRunner().invoke(cli.app, ["compare", "--board", str(tmp_path / "b.html"), str(run), *option])
     assert isinstance(done.exception, ConfigError) and str(done.exception).startswith(f"--board and {option[0]}: ")
+
+
+#: What the script needs of a browser: elements that keep what is put into them.
+ELEMENTS = """
+class Element {
+  constructor(name) { Object.assign(this, {name, inner: [], attributes: {}, dataset: {}}); }
+  setAttribute(key, value) { this.attributes[key] = String(value); }
+  append(...more) { this.inner.push(...more); }
+  replaceChildren(...more) { this.inner = more; }
+  addEventListener() {}
+  *all() { for (const one of this.inner) if (one instanceof Element) { yield one; yield* one.all(); } }
+}
+const known = {}, files = require("fs"), [, , page, hash] = process.argv;
+const html = files.readFileSync(page, "utf8");
+globalThis.document = {
+  getElementById: (id) => (known[id] ??= new Element(id)), createElement: (name) => new Element(name),
+  createElementNS: (_, name) => new Element(name), querySelectorAll: () => [], documentElement: new Element("html"),
+};
+globalThis.location = {hash};
+globalThis.history = {replaceState() {}};
+globalThis.window = {addEventListener() {}};
+globalThis.matchMedia = () => ({matches: false, addEventListener() {}});
+document.getElementById("data").textContent = html.match(/id="data">(.*?)<\\/script>/s)[1];
+(0, eval)(html.match(/<script>(.*?)<\\/script>/s)[1]);
+const lines = {};
+for (const row of known.tables.all()) {
+  const inner = row.name === "tr" ? [...row.all()] : [];
+  const open = inner.find((one) => (one.attributes["aria-label"] ?? "").startsWith("open "));
+  if (open) lines[open.attributes["aria-label"].slice(5)] =
+    inner.filter((one) => one.attributes.class === "zero").map((one) => Number(one.attributes.x1));
+}
+console.log(JSON.stringify(lines));
+"""
+
+
+def test_the_dashed_line_is_the_baseline_of_the_difference_whatever_the_order(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """Two rows of FedAvg, each the baseline of a row that is stepped like it; another order moves no line."""
+    given = {"fedavg": 50.0, "fedprox": 52.0}
+    plain = [make_run(method, 0, two(scan, 40)) for method, scan in given.items()]
+    stepped = [
+        make_run(method, 0, two(scan + 20, 40), given=f"{TWO} server.optimizer=fedadam")
+        for method, scan in given.items()
+    ]
+    file = compare([*plain, *stepped]).to_board(tmp_path / "board.html")
+    ((table,),) = [data_of(file.read_text(encoding="utf-8"))["tables"]]
+    rows = table["rows"]
+    bases = {row["row"]: rows[row["base"]]["row"] for row in rows}
+    adam, none = "fedavg server.optimizer=fedadam", "fedavg server.optimizer=none"
+    assert bases == {
+        adam: adam, none: adam,
+        "fedprox server.optimizer=fedadam": adam, "fedprox server.optimizer=none": none,
+    }  # fmt: skip
+    for row in rows:
+        own = row["AVG"] - rows[row["base"]]["AVG"]
+        assert row.get("difference", 0.0) == pytest.approx(own)
+    if (node := shutil.which("node")) is None:
+        pytest.skip("no node")
+    script = tmp_path / "elements.js"
+    script.write_text(ELEMENTS)
+
+    def lines(view: str) -> dict[str, list[float]]:
+        done = subprocess.run([node, script, file, f"#{view}"], capture_output=True, text=True, check=True, timeout=60)
+        drawn: dict[str, list[float]] = json.loads(done.stdout)
+        return drawn
+
+    first = lines("sort=AVG&dir=ascending")
+    # AVG from 45 to 56 on a line from 6 to 122: 45 is its start, 55 is 10 of 11 further.
+    places = {none: pytest.approx(6), adam: pytest.approx(6 + 116 * 10 / 11)}
+    assert first == {name: [places[base]] for name, base in bases.items()}
+    assert lines("sort=AVG&dir=descending") == first == lines("sort=p&dir=ascending")
 
 
 def test_the_script_sorts_and_filters_in_a_browser(make_run: MakeRun, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def make(tmp_path: Path) -> Make:
 
     def kept(
         method: str, seed: int, accuracy: float, *settings: str, folder: str = "pacs", more: Any = None,
-        model: Mapping[str, str] = {}, arithmetic: str = "",
+        model: Mapping[str, str] = {}, arithmetic: str = "", **results: Any,
     ) -> None:  # fmt: skip
         config = resolve({"experiment": "f2dc-pacs", "method": method, "seed": seed, "set": " ".join(settings)})
         domains = dict.fromkeys(PACS, accuracy) | (more or {})
@@ -55,6 +55,7 @@ def make(tmp_path: Path) -> Make:
             "best_test": {"round": 3, "domains": domains}, "weights_sha256": f"{method}{settings}{seed}",
             "nodes": [{"domain": domain, "class_counts": [1, 2]} for domain in (*PACS, *PACS, "cartoon", "sketch")],
             "config": {"resolved": config.model_dump(mode="json"), "engine": "inline", "versions": {"torch": "1"}},
+            **results,
         }  # fmt: skip
         summary["config"]["resolved"]["model"].update(model)
         if arithmetic:
@@ -98,6 +99,36 @@ def test_signs_and_p_decide(make: Make, tmp_path: Path) -> None:
     assert one(checked, "FedSA").verdict == SEEN and one(checked, "FedSA").our_gain.p is None
     assert not [claim for claim in checked.claims if "feddyn" in claim.runs and claim.table == TABLE]
     assert not [claim for claim in checked.claims if claim.row == "FedAvg"]
+
+
+def test_rows_of_other_rounds_than_the_last_five_are_marked_and_named(make: Make, tmp_path: Path) -> None:
+    """A whole folder of the last round, a row of it in another, and one of rounds that are far apart."""
+    far = {"averaged_over": [60, 70, 80, 90, 100]}
+    for seed in range(3):
+        for folder in ("five", "once", "part", "far"):
+            rounds = {"once": {"averaged_rounds": 1}, "far": far}.get(folder, {})
+            make("fedavg", seed, 50 + seed, folder=folder, **rounds)
+            make("f2dc", seed, 55 + seed, folder=folder, **rounds)
+            make("fpl", seed, 55 + seed, folder=folder, **({"averaged_rounds": 3} if folder == "part" else rounds))
+    found = claims([tmp_path])
+    rounds = {claim.runs: claim.rounds for claim in found.claims if claim.table == TABLE}
+    apart = "last five scored rounds (60 to 100)"
+    assert rounds == {
+        "five: f2dc": "", "five: fpl": "", "once: f2dc": "last round", "once: fpl": "last round", "part: f2dc": "",
+        "part: fpl": "last 3 to 5 rounds", "far: f2dc": apart, "far: fpl": apart,
+    }  # fmt: skip
+    assert {claim.verdict for claim in found.claims if claim.table == TABLE} == {SEEN}
+    title, *lines = found.markdown().splitlines()
+    assert title.endswith("(mean of the last five rounds; † of other rounds)**")
+    noted = {line.partition(": ")[2]: line for line in lines if line.startswith("- †")}
+    once, part, other = noted["once"], noted["part: fpl"], noted["far"]
+    assert "are of the last round, not of the last five rounds" in once and apart in other
+    assert "of the last 3 to 5 rounds" in part
+    marked = [line for line in lines if line.startswith(f"| {TABLE} ") and line.endswith("† |")]
+    assert len(marked) == 5 and not any("five: " in line for line in marked)
+    assert "†" not in claims([tmp_path / "five"]).text() + claims([tmp_path], score="final").text()
+    record = json.loads(claims([tmp_path / "once"]).json())["claims"][0]
+    assert record["not_of_the_last_five_rounds"] == "last round"
 
 
 def test_what_does_not_compare_says_why(make: Make, tmp_path: Path) -> None:

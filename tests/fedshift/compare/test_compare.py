@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -1197,6 +1197,55 @@ def test_a_title_says_over_how_many_rounds_is_averaged(make_run: MakeRun, rounds
     assert table.numbers.title.endswith(f"(%), {called}")
     for text in (" ".join(table.text().split()), table.markdown(), table.html()):
         assert called in text and ("last five" in text) is (called == "mean of the last five rounds")
+
+
+def test_a_title_says_which_rounds_are_averaged_where_they_are_not_the_last_ones(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    """Runs of 100 rounds that were scored every ten: the mean is over the rounds 60 to 100."""
+    flat = {"set": f"{SCAN_STREET} evaluate.every=10 evaluate.last=1", "rounds": 100}
+
+    def lines(folder: Path, rounds: int, scored: Collection[int]) -> None:
+        accuracies = [two(60, 40) if number in scored else None for number in range(1, rounds + 1)]
+        full = [{"round": number, "accuracy": accuracy} for number, accuracy in enumerate(accuracies, 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in full))
+
+    def title(*runs: Path, score: str = "last5") -> str:
+        return compare(list(runs), score=score, allow_different=True).numbers.title.partition("(%), ")[2]
+
+    apart = "mean of the last five scored rounds (60 to 100)"
+    fedavg, i2pfl = (make_run(method, 0, two(60, 40), flat=flat, rounds=100) for method in ("fedavg", "i2pfl"))
+    assert title(fedavg, i2pfl) == apart  # by their settings
+    lines(fedavg, 100, range(10, 101, 10))
+    assert title(fedavg, i2pfl) == apart and title(fedavg, score="final") == "last round"
+    assert title(*keep([fedavg], tmp_path / "kept")) == apart
+    # An early end after round 27: 10 and 20 were scored. Its last scored round is not its last one.
+    early = make_run("fedprox", 0, two(60, 40), flat=flat, rounds=27, averaged_rounds=2)
+    assert title(early) == "mean of the last 2 scored rounds (10 and 20)"
+    numbers = compare([fedavg, i2pfl, early]).numbers
+    assert numbers.title.endswith("(%), mean of the last 2 to 5 scored rounds")
+    assert "averaged rounds: 10 and 20 (fedprox), 60 to 100 (fedavg; i2pfl)" in numbers.notes
+    once = make_run("fedsr", 0, two(60, 40), flat=flat, rounds=17, averaged_rounds=1)
+    assert title(once) == "last scored round (10)"
+    # A run that was continued has a scored round where today's settings have none: 25, once its last.
+    longer = make_run("moon", 0, two(60, 40), flat=flat | {"rounds": 28}, rounds=28, averaged_rounds=4)
+    lines(longer, 28, {10, 20, 25, 28})
+    assert title(longer) == title(*keep([longer], tmp_path / "longer")) == "mean of the last 4 scored rounds (10 to 28)"
+    usual = make_run("fedavg", 1, two(60, 40), flat=flat | {"set": f"{SCAN_STREET} evaluate.every=10"})
+    both = compare([fedavg, usual], allow_different=True).numbers
+    assert both.title.endswith("mean of the last five scored rounds")
+    (note,) = [note for note in both.notes if note.startswith("averaged rounds: ")]
+    assert (
+        note.startswith("averaged rounds: the last ones (fedavg [evaluate.last=5") and ", 60 to 100 (fedavg [" in note
+    )
+
+
+def test_published_rounds_that_are_far_apart_are_named() -> None:
+    results = ROOT / "docs" / "results"
+    (long,) = [file for file in (results / "pacs-pretrained-pixels-long").iterdir() if file.suffix == ".json"]
+    assert compare([long]).numbers.title == "pacs: top-1 accuracy (%), mean of the last five scored rounds (60 to 100)"
+    short = [file for file in (results / "pacs-pretrained-pixels").iterdir() if "mixstyle" in file.name]
+    assert compare(short).numbers.title.endswith(", mean of the last 2 scored rounds (5 and 10)")
 
 
 @pytest.mark.usefixtures("undrawn_figures")

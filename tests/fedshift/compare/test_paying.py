@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,83 @@ def test_weights_and_rates_change_no_costs(tmp_path: Path) -> None:
     off = cost("feddyn", 1, 1, 1, **result, given="method.alpha=0")
     table = compare([*runs.glob("*feddyn*")], costs=written(tmp_path, off, **result))
     assert "no costs of feddyn alpha=0.01, feddyn alpha=0.1" in table.numbers.notes
+
+
+def shown_costs(rows: Sequence[Any], costs: Any) -> dict[str, dict[str, float]]:
+    """Return the shown costs of each kind by row."""
+    return {
+        what: {row.label: price for price, _, row in paid(rows, costs, "AVG").get(what, ())}
+        for what in (BYTES, SECONDS, FLOPS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "ours", "shown"),
+    [
+        ("train.batch_size", 32, 32, {BYTES, SECONDS, FLOPS}),
+        ("train.batch_size", 16, 32, {BYTES}),
+        ("train.epochs", 1, 5, {BYTES, FLOPS}),
+        ("dataset.size", 16, "null", set()),
+    ],
+)
+def test_costs_of_another_batch_size_other_epochs_or_images_are_not_shown(
+    key: str, value: int, ours: Any, shown: set[str], tmp_path: Path
+) -> None:
+    names = {"fedproto", "local"}
+    measured = [cost(method, 0.5, 2.0, 1.0) for method in sorted(names)]
+    for row in measured:
+        assert key in row["settings"]  # as `fedshift costs` writes it
+        row["settings"][key] = value
+    numbers = compare([RUNS], costs=written(tmp_path, *measured)).numbers
+    found = shown_costs(numbers.rows, numbers.costs)
+    assert {what for what, of in found.items() if set(of) == names} == shown
+    hidden = [what for what, of in found.items() if not of]
+    assert {*hidden} == {BYTES, SECONDS, FLOPS} - shown
+    said = [note for note in numbers.notes if "measured with" in note]
+    line = f"no {', '.join(hidden)} of fedproto, local: measured with {key}={value} (the row has {ours})"
+    assert said == ([line] if hidden else [])
+    assert "no costs of fedseproto" in numbers.notes
+
+
+def test_a_method_that_was_measured_with_several_batch_sizes_has_the_costs_of_its_own(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, cost("local", 0, 9.0, 9.0, given="train.batch_size=64"), cost("local", 0, 2.0, 1.0),
+        cost("fedproto", 1, 2.0, 1.0, given="train.epochs=1", steps=[{"epochs": 1}, {"epochs": 1}]),
+    )  # fmt: skip
+    numbers = compare([RUNS], costs=file).numbers
+    found = shown_costs(numbers.rows, numbers.costs)
+    assert (found[SECONDS], found[FLOPS]) == ({"local": 2.0}, {"local": 1.0})  # a mean over phases depends on epochs
+    assert found[BYTES] == {"local": 0.0, "fedproto": 1.0}
+
+
+def test_a_published_file_has_no_seconds_of_a_row_with_other_batches() -> None:
+    """It was written before files had batch size and epochs under their settings."""
+    results = ROOT / "docs" / "results"
+    runs = [*(results / "digits-cnn").glob("*fedavg-*"), *(results / "digits-cnn-field").glob("*fedsa*")]
+    numbers = compare(runs, costs=results / "costs-digits-small-cnn.json").numbers
+    found = shown_costs(numbers.rows, numbers.costs)
+    of_ten = {row.label for row in numbers.rows if row.runs[0].config["train.batch_size"] == 10}
+    assert of_ten and of_ten <= set(found[BYTES]) and not of_ten & {*found[SECONDS], *found[FLOPS]}
+    assert {"fedavg"} <= set(found[SECONDS])
+    (note,) = [note for note in numbers.notes if "measured with" in note]
+    assert note == f"no {SECONDS}, {FLOPS} of {', '.join(of_ten)}: measured with train.batch_size=32 (the row has 10)"
+
+
+def test_a_batch_that_is_all_images_of_a_node_is_that_of_the_row(tmp_path: Path) -> None:
+    """An earlier file has the images of the counted batch, which may be fewer than the batch size."""
+    held = json.loads(next(RUNS.glob("*local*")).read_text())["nodes"][0]["num_examples"]
+    old = [cost("local", 0, 2.0, 1.0, batch=batch, steps=[{"epochs": 5}]) for batch in (held, held - 1)]
+    for row in old:
+        row["settings"] = {
+            key: value for key, value in row["settings"].items() if not key.startswith(("train", "data"))
+        }
+    (file,) = RUNS.glob("*local*seed0*")
+    content = json.loads(file.read_text())
+    content["config"]["resolved"]["train"]["batch_size"] = held + 1
+    (tmp_path / "local.json").write_text(json.dumps(content))
+    for row, shown in zip(old, (True, False), strict=True):
+        numbers = compare([tmp_path / "local.json"], costs=written(tmp_path, row)).numbers
+        assert bool(shown_costs(numbers.rows, numbers.costs)[SECONDS]) is shown
 
 
 def test_each_group_has_its_front_and_of_an_error_the_lowest_is_the_best(tmp_path: Path) -> None:

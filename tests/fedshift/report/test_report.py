@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from fedshift.html.rendering import widths
 from fedshift.launch import runner
 from fedshift.report import analysis, by_class, command, curves, maps, predictions, reading
 from fedshift.report import build as report_build
+from fedshift.report import summary as report_summary
 from fedshift.report.predictions import View
 from fedshift_app.config import registry
 from fedshift_app.config.arguments import parse_arguments
@@ -813,6 +815,22 @@ def test_whiskers_end_at_100_and_equal_bytes_are_two_lines(monkeypatch: pytest.M
     down, up = costs.axes[1].lines
     assert (down.get_label(), up.get_label()) == ("to the nodes", "from the nodes")
     assert down.get_linewidth() > 2 * up.get_linewidth()
+
+
+def test_the_table_names_scored_rounds_that_are_not_the_last_ones(copied: Run) -> None:
+    """Rounds of a run of an earlier version, whose results do not name them, are those of its lines."""
+    file = copied.folder / "metrics.jsonl"
+    first, second = (json.loads(line) for line in file.read_text().splitlines())
+    third = second | {"round": 3}
+    lines = [first, second | {"accuracy": None, "avg": None}, third]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = replace(reading.read(copied.folder), lines=lines)
+    assert record.results is not None and "averaged_over" not in record.results
+    content = report_summary.content(record)
+    assert content["columns"][0]["head"] == "last 2 scored rounds"
+    assert "Last 2 scored rounds: 1, 3." in content["accuracy"].notes
+    named = replace(record, lines=[], results=record.results | {"averaged_over": [1, 3]})
+    assert report_summary.content(named)["columns"][0]["head"] == "last 2 scored rounds"
 
 
 def test_one_domain_has_no_spread_and_a_long_name_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,6 +50,12 @@ def test_round_line_holds_everything() -> None:
     assert "\n" not in line
 
 
+def test_the_table_names_scored_rounds_that_are_not_the_last_ones() -> None:
+    text = table(results(averaged_over=[60, 70, 80, 90, 100]))
+    assert "  last 5 scored rounds" in text and "\nlast 5 scored rounds: 60, 70, 80, 90, 100\n" in text
+    assert "last 5 rounds" in table(results()) and "scored" not in table(results())
+
+
 def test_round_line_numbers_are_aligned() -> None:
     starts = [round_line(RoundResult(number), rounds=100, left=0.0)[:13] for number in (1, 10, 100)]
     assert starts == ["round   1/100", "round  10/100", "round 100/100"]

@@ -149,6 +149,20 @@ def test_rounds_that_were_not_scored_count_in_the_totals_only() -> None:
     assert summary(history({}, {"a": None}))["best_test"]["round"] == 2
 
 
+def test_rounds_behind_the_mean_are_named_where_they_are_not_the_last_ones() -> None:
+    """Ten rounds, of which those of ``scored`` were scored: the mean is over the last five of these."""
+
+    def over(*scored: int) -> list[int] | None:
+        result = summary(history(*({"a": 10.0} if number in scored else {} for number in range(1, 11))))
+        assert result["averaged_rounds"] == min(5, len(scored))
+        rounds: list[int] | None = result.get("averaged_over")
+        return rounds
+
+    assert over(2, 4, 6, 8, 9, 10) == [4, 6, 8, 9, 10] and over(5, 10) == [5, 10]
+    assert over(5, 6, 7, 8) == [5, 6, 7, 8]  # an early end two rounds after a scored one
+    assert over(2, 6, 7, 8, 9, 10) is over(10) is None
+
+
 def test_the_first_of_the_best_rounds_on_validation_images_is_chosen() -> None:
     rounds = history({"a": 10.0, "b": 30.0}, {"a": 20.0, "b": 40.0}, {}, {"a": 90.0, "b": 90.0})
     assert "best_validation" not in summary(rounds)
