@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fedshift.papers.deviations import HELD_OUT
-from fedshift.results import contents, grouping
+from fedshift.results import contents, grouping, row_names
 from fedshift.results.loading import Chosen, Run
 from fedshift.results.settings import NODES
 from fedshift_core.errors import ConfigError
@@ -103,7 +103,7 @@ def _each_once(same: Sequence[Run], notes: list[str]) -> list[Run]:
             first = kept.setdefault(domain, run)
             if first is run:
                 continue
-            both = f"{grouping.row_labels([run], {})[0]}, seed {run.results.seed}: {domain} is held out twice"
+            both = f"{row_names.Naming().label(run)}, seed {run.results.seed}: {domain} is held out twice"
             if sorted(first.config[HELD_OUT]) != sorted(run.config[HELD_OUT]):
                 raise ConfigError(f"{both}, with other domains: {first.name} and {run.name}")
             earlier, later = first.results, run.results

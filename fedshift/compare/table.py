@@ -10,7 +10,7 @@ from fedshift.compare import footnotes as remarks
 from fedshift.compare import rows as rowing
 from fedshift.compare.rows import Row
 from fedshift.papers import printed
-from fedshift.results import grouping
+from fedshift.results import grouping, row_names
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
@@ -95,7 +95,7 @@ def numbers_of(
     runs, repetitions = (_with_statistics(some, score) for some in (runs, repetitions))
     made = _rows(runs, score, scored, allow_different=allow_different)
     rows, columns, headline, labels, runs = made.rows, made.columns, made.headline, made.labels, made.runs
-    accuracy, lowest, unnamed, differences = made.accuracy, made.lowest, made.unnamed, made.differences
+    accuracy, lowest, names, differences = made.accuracy, made.lowest, made.names, made.differences
     if table is not None:
         rows = [rowing.with_printed_row(row, table, columns) for row in rows]
     called = run_metrics.called_of(called, runs, score)
@@ -103,23 +103,18 @@ def numbers_of(
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *_rounds(rows, score), *made.notes, *repeated]
     if held_out:
         notes.insert(0, leave_one_out.NOTE)
+    own = row_names.own(runs, labels, names)
+    notes += _unnamed(rows, names, own)
     notes += [
-        f"{method}, where a row does not name it: {_settings(values)}"
-        for method, values in unnamed.items()
-        if any(row.method == method for row in rows)
-    ]
-    notes += [
-        f"{method}, in all its rows: "
+        f"{of_rows}: "
         + ", ".join(
-            f"{grouping.parameter(key)}={grouping.shown(value)} (its experiment has {grouping.shown(usual)})"
-            for key, (value, usual) in values.items()
+            f"{grouping.parameter(key)}={grouping.shown(value)} ({usual})" for key, (value, usual) in values.items()
         )
-        for method, values in grouping.by_hand(runs).items()
+        for of_rows, values in row_names.by_hand(runs).items()
     ]
     approximations = map(registry.approximation_line, dict.fromkeys(row.method for row in rows))
     notes += [text for text in approximations if text]
-    notes += [f"{method}, as the method or its experiment asks: {_settings(own)}" for method, own in
-              grouping.own(runs).items()]  # fmt: skip
+    notes += [f"{whose}, as the method or its experiment asks: {_settings(settings)}" for whose, settings in own]
     if differences:
         note = f"rows of different groups do not compare; they differ in {', '.join(differences)}"
         notes.append(f"{note}; --unseen makes one row of them" if leave_one_out.foldable(differences) else note)
@@ -156,7 +151,7 @@ class _Rows:
         lowest: Whether the lowest number is the best.
         runs: The runs that are in the rows, in their order.
         labels: The row of each.
-        unnamed: ``grouping.usual_parameters``.
+        names: By what rows are named.
         differences: ``grouping.differing``.
         notes: What was left out or counts once.
     """
@@ -168,7 +163,7 @@ class _Rows:
     lowest: bool
     runs: list[Run]
     labels: list[str]
-    unnamed: dict[str, dict[str, Any]]
+    names: row_names.Naming
     differences: dict[str, list[Any]]
     notes: list[str]
 
@@ -198,15 +193,14 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
             f"these runs differ in more than method and seed (--allow-different makes rows of them{held_out}): "
             + grouping.differences_line(runs, differences)
         )
-    unnamed = grouping.usual_parameters(runs)
+    names = row_names.naming(runs)
     methods = list(registry.METHODS)
-    keys = [grouping.order(run, methods, unnamed) for run in runs]
+    keys = [names.order(run, methods) for run in runs]
     order = sorted(range(len(runs)), key=keys.__getitem__)
     runs = [runs[i] for i in order]
     differences = {key: [values[i] for i in order] for key, values in differences.items()}
-    all_labels = grouping.row_labels(
-        runs, unnamed
-    )  # of all runs: the name of a row does not depend on which rows are shown
+    # Of all runs: the name of a row does not depend on which rows are shown.
+    all_labels = [names.label(run) for run in runs]
     taken = [
         (group, label, run)
         for group, label, run in zip(grouping.group_labels(runs, differences), all_labels, runs, strict=True)
@@ -234,7 +228,7 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
     rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
     labels, of_rows = [label for _, label, _ in taken], [run for _, _, run in taken]
-    return _Rows(rows, columns, headline, accuracy, lowest, of_rows, labels, unnamed, differences, notes)
+    return _Rows(rows, columns, headline, accuracy, lowest, of_rows, labels, names, differences, notes)
 
 
 def with_columns(numbers: Numbers, names: Sequence[str]) -> Numbers:
@@ -323,6 +317,18 @@ def _rounds(rows: Sequence[Row], score: str) -> list[str]:
         for rounds, names in sorted(by_rounds.items())
     ]
     return [f"averaged rounds: {', '.join(texts)}"]
+
+
+def _unnamed(rows: Sequence[Row], names: row_names.Naming, own: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Return notes on the values that rows do not name; those that a method asks for have a note of their own."""
+    said = dict(own)
+    notes = []
+    for method, values in names.unnamed.items():
+        whose = f"{method}, {row_names.UNNAMED}"
+        others = {key: value for key, value in values.items() if key not in said.get(whose, {})}
+        if others and any(row.method == method for row in rows):
+            notes.append(f"{whose}: {_settings(others)}")
+    return notes
 
 
 def _settings(settings: Mapping[str, Any]) -> str:

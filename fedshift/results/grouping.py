@@ -1,11 +1,10 @@
-"""Decides which runs form one table: names differing settings and separates those of a method."""
+"""Decides which runs form one table: names settings in which they differ, and warns of what else does."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedshift.results import contents
 from fedshift.results.loading import Run
-from fedshift.results.settings import BASELINE, usual_settings
 from fedshift_app.config import registry
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import some
@@ -15,9 +14,6 @@ TUNED = "tuned"
 #: Number of runs named for a value; the rest is counted.
 _NAMED = 2
 UNKNOWN = "not recorded"  # the value of what a run does not have, such as another method's package
-#: Up to this number, every row of a method names all differing parameters; beyond it, only those that the experiment
-#: has otherwise.
-_IN_EVERY_ROW = 2
 
 
 def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
@@ -35,24 +31,9 @@ def differing(runs: Sequence[Run]) -> dict[str, list[Any]]:
     differences = {}
     for key in sorted({key for settings in raw for key in settings}):
         values = [settings.get(key) for settings in raw]
-        if _vary(values) and _vary([settings.get(key) for settings in plain]):
+        if vary(values) and vary([settings.get(key) for settings in plain]):
             differences[key] = values
     return differences
-
-
-def own(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return, by method, the settings in which it differs from the others because it sets them."""
-    runs = [run.before_search for run in runs]
-    counted = differing(runs)
-    by_method: dict[str, dict[str, Any]] = {}
-    varies: dict[str, bool] = {}
-    for run in runs:
-        for key, value in run.in_effect.items():
-            if key not in varies:
-                varies[key] = key not in counted and _vary([other.config.get(key) for other in runs])
-            if varies[key]:
-                by_method.setdefault(run.results.method, {})[key] = value
-    return {method: dict(sorted(settings.items())) for method, settings in by_method.items()}
 
 
 def differences_line(runs: Sequence[Run], differences: dict[str, list[Any]]) -> str:
@@ -91,59 +72,9 @@ def group_labels(runs: Sequence[Run], differences: dict[str, list[Any]]) -> list
     return [", ".join(f"{key}={shown(settings.get(key))}" for key in differences) for settings in plain]
 
 
-def row_labels(runs: Sequence[Run], unnamed: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the row of each run: its method, and the parameters in which runs of that method differ.
-
-    If they are many, a row leaves out those with the value in ``unnamed`` (``usual_parameters``). Runs whose values a
-    search chose form separate rows, named ``tuned``.
-    """
-    keys = {family: _varied(runs, family) for family in dict.fromkeys(map(_family, runs))}
-    return [
-        _label(run, keys[_family(run)], {} if run.tuned else unnamed.get(run.results.method, {})) for run in runs
-    ]  # fmt: skip
-
-
 def tuned_values(run: Run) -> str:
     """Return the values that a search chose for a run, each with the one that it replaced."""
     return ", ".join(f"{parameter(key)}={shown(run.config.get(key))} ({shown(was)})" for key, was in run.tuned.items())
-
-
-def usual_parameters(runs: Sequence[Run]) -> dict[str, dict[str, Any]]:
-    """Return, by method, the values of parameters that rows do not name.
-
-    Of more than two differing parameters a row names only those that are not as the experiment has them. The
-    experiment of the method's first run counts, so that rows of two experiments are never named alike.
-    """
-    by_method = {}
-    for run in runs:
-        if run.results.method in by_method or run.tuned:
-            continue
-        keys = _varied(runs, _family(run))
-        usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
-        many = len(keys) > _IN_EVERY_ROW
-        by_method[run.results.method] = {key: usual[key] for key in keys if many and key in usual}
-    return {method: values for method, values in by_method.items() if values}
-
-
-def by_hand(runs: Sequence[Run]) -> dict[str, dict[str, tuple[Any, Any]]]:
-    """Return, by method, common parameters of its runs that differ from the experiment and no row names.
-
-    Returns:
-        The value of the runs and that of the experiment, by dotted key. Experiments outside conf/experiments are
-        unknown and have none.
-    """
-    by_method: dict[str, dict[str, tuple[Any, Any]]] = {}
-    for run in runs:
-        if run.results.method in by_method or run.tuned:
-            continue
-        usual = usual_settings(run.config["experiment"], run.config["dataset.name"], run.results.method)
-        varied = _varied(runs, _family(run))
-        by_method[run.results.method] = {
-            key: (value, usual[key])
-            for key, value in run.row_settings.items()
-            if key in usual and key not in varied and value != usual[key]
-        }
-    return {method: values for method, values in by_method.items() if values}
 
 
 def warnings(runs: Sequence[Run], labels: Sequence[str], repetitions: Sequence[Run] = ()) -> list[str]:
@@ -252,26 +183,6 @@ def shown(value: Any) -> str:
     return str(value)
 
 
-def _family(run: Run) -> tuple[str, bool]:
-    """Return the family of a run's row: its method, and whether a search chose its values."""
-    return run.results.method, bool(run.tuned)
-
-
-def _varied(runs: Sequence[Run], family: tuple[str, bool]) -> list[str]:
-    """Return the parameters, of method or modules, in which the runs of a method differ."""
-    settings = [run.row_settings for run in runs if _family(run) == family]
-    keys = dict.fromkeys(key for of_run in settings for key in of_run)
-    return [key for key in keys if _vary([of_run[key] for of_run in settings if key in of_run])]
-
-
-def _label(run: Run, keys: Sequence[str], known: Mapping[str, Any]) -> str:
-    settings = run.row_settings
-    named = [key for key in keys if key in settings and not (key in known and settings[key] == known[key])]
-    method = registry.label(run.results.method)
-    tuned = [TUNED] if run.tuned else []
-    return " ".join([method, *tuned, *(f"{parameter(key)}={shown(settings[key])}" for key in named)])
-
-
 def _suspicious(run: Run, other: Run) -> bool:
     """Return whether equal shared weights suggest that a method had no effect.
 
@@ -283,7 +194,7 @@ def _suspicious(run: Run, other: Run) -> bool:
     return ours.evaluated == "global model" or ours.domains == theirs.domains
 
 
-def _vary(values: Sequence[Any]) -> bool:
+def vary(values: Sequence[Any]) -> bool:
     """Return whether values are not all equal."""
     return any(value is not values[0] and value != values[0] for value in values)
 
@@ -294,20 +205,3 @@ def _distinct(values: Iterable[Any]) -> list[Any]:
         if value not in distinct:
             distinct.append(value)
     return distinct
-
-
-def order(run: Run, methods: Sequence[str], unnamed: Mapping[str, Mapping[str, Any]]) -> tuple[Any, ...]:
-    """Return the sort key of a row: the baseline first, then registered methods, then parameters.
-
-    Of a method with many parameters (``unnamed``) the row that names none is the first.
-    """
-    known = unnamed.get(run.results.method, {})
-    varied = any(run.row_settings.get(key) != value for key, value in known.items())
-    values = [(0, value, "") if _is_number(value) else (1, 0.0, shown(value)) for value in run.row_settings.values()]
-    method = run.results.method
-    place = methods.index(method) if method in methods else len(methods)  # methods that are not installed come last
-    return (method != BASELINE, place, method, bool(run.tuned), varied, values)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from pydantic import ValidationError
+
 from datasets import catalog
 from fedshift.results import setting_cache
 from fedshift_app.config import registry
@@ -21,6 +23,8 @@ ASIDE = (
     "plugins",  # a method's own; its version is that of the file's content (surroundings)
     "federation.max_update", "federation.max_images",  # they do not change results of honest nodes
 )  # fmt: skip
+#: The name of the adaptation before a test.
+ADAPTATION = "adapt.name"
 #: Prefix of the values that a search replaced.
 TUNED = "tuned."
 #: The number of nodes, named like a setting; ``allocation.counts=any`` leaves it open.
@@ -70,6 +74,20 @@ def usual_settings(experiment: str, dataset: str, method: str) -> Mapping[str, A
         return _settings({"experiment": experiment, "dataset": dataset, "method": method})
     except ConfigError:
         return {}
+
+
+def defaults_of(section: str, name: str) -> Mapping[str, Any]:
+    """Return the default parameters of an adaptation (``adapt``) or of ``modules`` by dotted key.
+
+    The result is empty for another section, where its package is not here, and where a parameter has no default.
+    """
+    if section not in ("adapt", "modules"):
+        return {}
+    try:
+        params = registry.adapt_params({"name": name}) if section == "adapt" else registry.modules_params(name, {})
+    except (ConfigError, ValidationError):
+        return {}
+    return flat(params.model_dump(mode="json"), "adapt." if section == "adapt" else f"modules.{name}.")
 
 
 @cache
