@@ -1,12 +1,18 @@
 """The reason why a finished run cannot be scored with one kind of BatchNorm statistics (``evaluate.bn``)."""
 
+from collections.abc import Sequence
 from functools import cache
 
 from clients.models.catalog import NETWORKS
 from fedshift.results.loading import Run
+from fedshift.results.settings import BN_ORDER
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.limits import some
 from fedshift_core.wire.names import AVERAGED, OWN, RETAKEN, SIMULATION
+
+ALL = "bn"  # the score that shows all kinds
+MOST_NAMED = 2  # runs of a note
 
 
 def why_not(run: Run, kind: str) -> str:
@@ -30,6 +36,19 @@ def why_not(run: Run, kind: str) -> str:
     if kind == RETAKEN and not _statistics_travel(alike.model_dump_json()):
         return f"with {run.results.method} and model.bn={config.model.bn} BatchNorm stays on the nodes"
     return ""
+
+
+def other_orders(runs: Sequence[Run]) -> list[str]:
+    """Return a note where runs took own or re-estimated statistics of images in different orders; else nothing."""
+    by_order: dict[str, list[str]] = {}
+    for run in (part for joined in runs for part in joined.singles):
+        evaluate = run.resolved.evaluate
+        if {OWN, RETAKEN} & {*evaluate.bn} and not why_not(run, OWN):
+            by_order.setdefault(evaluate.bn_order, []).append(run.name)
+    if len(by_order) < 2:
+        return []
+    texts = [f"{order} ({some(names, MOST_NAMED)})" for order, names in sorted(by_order.items())]
+    return [f"own and re-estimated statistics do not compare: {BN_ORDER} is {' and '.join(texts)}"]
 
 
 def _without_batchnorm(name: str) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from fedshift.rescore.keys import ADAPT, MAY_DIFFER
 from fedshift.results import setting_cache
 from fedshift.results.loading import Run
-from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, usual_settings
+from fedshift.results.settings import ASIDE, BN_ORDER, BN_STATISTICS, LAST, NODES, usual_settings
 from fedshift.sweep import grid
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
@@ -159,7 +159,8 @@ def _words(run: Run) -> dict[str, str]:
 
 def _settings(run: Run) -> dict[str, Any]:
     """Return the settings that a command must give, with all ways of BatchNorm's statistics that were scored."""
-    return _deciding(run.config) | {BN_STATISTICS: list(run.resolved.evaluate.bn)}
+    evaluate = run.resolved.evaluate
+    return _deciding(run.config) | {BN_STATISTICS: list(evaluate.bn), BN_ORDER: evaluate.bn_order}
 
 
 def _deciding(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedshift.results import grouping, row_names
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
-from fedshift.results.settings import BASELINE, BN_STATISTICS
+from fedshift.results.settings import BASELINE, BN_ORDER, BN_STATISTICS
 from fedshift_app.config import registry
 from fedshift_core.accuracies import AVG, OVERALL, STD
 from fedshift_core.errors import ConfigError
@@ -101,6 +101,7 @@ def numbers_of(
     called = run_metrics.called_of(called, runs, score)
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *_rounds(rows, score), *made.notes, *repeated]
+    notes += bn_statistics.other_orders(runs) if score == bn_statistics.ALL else []
     if held_out:
         notes.insert(0, leave_one_out.NOTE)
     own = row_names.own(runs, labels, names)
@@ -180,7 +181,10 @@ def _with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
     if not score.startswith(BN_SCORE):
         return list(runs)
     kind = score.removeprefix(BN_SCORE)
-    return [replace(run, config={**run.config, BN_STATISTICS: kind}) for run in runs]
+    return [
+        replace(run, config={**run.config, BN_STATISTICS: kind, BN_ORDER: reading.order_behind(run.resolved, kind)})
+        for run in runs
+    ]
 
 
 def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool) -> _Rows:

@@ -11,7 +11,17 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedshift.results import distinct, setting_cache
 from fedshift.results.places import finished, named_by, read_json
-from fedshift.results.settings import ASIDE, BN_STATISTICS, LAST, NODES, ROUND, ROW_SECTIONS, TUNED, own_settings
+from fedshift.results.settings import (
+    ASIDE,
+    BN_ORDER,
+    BN_STATISTICS,
+    LAST,
+    NODES,
+    ROUND,
+    ROW_SECTIONS,
+    TUNED,
+    own_settings,
+)
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
@@ -20,7 +30,7 @@ from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
-from fedshift_core.wire.names import AVERAGED, DEPLOYMENT
+from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
 from fedshift_core.yaml_files import read_yaml
 from strategies.features.figures_section import Figures
 from strategies.features.site_section import Sites
@@ -319,6 +329,7 @@ def _read(place: Path) -> Run:
     config = as_requested(flat(settings)) | {NODES: len(results.nodes)}
     tuned = {key.removeprefix(TUNED): config.pop(key) for key in list(config) if key.startswith(TUNED)}
     config[BN_STATISTICS] = config[BN_STATISTICS][0]  # further kinds do not change the numbers of the first
+    config[BN_ORDER] = order_behind(resolved, config[BN_STATISTICS])
     if (config["method.name"], config["seed"]) != (results.method, results.seed):
         raise ConfigError(
             f"{file}: method {results.method!r}, seed {as_found(results.seed)}; its configuration says "
@@ -345,6 +356,11 @@ def _read(place: Path) -> Run:
         said,
         scored_rounds=scored,
     )
+
+
+def order_behind(config: RunConfig, kind: str) -> str | None:
+    """Return the order of images behind one kind of BatchNorm statistics; None for a kind without training images."""
+    return config.evaluate.bn_order if kind in (OWN, RETAKEN) else None
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -33,6 +33,7 @@ NODES = "nodes"
 ROUND, LAST = "round", "last"
 #: Kinds of BatchNorm statistics. A run's settings have the first, which its numbers use; a score may name another.
 BN_STATISTICS = "evaluate.bn"
+BN_ORDER = "evaluate.bn_order"  # decides numbers only where statistics of training images are behind them
 #: The method with which the others are compared; it changes no settings of other sections.
 BASELINE = "fedavg"
 

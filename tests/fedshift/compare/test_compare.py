@@ -1281,3 +1281,22 @@ def test_distinct_images_of_results_that_do_not_say_them(
         nodes=[{"domain": domain} for domain in holders], recorded={"engine": engine},
     )  # fmt: skip
     assert f"test images: scan {scan}, street {street}" in compare([old]).numbers.notes
+
+
+def test_the_order_behind_statistics_counts_where_they_are_shown(make_run: MakeRun) -> None:
+    """Listed images raise scores by own statistics, and change nothing of averaged ones."""
+    own = {"bn=own": two(60, 50)}
+    network = f"{SCAN_STREET} model.name=cnn_bn"
+    shuffled, listed = ({"set": f"{network} evaluate.bn=[averaged,own] evaluate.bn_order={order}"}
+                        for order in ("shuffled", "listed"))  # fmt: skip
+    runs = [
+        make_run("fedavg", 0, two(50, 40), flat=shuffled, others=own),
+        make_run("fedprox", 0, two(51, 41), flat=listed, others=own),
+        make_run("moon", 0, two(52, 42), flat={"set": network}),
+    ]
+    assert [row.label for row in compare(runs).numbers.rows] == ["fedavg", "fedprox", "moon"]
+    with pytest.raises(ConfigError, match=r"evaluate\.bn_order is (listed|shuffled)"):
+        compare(runs[:2], score="bn=own")
+    (note,) = [note for note in compare(runs[:2], score="bn").numbers.notes if "bn_order" in note]
+    assert note.startswith("own and re-estimated statistics do not compare: evaluate.bn_order is listed (fedprox-0-1)")
+    assert not [note for note in compare(runs[1:2], score="bn").numbers.notes if "bn_order" in note]
