@@ -13,6 +13,7 @@ from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.files import early_stop_text, lost_text, untrained_line
+from fedshift_core import missing_tests
 from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
@@ -86,6 +87,11 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes += [
         f"{named(row)}, seed {run.results.seed}: {_untrained(run)}"
         for row in rows for run in row.runs if run.results.untrained
+    ]  # fmt: skip
+    notes += [
+        f"{named(row)}, seed {part.results.seed}: {text}"
+        for row in rows for run in row.runs for part in run.singles
+        for text in missing_tests.notes(part.results.missing_tests, part.results.averaged_rounds)
     ]  # fmt: skip
     notes += [
         f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} "

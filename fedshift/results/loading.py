@@ -100,6 +100,8 @@ class Results(_Results):
     site_figures: Sites | None = None  # likewise
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that were left out
     untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained
+    #: By averaged round and domain: test images that were scored, and those of all its nodes.
+    missing_tests: dict[str, dict[str, tuple[int, int]]] = Field(default_factory=dict)
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote

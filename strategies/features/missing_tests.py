@@ -8,9 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.missing_tests import line, notes
 from fedshift_core.options.scoring import LAST_ROUNDS
-from fedshift_core.plural import plural
 from strategies.features.base import LeaveOut, ServerFeature, Training, View
 from strategies.federation import announced
 from strategies.federation.context import RoundResult
@@ -47,7 +46,7 @@ class MissingTests(ServerFeature):
         if missing != (self._said or {}):
             for domain, (number, of_all) in missing.items():
                 fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
-                log.warning("%s", _line(domain, number, of_all), extra=fields)
+                log.warning("%s", line(domain, number, of_all), extra=fields)
         self._said = missing
 
     def _missing(self, evaluation: Evaluation, result: RoundResult) -> Missing:
@@ -73,26 +72,3 @@ class MissingTests(ServerFeature):
     def view(cls, results: Mapping[str, Any]) -> View:
         """Return a note of each domain."""
         return View(notes=tuple(notes(results.get(cls.key, {}), results["averaged_rounds"])))
-
-
-def notes(missing: Mapping[str, Mapping[str, Sequence[int]]], averaged: int) -> list[str]:
-    """Return a line of each domain.
-
-    Args:
-        missing: By round and domain: scored images, and those of all its nodes (``results.json``).
-        averaged: How many rounds the mean is over.
-    """
-    fewest: dict[str, tuple[int, int, int]] = {}  # by domain: images scored, of all, in how many rounds
-    for by_domain in missing.values():
-        for domain, (number, of_all) in by_domain.items():
-            least, most, rounds = fewest.get(domain, (number, of_all, 0))
-            fewest[domain] = (min(least, number), max(most, of_all), rounds + 1)
-    return [
-        f"{_line(domain, number, of_all)}, in {rounds} of {plural(averaged, 'averaged round')}"
-        for domain, (number, of_all, rounds) in fewest.items()
-    ]
-
-
-def _line(domain: str, number: int, of_all: int) -> str:
-    name = shown(domain, MOST_NAME)
-    return f"{name}: the accuracy is of {number} of {plural(of_all, 'test image')}, as not all its nodes were scored"

@@ -1300,3 +1300,17 @@ def test_the_order_behind_statistics_counts_where_they_are_shown(make_run: MakeR
     (note,) = [note for note in compare(runs[:2], score="bn").numbers.notes if "bn_order" in note]
     assert note.startswith("own and re-estimated statistics do not compare: evaluate.bn_order is listed (fedprox-0-1)")
     assert not [note for note in compare(runs[1:2], score="bn").numbers.notes if "bn_order" in note]
+
+
+def test_an_accuracy_of_some_of_a_domains_test_images_is_told_of(make_run: MakeRun) -> None:
+    flat = {"set": SCAN_STREET}
+    missing = {"4": {"scan": [45, 90]}, "5": {"scan": [45, 90]}}
+    runs = [
+        make_run("fedavg", 0, two(50, 40), flat=flat),
+        make_run("fedprox", 0, two(60, 40), flat=flat, missing_tests=missing),
+    ]
+    (note,) = [note for note in compare(runs).numbers.notes if "test images, as" in note]
+    assert note == (
+        "fedprox, seed 0: scan: the accuracy is of 45 of 90 test images, as not all its nodes were scored, "
+        "in 2 of 5 averaged rounds"
+    )
