@@ -283,7 +283,7 @@ class DomainClient(LocalTrainer[P]):
                     metrics |= score.to_numbers(domain)
                     loss, images = loss + scores.loss_sum, images + len(test)
             self._add_records(self.features.more_records(self, config, mixed=mixed))
-            metrics |= self.features.on_scores(self, config, mixed=mixed)
+            metrics |= self.features.on_scores(self, config)
         metrics |= self.features.after_scores(self, config)
         self._bench.check(self.model)
         self.passed(EVALUATION)

@@ -312,7 +312,7 @@ OURS = (
         tells="correct predictions and summed loss on validation images",
     ),
     Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
-            "strategies.features.missing_tests:MissingTests", shows=True),
+            "strategies.features.missing_tests:MissingTests"),
 )  # fmt: skip
 
 FEATURES: Registry[Feature] = Registry(

@@ -65,7 +65,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
         self.last_nodes: tuple[int, ...] = ()
         self.roster = Roster(
             federation.domains, federation.engine.name, federation.run_json, federation.num_classes,
-            self.features.of(PublicSet), federation.config.allocation.held_out,
+            self.features.of(PublicSet), federation.config.allocation.held_out if federation.rounds else (),
         )  # fmt: skip
         self.roster.max_images = federation.config.federation.max_images
         self._observer = observer

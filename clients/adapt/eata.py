@@ -28,7 +28,6 @@ from clients.adapt.stream import LEAST, Predictor, Stream
 from clients.params.eata import EATAParams
 from clients.training import optimizers, statistics
 from clients.training.trainer import LocalTrainer
-from fedshift_core.seeding import generator
 
 MARGIN = 0.4  # E_0 over ln C
 KEPT = 0.9  # of the moving mean of predictions, by batch
@@ -141,9 +140,7 @@ class EATAAdaptation(Stream[EATAParams]):
 
     def predictor(self, client: LocalTrainer, own: Predictor) -> Predictor:
         """Return EATA on the client's model; a node with one image has nothing to take Fisher values of."""
-        seed, index = client.setup.seed, client.setup.index
-        order = generator(seed, "eata-fisher", index).permutation(len(client.train_set))  # the same in all rounds
-        held = client.train_set.select(order[: self.params.fisher_samples])
+        held = client.drawn("eata-fisher", self.params.fisher_samples)
         clean = None
         if self.params.fisher_alpha > 0 and len(held) >= LEAST:
             clean = (x for x, _ in client.plain_batches(held, LEAST, self.params.batch_size))

@@ -319,8 +319,8 @@ class NodeFeature:
         """
         return {}
 
-    def on_scores(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> Metrics:
-        """Return further numbers of the weights as they are scored; ``mixed`` as for :meth:`more_records`."""
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
+        """Return further numbers of the weights as they are scored."""
         return {}
 
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:

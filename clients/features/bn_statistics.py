@@ -75,11 +75,11 @@ class BatchNormStatisticsOnNode(NodeFeature):
 
     def mixes_images(self, request: Mapping[str, Any]) -> bool:
         """Tell whether the accuracy goes by statistics of each batch. A test set may be in the order of its classes."""
-        return _of_accuracy(request) == BATCH
+        return of_accuracy(request) == BATCH
 
     def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Let the model be scored with the statistics of the accuracy."""
-        return scored_with(client, _of_accuracy(request), request)
+        return scored_with(client, of_accuracy(request), request)
 
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return the correct predictions with all other statistics."""
@@ -170,7 +170,8 @@ def checked(arrays: Arrays, client: Client) -> Arrays:
     return arrays
 
 
-def _of_accuracy(request: Mapping[str, Any]) -> str:
+def of_accuracy(request: Mapping[str, Any]) -> str:
+    """Return the kind of statistics with which a message asks for the accuracy."""
     return str(request.get(BN_WAYS, (AVERAGED,))[0])
 
 

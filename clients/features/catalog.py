@@ -120,9 +120,9 @@ class Features:
         """Return further arrays by record, of further passes over test images."""
         return self._sent(lambda feature: feature.more_records(client, request, mixed=mixed), "records")
 
-    def on_scores(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> Metrics:
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return further numbers of the weights as they are scored."""
-        return self._sent(lambda feature: feature.on_scores(client, request, mixed=mixed), "evaluate_reply")
+        return self._sent(lambda feature: feature.on_scores(client, request), "evaluate_reply")
 
     def after_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return numbers of other scores."""

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from clients.features.base import About, Client, Metrics, NodeFeature, Request
+from clients.features.bn_statistics import of_accuracy
 from clients.training.eval_slices import mixed_images
 from fedshift_core.wire.names import (
+    BATCH,
     NUM_VALIDATION,
     VALIDATION,
     VALIDATION_CORRECT,
@@ -27,12 +29,12 @@ class ValidationOnNode(NodeFeature):
         """Say how many validation images there are."""
         return ({NUM_VALIDATION: about.images[VALIDATION]} if VALIDATION in about.images else {}), {}
 
-    def on_scores(self, client: Client, request: Mapping[str, Any], *, mixed: bool) -> Metrics:
+    def on_scores(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Return correct predictions, images and the summed loss of the validation part, where that is finite."""
         images = client.own_sets.get(VALIDATION)
         if not request.get(VALIDATION) or images is None or len(images) < client.setup.least_images:
             return {}
-        if mixed:  # the part is listed class by class, as test sets are
+        if client.mixes_tests or of_accuracy(request) == BATCH:  # it is listed class by class, as test sets are
             images = mixed_images(images, client.setup.seed, VALIDATION, client.setup.index)
         scores = client.score_test(images)
         counts: Metrics = {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(images)}

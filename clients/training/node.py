@@ -68,6 +68,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self.public_set = public_set
         self.server_round = 0
         self.steps = 0
+        self._last_draw: tuple[tuple[ImageSet, str, int, bool], ImageSet] | None = None
         self.passed: Callable[[str], None] = lambda part: None
         self.trained_by: OtherTraining | None = None
         self.federation_images: FederationImages | None = None
@@ -281,6 +282,22 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
         return with_its_own
 
+    def drawn(self, purpose: str, most: int, *, listed: bool = False) -> ImageSet:
+        """Return at most so many of the node's training images, drawn by the run's seed, the same in all rounds.
+
+        Args:
+            purpose: What they are for.
+            most: The largest number.
+            listed: In the order of the list, not in that of the draw.
+        """
+        if listed and most >= len(self.train_set):
+            return self.train_set
+        asked = (self.train_set, purpose, most, listed)
+        if self._last_draw is None or self._last_draw[0][0] is not asked[0] or self._last_draw[0][1:] != asked[1:]:
+            order = generator(self.setup.seed, purpose, self.setup.index).permutation(len(self.train_set))[:most]
+            self._last_draw = asked, self.train_set.select(np.sort(order) if listed else order)
+        return self._last_draw[1]
+
     def take_statistics(self, most: int) -> tuple[dict[str, statistics.Moments], int]:
         """Sum up what BatchNorm layers are given of the node's training images, not augmented.
 
@@ -293,9 +310,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         Returns:
             By name of the layer, and of how many images.
         """
-        order = generator(self.setup.seed, "bn-sample", self.setup.index).permutation(len(self.train_set))
-        chosen = np.sort(order[:most]) if self.setup.bn_order == "listed" else order[:most]
-        held = self.train_set.select(chosen)
+        held = self.drawn("bn-sample", most, listed=self.setup.bn_order == "listed")
         batches = (x for x, _ in self.plain_batches(held, least=2))
         return statistics.take(self.model, self.forward, batches), len(held)
 

@@ -22,7 +22,7 @@ from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, as_found, shortened, shown
 
 KEY = "classes"
-GROUPS = "groups"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
+GROUPS = "patient"  # text or integers (N,), optional: the patient, or another group, of each image; empty: on its own
 REMEDY = (
     "state the classes in the order of these integers, dataset.classes=[NAME_OF_0,NAME_OF_1,...], or in the file: "
     "numpy.savez(FILE, x=x, y=y, classes=[NAME_OF_0, NAME_OF_1, ...])"
@@ -43,23 +43,24 @@ def labels(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
     return arrays["y"], arrays.get(KEY)
 
 
-def groups(path: Path, number: int) -> NDArray[np.str_] | None:
-    """Return the group of each image of an npz file, (N,); None if it has none.
+def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.str_] | None:
+    """Return the group of each image of a file, (N,); None if it has none.
 
     Args:
-        path: The file.
+        found: Its key ``patient``; None where it has none.
         number: N.
+        where: The file, for messages.
 
     Raises:
-        DataError: If the file is broken, or its key ``groups`` is not such a list.
+        DataError: If it is no such list.
     """
-    found = load(path, (GROUPS,)).get(GROUPS)
     if found is None:
         return None
     if found.dtype.kind not in "Uiu" or found.shape != (number,):
         description = f"type {shown(found.dtype, MOST_NAME)} and shape {found.shape}"
         raise DataError(
-            f"{shown(path.absolute())}: groups has {description}; allowed are text, integers and ({number},)"
+            f"{shown(where)}: {GROUPS} has {description}; allowed are text, integers and ({number},). Name the key "
+            "otherwise if it does not say which images are of one patient"
         )
     return found.astype(np.str_)
 

@@ -118,14 +118,14 @@ def npz_arrays(path: Path, classes: tuple[str, ...], *, stated: bool = True) -> 
     Raises:
         DataError: If the file is broken, or its labels are no labels of these classes (:mod:`datasets.io.npz`).
     """
-    y, own = npz.labels(path)
-    where = str(path.absolute())
+    arrays = npz.load(path, ("y", npz.GROUPS))
+    y, own, where = arrays["y"], arrays.get(npz.KEY), str(path.absolute())
     npz.check_integers(y, where)
     labels = npz.of_run(y, own, where=where, classes=classes, stated=stated)
     check_range(labels.astype(np.int64), len(classes), where)
     mark = "" if own is None else f"labels {hashlib.sha256(labels.tobytes()).hexdigest()}"
     reading_it = partial(files.read_npz, path, classes=classes, stated=stated)
-    return Arrays((path,), reading_it, mark, npz.groups(path, len(labels)))
+    return Arrays((path,), reading_it, mark, npz.groups(arrays.get(npz.GROUPS), len(labels), where))
 
 
 def list_folders(

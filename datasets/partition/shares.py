@@ -206,7 +206,7 @@ def spread(labels: Indices, nodes: int, rng: np.random.Generator) -> list[Indice
 def spread_groups(
     labels: Indices, groups: NDArray[np.str_] | None, nodes: int, rng: np.random.Generator
 ) -> list[Indices]:
-    """Return images divided among nodes as :func:`spread` does, all images of a group with one node.
+    """Return images divided about equally among nodes, of each class too, all images of a group with one node.
 
     Where there are fewer groups than nodes, images are divided whatever their groups.
 
@@ -217,7 +217,7 @@ def spread_groups(
         rng: The random generator.
 
     Returns:
-        As :func:`spread`; parts differ in size by the largest group at most.
+        As :func:`spread`. A group goes where fewest images are of its most frequent class, then fewest at all.
     """
     if groups is None:
         return spread(labels, nodes, rng)
@@ -228,8 +228,12 @@ def spread_groups(
     if len(units) < nodes:
         return spread(labels, nodes, rng)
     parts: list[list[int]] = [[] for _ in range(nodes)]
+    held = np.zeros((nodes, int(labels.max()) + 1), np.int64)  # images by node and class
     for unit in sorted(units.values(), key=len, reverse=True):
-        min(parts, key=len).extend(unit)
+        of_unit = np.bincount(labels[unit], minlength=held.shape[1])
+        mine = int(np.lexsort((held.sum(axis=1), held[:, of_unit.argmax()]))[0])
+        parts[mine] += unit
+        held[mine] += of_unit
     return [np.sort(np.array(part, np.int64)) for part in parts]
 
 

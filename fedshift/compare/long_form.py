@@ -95,5 +95,6 @@ def _rounds(run: Run, score: str) -> tuple[int, int]:
     if score in FIGURES and results.figures is not None:
         return results.figures.round, 1
     if score in ("last5", "clients", "bn") or score.startswith(BN_SCORE):
-        return last, run.averaged(score)
+        over = run.averaged_in(score)
+        return over[-1] if over else last, run.averaged(score)
     return last, 1

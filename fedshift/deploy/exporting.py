@@ -3,6 +3,7 @@
 import re
 import tempfile
 import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,10 +108,10 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
         private_files.make_folder(part)
         for folder in folders:
             inside = part / folder.path.name
-            for (domain, split), images in _images(config, dealt, folder.index).items():
+            for (domain, split), images in _unnamed(_images(config, dealt, folder.index)).items():
                 files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
-                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", public, classes)
+                files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", ImageSet(public.x, public.y), classes)
         part.rename(output)
     return folders
 
@@ -152,6 +153,20 @@ def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[tuple
     images[where.domain, "test"] = own.test or _test(config, where, dealt)
     given = given_validation(config, where)
     return images if given is None else images | {(where.domain, "validation"): given}
+
+
+def _unnamed(images: Mapping[tuple[str, Split], ImageSet]) -> dict[tuple[str, Split], ImageSet]:
+    """Return images with numbers in place of the names of their groups, such as patients; only which are alike counts.
+
+    A group has one number in all splits of its domain.
+    """
+    numbers: dict[tuple[str, str], str] = {}
+    unnamed: dict[tuple[str, Split], ImageSet] = {}
+    for (domain, split), each in images.items():
+        names = [] if each.groups is None else each.groups.tolist()
+        groups = [name and numbers.setdefault((domain, name), str(len(numbers) + 1)) for name in names]
+        unnamed[domain, split] = ImageSet(each.x, each.y, groups=np.array(groups, np.str_)) if names else each
+    return unnamed
 
 
 def _test(config: RunConfig, where: Place, dealt: tuple[str, ...]) -> ImageSet:

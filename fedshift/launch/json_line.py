@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.run import exit_codes, status
-from fedshift_app.run.files import RESULTS_FILE
+from fedshift_app.run.files import AVERAGED_OVER, RESULTS_FILE
 from fedshift_app.run.summary import finite
 from fedshift_core.accuracies import mean
 from fedshift_core.errors import ConfigError, FedShiftError
@@ -68,7 +68,8 @@ class Outcome:
 def scores(results: Path) -> dict[str, Any] | None:
     """Return the scores of ``results.json`` in percent; None where there is no such file.
 
-    ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table; balanced accuracy and
+    ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table, or of the rounds
+    ``averaged_over``; balanced accuracy and
     macro-F1 are those of one round, the mean over the domains.
     """
     try:
@@ -83,6 +84,7 @@ def scores(results: Path) -> dict[str, Any] | None:
     return {
         "domains": content["domains"], "average": content["avg"], "averaged_rounds": content["averaged_rounds"],
         "final": content["final"], **by_class,
+        **({AVERAGED_OVER: content[AVERAGED_OVER]} if AVERAGED_OVER in content else {}),
     }  # fmt: skip
 
 

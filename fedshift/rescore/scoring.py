@@ -15,7 +15,7 @@ from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import sections_of_run, validate
+from fedshift_app.config.validating import sections_of_run, validate, with_former_values
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
@@ -268,6 +268,6 @@ def done(checked: Checked, among: Sequence[Path]) -> Path | None:
             continue
         marks = saved_config.get("scored_again") or {}
         same = marks.get("run_id") == checked.saved_config["run_id"] and marks.get("round") == checked.server_round
-        if same and validate(saved_config["resolved"]).model_dump(mode="json") == wanted:
+        if same and validate(with_former_values(saved_config["resolved"])).model_dump(mode="json") == wanted:
             return path
     return None

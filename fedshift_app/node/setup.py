@@ -69,7 +69,8 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
                 f"a node was started without {key!r}: give each SuperNode "
                 '--node-config \'domain="NAME" data-dir="/folder/of/its/images"\''
             )
-    domains = _domains(str(given["domain"]), config.dataset.domains, config.allocation.held_out)
+    unseen = config.allocation.held_out if config.rounds else ()  # without rounds nothing is trained: a test
+    domains = _domains(str(given["domain"]), config.dataset.domains, unseen)
     data_dir = Path(str(given["data-dir"])).expanduser()
     if not data_dir.is_absolute():
         raise ConfigError(f"node-config: data-dir must be an absolute path, found {str(data_dir)!r}")

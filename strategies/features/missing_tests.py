@@ -53,12 +53,13 @@ class MissingTests(ServerFeature):
         nodes = {node.index: node for node in (*evaluation.nodes, *self._nodes) if not node.shared_test}
         missing: Missing = {}
         for domain, accuracy in result.accuracy.items():
-            own = [n for node in nodes.values() if domain in node.domains and (n := node.tests_of(domain))]
-            most = announced.most_scored(own, evaluation.max_images)
-            of_all = sum(n for n in own if n <= most)
-            number = evaluation.images_of(domain)
-            if accuracy is not None and number < of_all:
-                missing[domain] = [number, of_all]
+            own = {i: n for i, node in nodes.items() if domain in node.domains and (n := node.tests_of(domain))}
+            most = announced.most_scored([*own.values()], evaluation.max_images)
+            scored = evaluation.scored_by(domain)
+            absent = [n for i, n in own.items() if n <= most and i not in scored]
+            if accuracy is not None and absent:
+                number = sum(scored.values())
+                missing[domain] = [number, number + sum(absent)]
         return missing
 
     @classmethod

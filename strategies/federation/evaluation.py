@@ -240,9 +240,9 @@ class Evaluation:
     def _answers(self, domain: str) -> list[Answer]:
         return [task.answer for task in self._tasks if task.part.domain == domain and task.answer is not None]
 
-    def images_of(self, domain: str) -> int:
-        """Return how many test images of a domain were scored, over all nodes that score it."""
-        return sum(len(answer.part) for answer in self._answers(domain))
+    def scored_by(self, domain: str) -> dict[int, int]:
+        """Return how many test images of a domain each node has scored, by its index."""
+        return {answer.node.index: len(answer.part) for answer in self._answers(domain)}
 
     def spread(self) -> dict[str, float | None]:
         """Return by domain the sample standard deviation of the nodes' accuracies; None of fewer than two."""

@@ -411,8 +411,9 @@ def test_images_of_a_group_stay_with_one_node(counts: list[int], nodes: int, gro
     held = [{units[place] for place in part.tolist()} for part in parts]
     if len(set(units)) >= nodes:
         assert sum(map(len, held)) == len(set(units))
-        largest = max((units.count(unit) for unit in set(units)), default=0)
-        assert max(map(len, parts)) - min(map(len, parts)) <= max(largest, 1)
+    alone = shares.spread_groups(labels, np.full(len(labels), ""), nodes, generator(seed, "test"))
+    counted = np.array([np.bincount(labels[part], minlength=len(counts)) for part in alone])
+    assert (np.ptp(counted, axis=0) <= 1).all()  # each class over all nodes
     plain = shares.spread_groups(labels, None, nodes, generator(seed, "test"))
     same = shares.spread(labels, nodes, generator(seed, "test"))
     assert all(np.array_equal(*pair) for pair in zip(plain, same, strict=True))

@@ -231,7 +231,7 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("groups", [["P1", "P1", ""], [7, 7, 8]])
 def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any]) -> None:
     """Patients, by which intervals and splits go; numbers are names too."""
-    save(tmp_path, groups=np.array(groups))
+    save(tmp_path, patient=np.array(groups))
     images = catalog.load("folders", "s2", "train", Source(tmp_path, classes=CLASSES), 16)
     assert images.groups is not None
     assert images.groups.tolist() == list(map(str, groups))
@@ -241,7 +241,7 @@ def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any]) -> None:
 
 def test_groups_that_are_no_list_of_the_images_are_refused(tmp_path: Path) -> None:
     for wrong, found in ((np.array(["a", "b"]), r"shape (2,)"), (np.zeros(3), "type float64")):
-        save(tmp_path, groups=wrong)
+        save(tmp_path, patient=wrong)
         message = refusal_of(DataError, trees.npz_arrays, tmp_path / "s2_train.npz", CLASSES)
         assert found in message
         assert "allowed are text, integers and (3,)" in message

@@ -243,7 +243,7 @@ def test_a_node_sends_what_its_features_declare_and_all_of_it(client: DomainClie
         note(feature, {**numbers, **words}, "introduction")
         note(feature, feature.before_training(client, ASKED), "train_reply")
         note(feature, feature.after_training(client, ASKED), "train_reply")
-        note(feature, feature.on_scores(client, ASKED, mixed=False), "evaluate_reply")
+        note(feature, feature.on_scores(client, ASKED), "evaluate_reply")
         note(feature, feature.after_scores(client, ASKED), "evaluate_reply")
         note(feature, feature.finish(client, time.perf_counter()), "train_reply", "evaluate_reply")
         with feature.around_scores(client, ASKED), feature.around_tests(client, ASKED):
@@ -265,12 +265,12 @@ def test_a_node_that_would_send_what_its_feature_does_not_declare_sends_nothing(
     (profile,) = [feature for feature in features.all if feature.name == "profile"]
     for hook, call in (
         ("after_training", lambda: features.after_training(client, {})),
-        ("on_scores", lambda: features.on_scores(client, {}, mixed=False)),
+        ("on_scores", lambda: features.on_scores(client, {})),
         ("finish", lambda: features.finish(client, 0.0)),
         ("record", lambda: features.record("a", client.score_test(image_set(3)))),
     ):
         with monkeypatch.context() as patch:
-            patch.setattr(profile, hook, lambda *given, **named: {"gift": 1})
+            patch.setattr(profile, hook, lambda *given: {"gift": 1})
             assert refusal_of(FedShiftError, call) == (
                 "the feature profile would send 'gift', which it does not declare"
             )

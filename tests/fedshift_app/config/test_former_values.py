@@ -1,9 +1,12 @@
 """Keys that recorded runs lack, as they did not exist: the value that was in force then, not today's default."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from fedshift.sweep import grid, records
 from fedshift_app.config import validating, written
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
@@ -32,3 +35,17 @@ def test_statistics_of_runs_from_before_are_of_images_as_listed(text: str, order
     said = {**layers, "evaluate": {**layers["evaluate"], "bn_order": "shuffled"}}
     assert written.read_back(said).evaluate.bn_order == "shuffled"
     assert resolve({"set": f"model.name=cnn_bn {text}"}).evaluate.bn_order == "shuffled"
+
+
+def test_a_sweep_takes_a_run_from_before_only_for_what_it_was(tmp_path: Path) -> None:
+    """Else seeds of one row would be of two orders."""
+    text = "evaluate.bn=[averaged,own]"
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({"resolved": recorded(text), "nodes": 4}))
+    made = records.read_run(file)
+    assert made is not None
+    listed, shuffled = (
+        grid.identity(resolve({"set": f"model.name=cnn_bn {text} evaluate.bn_order={order}"}), 4)
+        for order in ("listed", "shuffled")
+    )
+    assert made[0] == listed != shuffled

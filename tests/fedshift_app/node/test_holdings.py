@@ -78,6 +78,20 @@ def test_own_test_sets_are_cut_by_patient(tmp_path: Path) -> None:
     assert not tested & trained
 
 
+def patients_of(folder: Path, cfg: RunConfig) -> list[set[str]]:
+    """Return whose images each node of east is tested on, by the pixels of the sites' own files."""
+    known = {}
+    for split in ("train", "test"):
+        images = catalog.load("folders", "east", split, cfg.dataset.source(), 32)
+        assert images.groups is not None
+        known |= {x.tobytes(): group for x, group in zip(images.x, images.groups.tolist(), strict=True)}
+    found = []
+    for path in sorted((folder / "nodes").glob("*east*")):
+        with np.load(path / "east_test.npz") as file:
+            found.append({known[x.tobytes()] for x in file["x"]})
+    return found
+
+
 def test_exported_nodes_know_the_patients_of_their_images(tmp_path: Path) -> None:
     """Intervals of a site are drawn by patient; no patient is tested on two nodes."""
     cfg = config(patients(tmp_path).replace(" allocation.test_fraction=0.3", ""), dataset="folders")
@@ -88,9 +102,20 @@ def test_exported_nodes_know_the_patients_of_their_images(tmp_path: Path) -> Non
         here, trained = (set((images.groups if images.groups is not None else np.array([])).tolist())
                          for images in (test, train))  # fmt: skip
         assert here and trained and not here & trained
+        assert all(name.isdecimal() for name in here | trained)  # no names
         tested += [here] if folder.domain == "east" else []
     assert len(tested) == 2
-    assert not tested[0] & tested[1]
+    names_of = patients_of(tmp_path, cfg)
+    assert not names_of[0] & names_of[1]
+    with_public = config(
+        f"{patients(tmp_path)} dataset.public=0.2".replace(" allocation.test_fraction=0.3", ""),
+        dataset="folders", method="fedmd",
+    )  # fmt: skip
+    for folder in export(with_public, 4, tmp_path / "public"):
+        with np.load(folder.path / "public_train.npz") as file:
+            assert "patient" not in file.files
+        with np.load(folder.path / f"{folder.domain}_train.npz") as file:
+            assert "patient" in file.files
 
 
 def test_patients_of_a_public_set_cannot_be_kept_out_of_a_test(tmp_path: Path) -> None:

@@ -118,6 +118,8 @@ def test_a_held_out_domain_is_refused(images: Path) -> None:
         message = refusal_of(ConfigError, place, cfg, images, named)
         assert message.startswith("node-config: domain 'south' is held out in this run (allocation.held_out)")
     assert place(cfg, images, "north").domains == ("north",)
+    nothing_trained = cfg.model_copy(update={"rounds": 0})  # fedshift evaluate: such a node is the test
+    assert place(nothing_trained, images, "south").domains == ("south",)
 
 
 def test_an_image_of_two_sites_is_refused(images: Path, tmp_path: Path) -> None:
