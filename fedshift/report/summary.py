@@ -96,7 +96,7 @@ def _results(record: Record) -> dict[str, Any]:
 
 
 def _columns(
-    results: dict[str, Any], test_batch: int, over: Sequence[int]
+    results: dict[str, Any], test_batch: int, over: Sequence[int] = ()
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
     """Return the columns of the table of results and the notes on their marks.
 
