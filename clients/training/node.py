@@ -68,7 +68,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         self.public_set = public_set
         self.server_round = 0
         self.steps = 0
-        self._last_draw: tuple[tuple[ImageSet, str, int, bool], ImageSet] | None = None
+        self._last_draw: tuple[ImageSet, tuple[str, int, bool], ImageSet] | None = None  # of which, what for, what
         self.passed: Callable[[str], None] = lambda part: None
         self.trained_by: OtherTraining | None = None
         self.federation_images: FederationImages | None = None
@@ -292,11 +292,11 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
         """
         if listed and most >= len(self.train_set):
             return self.train_set
-        asked = (self.train_set, purpose, most, listed)
-        if self._last_draw is None or self._last_draw[0][0] is not asked[0] or self._last_draw[0][1:] != asked[1:]:
+        key = (purpose, most, listed)
+        if self._last_draw is None or self._last_draw[0] is not self.train_set or self._last_draw[1] != key:
             order = generator(self.setup.seed, purpose, self.setup.index).permutation(len(self.train_set))[:most]
-            self._last_draw = asked, self.train_set.select(np.sort(order) if listed else order)
-        return self._last_draw[1]
+            self._last_draw = self.train_set, key, self.train_set.select(np.sort(order) if listed else order)
+        return self._last_draw[2]
 
     def take_statistics(self, most: int) -> tuple[dict[str, statistics.Moments], int]:
         """Sum up what BatchNorm layers are given of the node's training images, not augmented.

@@ -141,6 +141,10 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
         "training images (retaken).",
     )
 
+    def network_at(self, place: int) -> str:
+        """Return the network of the node at a place in the federation: those of ``per_node`` in turn, if any."""
+        return self.per_node[place % len(self.per_node)] if self.per_node else self.name
+
     @property
     def encoder_rests(self) -> bool:
         """Whether nothing of the encoder trains: it is frozen as a whole and has no projection."""

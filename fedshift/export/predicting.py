@@ -202,8 +202,7 @@ def _fill(
     """
     model = prediction.model
     parts: list[Floats] = []
-    order = generator(0, "predict-order").permutation(len(taken)) if mixed else range(len(taken))
-    asked = [taken[place] for place in order]
+    asked = _mixed(taken, "predict-order") if mixed else taken
     for group in images.batches(asked, model.size, model.images(), number, least, prediction.broken):
         parts.append(probabilities(_tensor(group), run, len(model.classes)))
         prediction.pictures += group.pictures
@@ -249,10 +248,16 @@ def trained_on(model: SavedModel, given: Sequence[Path], prediction: Predicted) 
 def _clean_batches(model: SavedModel, given: Sequence[Path], number: int, broken: list[str]) -> Iterator[Tensor]:
     """Yield images (B, 3, size, size), 0 to 1, of files and folders, in a mixed order: folders go class by class."""
     taken, _ = images.find(given, model.classes)
-    mixed = [taken[place] for place in generator(0, "clean-order").permutation(len(taken))]
-    for batch in images.batches(mixed, model.size, model.images(), number, adapting.LEAST, broken):
+    for batch in images.batches(
+        _mixed(taken, "clean-order"), model.size, model.images(), number, adapting.LEAST, broken
+    ):
         if len(batch.pictures) >= adapting.LEAST:
             yield _tensor(batch)
+
+
+def _mixed(listed: Sequence[Picture], purpose: str) -> list[Picture]:
+    """Return images in a drawn order, the same in each call."""
+    return [listed[place] for place in generator(0, purpose).permutation(len(listed))]
 
 
 def _tensor(batch: Batch) -> Tensor:

@@ -44,13 +44,12 @@ def network_by_domain(config: RunConfig, nodes: int) -> str:
         config: The run.
         nodes: How many nodes there are.
     """
-    networks = config.model.per_node
-    if len(set(networks)) < 2:
+    if len(set(config.model.per_node)) < 2:
         return ""
     dealt = config.allocation.deal(config.dataset.domains, nodes, config.seed)
     of_domain: dict[str, set[str]] = {}
     for place, domain in enumerate(dealt):
-        of_domain.setdefault(domain, set()).add(networks[place % len(networks)])
+        of_domain.setdefault(domain, set()).add(config.model.network_at(place))
     if len(of_domain) == len(dealt) or any(len(names) > 1 for names in of_domain.values()):
         return ""
     if len(set().union(*of_domain.values())) < 2:

@@ -69,8 +69,7 @@ def scores(results: Path) -> dict[str, Any] | None:
     """Return the scores of ``results.json`` in percent; None where there is no such file.
 
     ``domains`` and ``average`` are means of the last ``averaged_rounds``, as in the table, or of the rounds
-    ``averaged_over``; balanced accuracy and
-    macro-F1 are those of one round, the mean over the domains.
+    ``averaged_over``; balanced accuracy and macro-F1 are those of one round, the mean over the domains.
     """
     try:
         content = json.loads(results.read_text(encoding="utf-8"))

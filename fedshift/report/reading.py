@@ -13,7 +13,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, scored_rounds
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
 from fedshift_core.paths import user_path
@@ -26,7 +26,7 @@ from strategies.features.site_figures import SiteFigures
 from strategies.features.site_section import Sites
 from strategies.features.statistics import SiteStatistics
 from strategies.features.statistics_section import Statistics
-from strategies.federation.context import RoundResult
+from strategies.federation.context import RoundResult, fully_scored
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
@@ -154,7 +154,7 @@ def _section(
     if results is not None:
         content = results.get(feature.key)
     else:
-        scored = [line["round"] for line in lines if line["accuracy"] and "evaluated_share" not in line]
+        scored = scored_rounds(lines)
         content = sections.kept(path, scored[-1] if scored else None, config).get(feature.key)
     return None if content is None or feature.section is None else feature.section.model_validate(content)
 
@@ -174,7 +174,7 @@ def _results(path: Path, command: str) -> dict[str, Any] | None:
 def _so_far(lines: list[dict[str, Any]], config: RunConfig) -> dict[str, Any] | None:
     """Summarise the rounds of an unfinished run, without the scores of client models."""
     history = _history(lines, config)
-    scored = any(result.accuracy and result.evaluated_share == 1 for result in history)
+    scored = bool(fully_scored(history))
     return summary.finite(summary.summary(history)) if scored else None
 
 

@@ -28,6 +28,7 @@ from fedshift_core.frozen import FrozenDict
 from fedshift_core.limits import as_found
 from fedshift_core.params import Params
 from fedshift_core.registry import imported
+from fedshift_core.wire.names import OWN, RETAKEN
 from fedshift_core.yaml_files import MOST_DEPTH
 
 #: Sections that a method's file may set besides the method's own parameters.
@@ -267,7 +268,7 @@ def with_former_values(layers: Mapping[str, Any]) -> dict[str, Any]:
     ways = evaluate.get("bn") if isinstance(evaluate, Mapping) else None
     if not isinstance(evaluate, Mapping) or "bn_order" in evaluate or not isinstance(ways, list | tuple):
         return dict(layers)
-    taken = "own" in ways or "retaken" in ways
+    taken = OWN in ways or RETAKEN in ways
     return dict(layers) | ({"evaluate": {**evaluate, "bn_order": "listed"}} if taken else {})
 
 

@@ -226,8 +226,8 @@ def own_network(config: RunConfig, where: Place) -> ModelConfig:
             "model.per_node gives nodes networks by their place, and this node was started without one: give it "
             f"'partition-id=N', or 'model=\"NAME\"' with one of {', '.join(dict.fromkeys(per_node))} (--node-config)"
         )
-    turn = max(where.partition_id, 0) % len(per_node)
-    return config.model.model_copy(update={"name": where.network or per_node[turn]})
+    dealt = config.model.network_at(max(where.partition_id, 0))
+    return config.model.model_copy(update={"name": where.network or dealt})
 
 
 def modules(config: RunConfig) -> AllModules:

@@ -36,8 +36,7 @@ def full_lines(path: Path) -> list[dict[str, Any]]:
 
 def scored_rounds(lines: Sequence[Mapping[str, Any]]) -> list[int]:
     """Return the rounds that were scored on all test images, of the lines of ``metrics.jsonl``."""
-    scored = [line.get("round") for line in lines if line.get("accuracy") and "evaluated_share" not in line]
-    return [number for number in scored if isinstance(number, int)]
+    return [line["round"] for line in lines if line.get("accuracy") and "evaluated_share" not in line]
 
 
 def averaged_over(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]] = ()) -> list[int]:

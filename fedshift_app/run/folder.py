@@ -21,7 +21,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE, lost_text
-from fedshift_app.run.summary import finite, fully_scored, line_of, lost_nodes, summary
+from fedshift_app.run.summary import finite, line_of, lost_nodes, summary
 from fedshift_app.run.versions import versions
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
@@ -31,7 +31,7 @@ from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
 from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult
+from strategies.federation.context import RoundResult, fully_scored
 from strategies.federation.roster import Node
 from strategies.federation.updates import decode
 

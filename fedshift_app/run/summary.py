@@ -10,7 +10,7 @@ from fedshift_core.accuracies import mean, rank
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from strategies.features.base import chosen
 from strategies.features.catalog import classes
-from strategies.federation.context import RoundResult
+from strategies.federation.context import RoundResult, fully_scored
 from strategies.federation.nodes import Node
 
 
@@ -94,11 +94,6 @@ def summary(
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
     }
-
-
-def fully_scored(history: list[RoundResult]) -> list[RoundResult]:
-    """Return the rounds that were scored on all test images."""
-    return [result for result in history if result.accuracy and result.evaluated_share == 1]
 
 
 def _optional_fields(scored: Sequence[RoundResult]) -> dict[str, Any]:

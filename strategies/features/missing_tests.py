@@ -12,7 +12,7 @@ from fedshift_core.missing_tests import line, notes
 from fedshift_core.options.scoring import LAST_ROUNDS
 from strategies.features.base import LeaveOut, ServerFeature, Training, View
 from strategies.federation import announced
-from strategies.federation.context import RoundResult
+from strategies.federation.context import RoundResult, fully_scored
 from strategies.federation.evaluation import Evaluation
 from strategies.federation.nodes import Node
 from strategies.federation.updates import Update
@@ -65,7 +65,7 @@ class MissingTests(ServerFeature):
     @classmethod
     def results(cls, history: Sequence[RoundResult], nodes: Sequence[Node], *, drawn: bool) -> dict[str, Any]:
         """Return them by averaged round; nothing where none is missing."""
-        averaged = [result for result in history if result.accuracy and result.evaluated_share == 1][-LAST_ROUNDS:]
+        averaged = fully_scored(history)[-LAST_ROUNDS:]
         missing = {str(r.server_round): r.shown[cls.key] for r in averaged if cls.key in r.shown}
         return {cls.key: missing} if missing else {}
 

@@ -230,3 +230,8 @@ class RoundResult:
     passing: dict[str, Any] = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
     untrained: list[int] = field(default_factory=list)
+
+
+def fully_scored(history: Sequence[RoundResult]) -> list[RoundResult]:
+    """Return the rounds that were scored on all test images."""
+    return [result for result in history if result.accuracy and result.evaluated_share == 1]
