@@ -21,6 +21,7 @@ from fedshift_app.flower.internals import (
     engine_name,
     is_simulation_grid,
     keep_out_malformed_replies,
+    notice_restarts,
     pack_messages,
     superlinks_above,
     watch_replies,
@@ -145,6 +146,7 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     naming.check_free(*_place(run_config), None if past is None else past.path)
     keep_out_malformed_replies()
     quicken_grid(grid)
+    notice_restarts(grid)
     if engine == setup.DEPLOYMENT and not os.environ.get(PLAIN_WAITS):
         pack_messages(grid)
     received = ReceivedLog(grid) if config.federation.log_received else None
@@ -165,7 +167,8 @@ def _start(grid: Grid, run_config: Any, status: dict[str, Any], config: RunConfi
     model_selection.check_nodes(config, nodes)
     if past is not None:
         resuming.check_number(past, len(nodes))
-        resuming.check_nodes(past, nodes)
+        strategy.roster.expect(resuming.check_nodes(past, nodes))
+        nodes = strategy.roster.nodes
     checkpoint = past.checkpoint if past is not None else None
     if checkpoint is not None:
         initial = run_build.restored(strategy, initial, checkpoint)

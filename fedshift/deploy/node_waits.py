@@ -34,6 +34,8 @@ KEPT = 0.9 * NODE_SECONDS  # seconds after which an answer that there is nothing
 #: Seconds after its reply in which a ClientApp's state may come. Flower ends the process 5 s after it began to hand the
 #: state over; on a machine that does much else it begins late.
 LAST_WORDS = 10.0
+HEARTBEAT = 10  # seconds; the least that a SuperLink takes, which misses a node after two. Flower's: 30
+HELD, MOST_HELD = 2, 70  # seconds between two attempts to become active, and of all
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
 
@@ -51,6 +53,7 @@ def run_supernode(options: list[str], *, warm: bool) -> NoReturn:
     else:
         quicken_node(import_module(polling.NODE), warm=warm)
         keep_heartbeats(import_module(polling.CONNECTION))
+        keep_place(import_module(polling.CONNECTION))
     middlewares.shorten()
     round_trips.spare_node()
     os.environ["PATH"] = path_with_flower()
@@ -97,6 +100,36 @@ def keep_heartbeats(module: ModuleType) -> None:
 
     changed: Any = module
     changed.HeartbeatSender = kept
+
+
+def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) -> None:
+    """Let the SuperLink miss this node soon after its end, and let a node that is started anew wait for its place.
+
+    Flower holds the place of a killed node for two heartbeats, a minute, in which rounds wait for its answer and the
+    same key is refused.
+    """
+    import httpx
+
+    heartbeat: Any = import_module("flwr.supercore.heartbeat")
+    changed: Any = module
+    changed.HEARTBEAT_DEFAULT_INTERVAL = heartbeat.HEARTBEAT_DEFAULT_INTERVAL = HEARTBEAT
+    client = changed.FleetHttpClient
+
+    class Patient(client):  # type: ignore[misc, valid-type]
+        def ActivateNode(self, request: Any) -> Any:  # noqa: N802 (Flower's name)
+            for waited in range(0, MOST_HELD, HELD):
+                try:
+                    return super().ActivateNode(request)
+                except httpx.HTTPStatusError as error:
+                    if error.response.status_code != httpx.codes.PRECONDITION_FAILED:
+                        raise
+                if not waited:
+                    log.info("the SuperLink does not let this node in: a process with its key may have been killed "
+                             "less than a minute ago; it asks again for %d s", MOST_HELD)  # fmt: skip
+                sleep(HELD)
+            return super().ActivateNode(request)
+
+    changed.FleetHttpClient = Patient
 
 
 def quicken_node(module: ModuleType, *, warm: bool) -> None:

@@ -1,8 +1,10 @@
 """The parts of Flower that FedShift uses and Flower does not export."""
 
 import logging
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from fedshift_core.wire.records import RecordError
 log = logging.getLogger("fedshift")
 
 HTTP_GRID = "flwr.superlink.grid.http_grid"
+NODE_UNAVAILABLE = 3  # Flower's error code
 IN_MEMORY_GRID = "flwr.superlink.grid.inmemory_grid"  # it imports a database, which takes a second
 
 
@@ -48,6 +51,62 @@ def is_superlink(process: psutil.Process) -> bool:
 def engine_name(grid: Any) -> str:
     """Return the ``engine_name`` of a grid of FedShift's own engines; empty for Flower's grids."""
     return str(getattr(grid, "engine_name", ""))
+
+
+def notice_restarts(grid: Any, every: float = 2.0, clock: Callable[[], float] = time.monotonic) -> None:
+    """Let a message count as lost when its node was started anew after it was sent, instead of waiting for an answer.
+
+    Flower reports a lost node only while it is not connected; a new process of it knows nothing of the message.
+
+    Args:
+        grid: Of a real deployment; others have no nodes that are started anew.
+        every: Seconds between two looks.
+        clock: Seconds of a clock that does not jump.
+    """
+    if type(grid).__module__ != HTTP_GRID:
+        return
+    push, pull = grid.push_messages, grid.pull_messages
+    pending: dict[str, tuple[Metadata, str]] = {}  # with the time at which the node became active
+    looked = -math.inf
+
+    def activated() -> dict[int, str]:
+        return {node.node_id: node.last_activated_at for node in grid.get_nodes()}
+
+    def pushed(messages: Iterable[Message]) -> Iterable[str]:
+        sent, since = list(messages), activated()
+        ids = list(push(sent))
+        pending.update(
+            {
+                key: (each.metadata, since.get(each.metadata.dst_node_id, ""))
+                for key, each in zip(ids, sent, strict=False)
+            }
+        )
+        return ids
+
+    def pulled(message_ids: Iterable[str]) -> list[Message]:
+        nonlocal looked
+        asked = list(message_ids)
+        replies = list(pull(asked))
+        for reply in replies:
+            pending.pop(reply.metadata.reply_to_message_id, None)
+        waiting = [key for key in asked if key in pending]
+        if waiting and clock() - looked >= every:
+            looked, now = clock(), activated()
+            lost = [key for key in waiting if now.get(pending[key][0].dst_node_id, pending[key][1]) != pending[key][1]]
+            replies += [_lost(pending.pop(key)[0], key) for key in lost]
+        return replies
+
+    grid.push_messages, grid.pull_messages = pushed, pulled
+
+
+def _lost(sent: Metadata, message_id: str) -> Message:
+    """Return the SuperLink's word that the node of a message is gone, as Flower makes it."""
+    metadata = Metadata(
+        run_id=sent.run_id, message_id="", src_node_id=sent.src_node_id, dst_node_id=sent.src_node_id,
+        reply_to_message_id=message_id, group_id=sent.group_id, message_type=sent.message_type,
+        created_at=sent.created_at, ttl=sent.ttl,
+    )  # fmt: skip
+    return make_message(metadata=metadata, error=Error(NODE_UNAVAILABLE, "the node was started anew"))
 
 
 def watch_replies(grid: Any, on_replies: Callable[[list[int]], None]) -> None:

@@ -43,6 +43,8 @@ SHAPES = {
     (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
     (CONNECTION, "http_request_response"): (
         "heartbeat_sender = HeartbeatSender(send_node_heartbeat)", "heartbeat_sender.start()",
+        "heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL", "with FleetHttpClient.from_server_address(",
+        "client.ActivateNode,",
     ),
     (HANDLERS, "push_task_output"): ("if state.finish_task(", "state.set_run_series_context("),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),

@@ -161,8 +161,8 @@ def changed_images(recorded: Mapping[str, Mapping[str, str]], now: Mapping[str, 
     return [part for part in before | after if before.get(part) != after.get(part)]
 
 
-def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
-    """Refuse a federation whose nodes differ from those of the run.
+def check_nodes(past: Past, nodes: Sequence[Node]) -> list[Node]:
+    """Refuse a federation whose nodes differ from those of the run; return those of before that are not here.
 
     In a deployment images and nodes may change, which is only logged.
 
@@ -191,6 +191,7 @@ def check_nodes(past: Past, nodes: Sequence[Node]) -> None:
     for missing in nodes_before.values():
         fields = {"event": "missing_node", "node": missing.index, "domain": missing.domain}
         log.warning("%s is not connected, the run continues without it", missing, extra=fields)
+    return list(nodes_before.values())
 
 
 def read_config(path: Path) -> dict[str, Any]:

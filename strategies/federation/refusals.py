@@ -12,7 +12,12 @@ MOST_REASONS = 20  # why nodes were refused that an error can tell; it shows two
 
 
 def doubled(index: int, former: Node, node: Node) -> str:
-    """Return that two nodes have the same number."""
+    """Return that two nodes have the same number, or without numbers hold the same images."""
+    if node.partition_id < 0:
+        return (
+            f"a node announces the same images as {former}, which is connected: it waits until that one is gone, as "
+            "it may be the same after a restart; give each node a partition-id"
+        )
     return f"two nodes have partition-id {index}: one holds {former.domain!r}, the other {node.domain!r}, which waits"
 
 

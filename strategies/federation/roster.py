@@ -7,7 +7,7 @@ the index of a node instead.
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,6 +34,8 @@ REMIND_SECONDS = 10.0
 #: A round waits no longer for what a new node says of itself; later it is read in the background. Before the first
 #: round, when nodes may have to read all their images first, it is ``federation.node_timeout``.
 NEWCOMER_SECONDS = 15.0
+#: Nor for a node that is back and was asked again, whose processes may have to start.
+RETURN_SECONDS = 30.0
 #: Simulated nodes that are asked at once what they are: so many questions are in memory, whatever the number of nodes.
 MOST_ASKED = 1000
 
@@ -66,8 +68,9 @@ class Roster:
         self._refused: set[int] = set()  # node ids that cannot take part, or whose place another took
         self._doubled: set[int] = set()  # node ids that wait, and were reported, because their place is taken
         self._reasons: dict[str, int] = {}  # why nodes were refused, with their number
-        self._declined: list[str] = []  # refusals of owners that no round has recorded yet
-        self._connected = 0  # nodes with a place that were connected at the last look
+        self._declined: dict[int, str] = {}  # by node id, why its owner lets it take no part
+        self._online: set[int] = set()  # ids of nodes that were connected at the last look
+        self._connected = 0  # those of them that have a place
         self._announced = 0  # how many nodes there are by the nodes' own word
         self._ordered: list[Node] | None = None  # the nodes that have a place; None after a change
         self._most_images: tuple[float, float] | None = None  # the factor, and what comes of it; None after a change
@@ -107,9 +110,20 @@ class Roster:
         self._excluded.add(node.index)
 
     def declined(self) -> list[str]:
-        """Return why owners let their nodes take no part, one line each, and forget it: a round records it once."""
-        lines, self._declined = self._declined, []
-        return lines
+        """Return why owners let connected nodes take no part, one line each."""
+        return [line for node_id, line in self._declined.items() if node_id in self._online]
+
+    def expect(self, nodes: Iterable[Node]) -> None:
+        """Give the places of a run that goes on to the nodes which had them before and are not here."""
+        taken = {node.index for node in self.nodes}
+        self._nodes |= {node.node_id: node for node in nodes if node.index not in taken}
+        self._change()
+
+    def why_absent(self, node: Node) -> str:
+        """Return the reason why a node of the run is not asked."""
+        if node.index in self._excluded:
+            return "it was left out of the rest of the run"
+        return "it does not answer" if node.node_id in self._online else "it is not connected"
 
     @property
     def num_domains(self) -> int:
@@ -212,7 +226,7 @@ class Roster:
         for problem in self._ask_strangers(grid, wait):  # each once, however many nodes have it
             log.warning("a new node cannot take part: %s", problem, extra={"event": refusals.event(problem)})
         before = self.nodes
-        ids = set(grid.get_node_ids())
+        ids = self._online = set(grid.get_node_ids())
         self._seat(ids, started=True)
         nodes = self.nodes
         if nodes is not before:
@@ -264,7 +278,9 @@ class Roster:
         started, reminded = time.monotonic(), -2 * REMIND_SECONDS
         while True:
             nodes, waited = self.online(grid, timeout), time.monotonic() - started
-            if nodes and self._connected >= at_least:
+            patience = min(timeout, RETURN_SECONDS)
+            is_awaited = waited < patience and self.silence.is_awaited(self._online, patience)
+            if nodes and self._connected >= at_least and not is_awaited:
                 return nodes
             if waited > timeout:
                 if self._connected >= at_least:
@@ -339,7 +355,7 @@ class Roster:
         """Keep a node out for good, and count why."""
         if problem.startswith(checks.OWNER):
             problem = f"{problem} (SuperNode {node_id})"  # as `flwr supernode list` names it
-            self._declined.append(f"a node: {problem}")
+            self._declined[node_id] = f"a node: {problem}"
         problems[problem] = problems.get(problem, 0) + 1
         refusals.count(self._reasons, problem)
         self._nodes.pop(node_id, None)
@@ -367,9 +383,18 @@ class Roster:
         waiting.reverse()
         while waiting:  # what has its place is let go at once: there may be a hundred thousand
             node = waiting.pop()
-            index = node.partition_id if node.partition_id >= 0 else free
+            index = (
+                node.partition_id
+                if node.partition_id >= 0
+                else self._former_place(node, taken, online)
+                if started
+                else free
+            )
             former = taken.get(index)
-            if former is not None and former.node_id in online and not (started and former.is_same(node)):
+            claims = former is not None and started and former.is_same(node)
+            if claims and former is not None and node.partition_id < 0:
+                claims = self._is_away(former, online)  # two nodes may well hold as many images
+            if former is not None and former.node_id in online and not claims:
                 problem = refusals.doubled(index, former, node)
                 if node.node_id not in self._doubled:
                     log.warning("a node cannot take part: %s", problem, extra={"event": "refused_node"})
@@ -383,6 +408,18 @@ class Roster:
                 self.silence.forget(former.node_id)
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)
             free = max(free, index + 1)
+
+    def _former_place(self, node: Node, taken: Mapping[int, Node], online: Collection[int]) -> int:
+        """Return the place of a node without a number: that which it had before a restart, or the next free one.
+
+        While Flower takes its former process for connected, it waits for that place.
+        """
+        alike = [index for index, former in taken.items() if former.is_same(node)]
+        away = [index for index in alike if self._is_away(taken[index], online)]
+        return min(away or alike, default=1 + max(taken, default=-1))
+
+    def _is_away(self, node: Node, online: Collection[int]) -> bool:
+        return node.node_id not in online or self.silence.has(node.node_id)
 
     def _tell_of_large(self) -> None:
         """Say which nodes announce so many images that they weigh by fewer, or that their scores are not counted."""

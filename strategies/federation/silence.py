@@ -6,6 +6,7 @@ it is, after pauses that double, and takes part again once it answers. A node th
 not the work that it is sent rests for a number of rounds, which doubles too: 0, 1, 3, 7, ...
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ class _Silent:
         rest: The first round in which it may take part again.
         pending: Ids of the questions in the background that it has not answered.
         answered: It has answered one of them.
+        asked: When it was asked last, by the clock that does not jump.
+        away: It was not connected at the last look.
     """
 
     since: float
@@ -40,6 +43,8 @@ class _Silent:
     pause: float = FIRST_PAUSE
     pending: list[str] = field(default_factory=list)
     answered: bool = False
+    asked: float = -math.inf
+    away: bool = False
 
 
 class Silence:
@@ -88,6 +93,11 @@ class Silence:
         """Return by node id when each silent node, or one that rests, was noticed, in seconds since 1970."""
         return {node_id: silent.since for node_id, silent in self._silent.items()}
 
+    def is_awaited(self, connected: Collection[int], seconds: float) -> bool:
+        """Tell whether one of the connected nodes was asked less than so long ago and has not answered yet."""
+        now = self._clock()
+        return any(i in connected and not s.answered and now - s.asked < seconds for i, s in self._silent.items())
+
     def look(self, grid: Grid, connected: Collection[int], question: Callable[[int], Message]) -> list[Message]:
         """Take in answers to questions in the background, ask who is due, and return the answers; waits for nobody.
 
@@ -101,13 +111,19 @@ class Silence:
             return []
         self._looked = now
         answers = self._pull(grid)
+        for node_id, silent in self._silent.items():
+            if silent.away and node_id in connected:  # started anew: it is asked at once, and need not rest
+                silent.due, silent.pause, silent.rest = now, FIRST_PAUSE, self._round
+                self._missed.pop(node_id, None)
+            silent.away = node_id not in connected
         due = [i for i, s in self._silent.items() if i in connected and not s.answered and now >= s.due]
         if due:
             ids = list(grid.push_messages([question(node_id) for node_id in due]))
             for node_id, message_id in zip(due, ids, strict=False):
                 silent = self._silent[node_id]
                 silent.pending = [*silent.pending, *([message_id] if message_id else [])][-MOST_PENDING:]
-                silent.due, silent.pause = now + silent.pause, min(2 * silent.pause, LONGEST_PAUSE)
+                silent.asked, silent.due = now, now + silent.pause
+                silent.pause = min(2 * silent.pause, LONGEST_PAUSE)
         return answers
 
     def back(self, *, also_resting: bool = False) -> list[int]:

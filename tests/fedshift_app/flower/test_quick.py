@@ -1,6 +1,7 @@
 """Flower's fixed waits are replaced where they are the known ones, and nowhere else."""
 
 import functools
+import importlib
 import itertools
 import os
 import select
@@ -13,7 +14,9 @@ from importlib import import_module
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
+from flwr.app import Message, RecordDict
 from flwr.proto.message_pb2 import Context
 from flwr.proto.runtime_pb2 import PushTaskOutputRequest
 from flwr.serverapp import Grid
@@ -27,8 +30,9 @@ from flwr.supernode.servicer.runtime import runtime_handlers
 from support import refusal_of
 
 from fedshift.deploy import node_waits
-from fedshift_app.flower import polling
+from fedshift_app.flower import internals, polling
 from fedshift_app.flower.backoff import Backoff
+from fedshift_app.flower.internals import identify_process
 from fedshift_core.errors import FedShiftError
 
 
@@ -185,6 +189,54 @@ def test_a_heartbeat_that_fails_is_sent_again(
     assert again.wait(20)
     sender.stop()
     assert "a heartbeat of this SuperNode has failed, it is sent again: answer 500" in caplog.text
+
+
+def test_a_node_that_is_started_anew_waits_for_its_place_and_is_missed_soon(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    held, waits = [412, 412], list[float]()
+
+    class Client:
+        def ActivateNode(self, request: Any) -> str:
+            status = held.pop(0) if held else 200
+            answer = httpx.Response(status, request=httpx.Request("POST", "http://127.0.0.1"))
+            answer.raise_for_status()
+            return f"{request} is active"
+
+    monkeypatch.setattr(connection, "HEARTBEAT_DEFAULT_INTERVAL", heartbeat.HEARTBEAT_DEFAULT_INTERVAL)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_DEFAULT_INTERVAL", heartbeat.HEARTBEAT_DEFAULT_INTERVAL)
+    monkeypatch.setattr(connection, "FleetHttpClient", Client)
+    with caplog.at_level("INFO", "fedshift"):
+        node_waits.keep_place(connection, waits.append)
+        patient = connection.FleetHttpClient()  # type: ignore[call-arg]
+        assert patient.ActivateNode("node") == "node is active"  # type: ignore[arg-type, comparison-overlap]
+    assert waits == [node_waits.HELD] * 2
+    assert caplog.text.count("the SuperLink does not let this node in") == 1
+    least = importlib.import_module("flwr.common.constant").HEARTBEAT_MIN_INTERVAL
+    assert connection.HEARTBEAT_DEFAULT_INTERVAL == heartbeat.HEARTBEAT_DEFAULT_INTERVAL == least
+    held += [401]
+    with pytest.raises(httpx.HTTPStatusError, match="401"):  # a stranger need not wait
+        patient.ActivateNode("node")  # type: ignore[arg-type]
+
+
+def test_the_message_to_a_node_that_was_started_anew_counts_as_lost(grid: http_grid.HttpGrid) -> None:
+    identify_process()
+    active, time_now = {7: "10:00", 8: "10:00"}, [0.0]
+    changed: Any = grid
+    changed.get_nodes = lambda: [SimpleNamespace(node_id=i, last_activated_at=at) for i, at in active.items()]
+    changed.push_messages = lambda messages: [f"m{message.metadata.dst_node_id}" for message in messages]
+    changed.pull_messages = lambda message_ids: []
+    internals.notice_restarts(grid, every=2.0, clock=lambda: time_now[0])
+    ids = grid.push_messages([Message(RecordDict(), node_id, "train") for node_id in active])
+    assert grid.pull_messages(ids) == []
+    active[8] = "10:01"
+    assert grid.pull_messages(ids) == []  # not looked again yet
+    time_now[0] = 3.0
+    (reply,) = grid.pull_messages(ids)
+    assert (reply.metadata.reply_to_message_id, reply.error.reason) == ("m8", "the node was started anew")
+    del active[7]  # not connected: Flower itself reports it
+    time_now[0] = 6.0
+    assert grid.pull_messages(["m7"]) == []
 
 
 @pytest.fixture

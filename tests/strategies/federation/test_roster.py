@@ -108,6 +108,36 @@ def test_a_node_that_returns_before_flower_misses_it_takes_its_place_and_the_old
     assert grid.questions == 3
 
 
+def test_without_partition_ids_a_node_that_returns_waits_for_its_place_and_takes_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    grid = FakeGrid(n5=("scan", -1), n6=("texture", -1))
+    roster = gathered(grid)
+    grid.nodes[50] = ("scan", -1)  # 5 was killed, and counts as connected for a while
+    with caplog.at_level("WARNING", "fedshift"):
+        assert [n.node_id for n in roster.online(grid, timeout=1)] == [5, 6]  # type: ignore[arg-type]
+    assert "announces the same images as node 0 (scan), which is connected" in caplog.text
+    del grid.nodes[5]
+    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=0)] == [(0, 50), (1, 6)]  # type: ignore[arg-type]
+    grid.nodes[7] = ("street", -1)
+    del grid.nodes[50]
+    grid.nodes[51] = ("scan", -1)
+    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=0)] == [(0, 51), (1, 6), (2, 7)]  # type: ignore[arg-type]
+
+
+def test_a_run_that_goes_on_expects_the_nodes_of_before() -> None:
+    grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
+    before = gathered(grid).nodes
+    del grid.nodes[6]
+    roster = gathered(grid)
+    roster.expect(before)
+    assert [n.index for n in roster.online(grid, timeout=1)] == [0]  # type: ignore[arg-type]
+    assert [str(n) for n in roster.nodes] == ["node 0 (scan)", "node 1 (texture)"]
+    assert roster.why_absent(roster.nodes[1]) == "it is not connected"
+    grid.nodes[60] = ("texture", 1)
+    assert [(n.index, n.node_id) for n in roster.online(grid, timeout=1)] == [(0, 5), (1, 60)]  # type: ignore[arg-type]
+
+
 def test_another_node_that_asks_for_a_taken_place_waits_and_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     grid = FakeGrid(n5=("scan", 0), n6=("texture", 1))
     roster = gathered(grid)

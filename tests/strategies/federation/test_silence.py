@@ -155,6 +155,27 @@ def test_a_node_that_falls_silent_costs_one_wait_and_comes_back(kinds: set[str])
     assert server.seen.last == {}
 
 
+def test_each_round_names_the_nodes_that_gave_no_part_and_a_node_started_anew_is_asked_at_once() -> None:
+    server = Server()
+    server.gather()
+    server.grid.deaf[101] = {TRAIN, QUERY, EVALUATE}
+    server.round()
+    server.round()
+    server.grid.ids.remove(101)
+    server.round()
+    assert [result.lost for result in server.results] == [[1], [1], [1]]
+    assert [result.left_out for result in server.results] == [
+        ["node 1 (a): no answer in time"],
+        ["node 1 (a): not asked: it does not answer"],
+        ["node 1 (a): not asked: it is not connected"],
+    ]
+    server.grid.ids.insert(1, 101)
+    server.grid.deaf = {}
+    server.round()  # it is asked what it is, whatever pause it was in, and answers
+    assert server.round() == [0, 1, 2]
+    assert server.results[-1].lost == []
+
+
 def test_a_node_that_never_said_what_it_is_costs_no_round_anything() -> None:
     server = Server()
     server.grid.deaf[102] = {QUERY}
