@@ -29,6 +29,7 @@ from fedshift_core.errors import REFUSALS, ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, plain, shown
 
 if TYPE_CHECKING:
+    from fedshift.compare import Comparison
     from fedshift.launch.json_line import Outcome
 
 #: Signals that end the command in order, and its exit code then.
@@ -119,9 +120,7 @@ def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> No
     if launch.get("report", True):
         report_after_run(folder)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
-    if (last_status := status.read(folder))["state"] == status.DEGRADED:
-        typer.echo(f"degraded: {last_status['error']}", err=True)
-        raise SystemExit(exit_codes.DEGRADED)
+    status.exit_if_degraded(folder)
 
 
 @app.command()
@@ -167,9 +166,15 @@ def sweep(
     elif ray:
         from fedshift.sweep import on_ray
 
-        on_ray.sweep(arguments or [], paper, ray, check_data, check_model)
+        _end_of_sweep(on_ray.sweep(arguments or [], paper, ray, check_data, check_model))
     else:
-        sweeping.sweep(arguments or [], paper, check_data, check_model)
+        _end_of_sweep(sweeping.sweep(arguments or [], paper, check_data, check_model))
+
+
+def _end_of_sweep(comparison: "Comparison | None") -> None:
+    rows = comparison.numbers.rows if comparison is not None else ()
+    if any(run.results.losses.lines() for row in rows for run in row.runs):  # the notes of the table name them
+        raise SystemExit(exit_codes.DEGRADED)
 
 
 @app.command()

@@ -13,13 +13,18 @@ def mean(values: Iterable[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def worst(domains: Mapping[str, float | None], *, lowest: bool = True) -> str | None:
-    """Return the domain with the lowest known number, or the highest; the first of several.
+def average(domains: Mapping[str, float | None]) -> float | None:
+    """Return the mean over all domains; None if one is missing, since over fewer domains it is another quantity."""
+    return None if None in domains.values() else mean(domains.values())
 
-    None if there is only one domain, or no number is known.
+
+def worst(domains: Mapping[str, float | None], *, lowest: bool = True) -> str | None:
+    """Return the domain with the lowest number, or the highest; the first of several.
+
+    None if there is only one domain, or one is missing.
     """
     known = {name: value for name, value in domains.items() if value is not None}
-    if len(domains) < 2 or not known:
+    if len(domains) < 2 or len(known) < len(domains):
         return None
     return (min if lowest else max)(known, key=known.__getitem__)
 
@@ -30,9 +35,10 @@ def rank(accuracy: Mapping[str, float | None]) -> tuple[int, float]:
     return len(known), sum(known)
 
 
-def spread(domains: Mapping[str, float | None], std: float) -> float | None:
-    """Return ``std``, the standard deviation over domains of ``results.json``; None if fewer than two have a number."""
-    return std if sum(value is not None for value in domains.values()) > 1 else None
+def spread(domains: Mapping[str, float | None]) -> float | None:
+    """Return the sample standard deviation over domains; None of a single one, or if one is missing."""
+    known = [value for value in domains.values() if value is not None]
+    return statistics.stdev(known) if 1 < len(known) == len(domains) else None
 
 
 def percent(value: float | None) -> str:

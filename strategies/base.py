@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 
 from fedshift_core.arrays import Arrays, check_kept
 from fedshift_core.errors import FederationError
+from fedshift_core.losses import NOBODY
 from fedshift_core.params import P
 from fedshift_core.wire.messages import RunHeader, WorkRequest
 from fedshift_core.wire.names import ARRAYS, KNOWLEDGE, METRICS, WITHHELD
@@ -107,7 +108,7 @@ class DomainStrategy(MethodHooks[P]):
         self._encoder = Encoder()
         try:
             present = self.roster.wait_for(grid, self.federation.engine.min_nodes, self._timeout)
-            self._result.left_out += self.roster.declined()
+            self._note_absent(present)
             nodes = self.federation.sample(server_round, present)
             self.features.check_number(len(nodes))
             nodes = self.features.before_training(nodes, self._exchange(present))
@@ -186,6 +187,7 @@ class DomainStrategy(MethodHooks[P]):
         if not fed.config.evaluate.scores_global(server_round, fed.rounds) or not self.scores_round(server_round):
             return []
         nodes = self.roster.online(grid, self._timeout)
+        self._note_absent(nodes)
         trained = self._result.nodes or [node.index for node in nodes]  # none where the run has gone back
         session = Session(
             server_round, [node for node in nodes if node.index in trained], self.scored_weights(), self._ask,
@@ -387,12 +389,24 @@ class DomainStrategy(MethodHooks[P]):
             log.info("%s lets out less than the run asks for: its owner's policy", node, extra=fields)
         self.features.observe(node, metrics)
 
+    def _note_absent(self, present: Sequence[Node]) -> None:
+        """Note which nodes of the run are not asked in this phase, and why, unless the round says so already."""
+        present_ids, result = {node.node_id for node in present}, self._result
+        for line in self.roster.declined():
+            if line not in result.left_out:
+                result.left_out.append(line)
+                result.lost = sorted({*result.lost, NOBODY})
+        absent = [node for node in self.roster.nodes if node.node_id not in present_ids]
+        for node in absent:
+            if node.index not in result.lost:
+                result.left_out.append(f"{node}: not asked: {self.roster.why_absent(node)}")
+        result.lost = sorted({*result.lost, *(node.index for node in absent)})
+
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
-        """Note that a node's answer is not used; ``lost`` if that is no fault of its own."""
+        """Note that a node gave no part; ``lost`` if it, or its machine, did not answer."""
         number = self._result.server_round
-        if lost and self.federation.engine.is_simulation:  # where there is a network it is a matter of course
-            self._result.lost = sorted({*self._result.lost, node.index})
-        elif lost:
+        self._result.lost = sorted({*self._result.lost, node.index})
+        if lost and not self.federation.engine.is_simulation:
             self.roster.missed(node, self._kind)
         fields = {"event": checks.event_of(reason), "round": number, "node": node.index, "domain": node.domain}
         log.warning("round %d: %s left out: %s", number, node, reason, extra=fields)

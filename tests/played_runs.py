@@ -35,7 +35,7 @@ if act == "sleep":
     time.sleep(60)
 if act == "die":
     os.kill(os.getpid(), 9)
-results = {"avg": 50.0 + int(given["seed"]), "seconds": 1.5, "lost": ["node 3"] if act == "lose" else []}
+results = {"avg": 50.0 + int(given["seed"]), "seconds": 1.5, "lost": {"1": [3]} if act == "lose" else {}}
 (folder / "results.json").write_text(json.dumps(results))
 sys.exit(3 if act == "late" else 0)
 """

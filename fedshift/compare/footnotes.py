@@ -12,8 +12,7 @@ from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
-from fedshift_app.run.files import early_stop_text, lost_text, untrained_line
-from fedshift_core import missing_tests
+from fedshift_app.run.files import early_stop_text, untrained_line
 from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
@@ -81,18 +80,17 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes += _pairings(rows)
     notes += _lacking(rows)
     notes += [
-        f"{named(row)}, seed {run.results.seed} is degraded: {lost_text(run.results.lost)}"
-        for row in rows for run in row.runs if run.results.lost
-    ]  # fmt: skip
-    notes += [
         f"{named(row)}, seed {run.results.seed}: {_untrained(run)}"
         for row in rows for run in row.runs if run.results.untrained
     ]  # fmt: skip
+    losses = [
+        (row, run, part) for row in rows for run in row.runs for part in run.singles if part.results.losses.lines()
+    ]
     notes += [
-        f"{named(row)}, seed {part.results.seed}: {text}"
-        for row in rows for run in row.runs for part in run.singles
-        for text in missing_tests.notes(part.results.missing_tests, part.results.averaged_rounds)
-    ]  # fmt: skip
+        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} is degraded: {part.results.losses.text()}"
+        for row, run, part in losses
+    ]
+    notes += list(dict.fromkeys(reason for _, _, part in losses if (reason := part.results.losses.reason())))
     notes += [
         f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} "
         + early_stop_text(part.results.stopped_early.model_dump())

@@ -148,6 +148,8 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         fields |= {name: value.mean, f"{name} std": value.std, f"{name} n": value.n}
     if WORST in numbers.columns:
         fields["worst domain"] = row.worst
+    if row.marks:
+        fields["fewer rounds or images"] = "; ".join(f"{column}: {mark}" for column, mark in row.marks.items())
     if row.difference is not None:
         paired = row.difference
         fields |= {
@@ -221,8 +223,9 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
 
 
 def _cell(row: Row, column: str, named: bool, decimals: int) -> str:
+    mark = f" ({row.marks[column]})" if column in row.marks else ""
     worst = f" {row.worst}" if named and column == WORST and row.worst else ""
-    return _spread(row.values.get(column), decimals) + worst
+    return _spread(row.values.get(column), decimals) + mark + worst
 
 
 def _paper_lines(row: Row, numbers: Numbers, extra: int, decimals: int) -> list[Line]:

@@ -75,7 +75,8 @@ def _lines(row: Row, numbers: Numbers, ranks: dict[str, _Ranks], mark: str, deci
     """Return the line of a row, and that of the paper's printed row."""
     cells = [row_latex(row)]
     for column in numbers.columns:
-        cells.append(_cell(row.values.get(column), ranks[column], mark if column == numbers.headline else "", decimals))
+        cell = _cell(row.values.get(column), ranks[column], mark if column == numbers.headline else "", decimals)
+        cells.append(cell + (rf" {{\scriptsize({escaped(row.marks[column])})}}" if column in row.marks else ""))
     lines = [_joined(cells)]
     if row.paper is not None:
         printed = [Spread(row.paper.values[column], row.paper.spreads[column], 0) for column in numbers.columns]

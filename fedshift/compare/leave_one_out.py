@@ -155,6 +155,9 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
                     update={"domains": of(lambda scores: scores.figures.domains), "overall": None}
                 ) if drawn and first.results.figures is not None else None
             ),
+            "unscored": {
+                domain: rounds for domain, scores in by_domain.items() if (rounds := scores.unscored.get(domain))
+            },
             "lost": _by_round([run.results.lost for run in parts]),
             "untrained": _by_round([run.results.untrained for run in parts]),
             "averaged_rounds": max(run.results.averaged_rounds for run in parts),

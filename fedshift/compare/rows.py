@@ -1,8 +1,7 @@
 """The rows of a comparison: a method over seeds, its difference to the baseline, its printed row."""
 
-import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedshift.papers import printed as printed_module
@@ -14,7 +13,8 @@ from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import Paired, Spread, paired, spread
 from fedshift_app.run.files import ON_ALL
-from fedshift_core.accuracies import AVG, OVERALL, STD, WORST, worst
+from fedshift_core.accuracies import AVG, OVERALL, STD, WORST, average, worst
+from fedshift_core.accuracies import spread as domain_spread
 from fedshift_core.errors import ConfigError
 
 
@@ -58,6 +58,7 @@ class Row:
         worst: The domain that is the worst in all its runs; empty if the runs differ.
         refused: Reason why it has no difference to its baseline (other images); empty otherwise.
         mixed: The images that are not the same in all its runs; empty if all are.
+        marks: Note by column of a cell over fewer rounds or images than its neighbours.
     """
 
     label: str
@@ -72,6 +73,7 @@ class Row:
     worst: str = ""
     refused: str = ""
     mixed: str = ""
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -128,7 +130,9 @@ def once_per_seed(label: str, runs: Sequence[Run], take: Score, notes: list[str]
     return list(kept.values())
 
 
-def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool) -> Row:
+def made(
+    label: str, group: str, runs: list[Run], take: Score, accuracy: bool, lowest: bool, is_mean: bool = False
+) -> Row:
     """Return the row of runs that differ only in their seed.
 
     Args:
@@ -138,16 +142,34 @@ def made(label: str, group: str, runs: list[Run], take: Score, accuracy: bool, l
         take: Returns the numbers of a run.
         accuracy: Whether the numbers are accuracies by domain, which have AVG, STD and WORST.
         lowest: Whether the lowest number is the best.
+        is_mean: Whether the numbers are means over rounds, of which a domain may lack some.
     """
+    lacking = {run.results.seed: run.results.unscored if is_mean else {} for run in runs}
     taken = {run.results.seed: take(run) for run in runs}
-    by_seed = {seed: _with_average(scores, lowest) if accuracy else scores for seed, scores in taken.items()}
+    complete = {
+        seed: {name: None if name in lacking[seed] else value for name, value in scores.items()}
+        for seed, scores in taken.items()
+    }
+    by_seed = {
+        seed: scores | _overall(complete[seed], lowest) if accuracy else scores for seed, scores in taken.items()
+    }
     columns = dict.fromkeys(column for values in by_seed.values() for column in values)
     values = {column: spread([values.get(column) for values in by_seed.values()]) for column in columns}
     models = "/".join(dict.fromkeys(scored(run) for run in runs))
-    worsts = {_worst(scores, lowest) for scores in taken.values()} if accuracy else set()
+    worsts = {worst(scores, lowest=not lowest) for scores in complete.values()} if accuracy else set()
     same = (worsts.pop() or "") if len(worsts) == 1 else ""
     mixed = "; ".join(contents.unlike(runs))
-    return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed)
+    marks = _marks(runs, columns) if is_mean else {}
+    return Row(label, group, models, tuple(runs), by_seed, values, worst=same, mixed=mixed, marks=marks)
+
+
+def _marks(runs: Sequence[Run], columns: Iterable[str]) -> dict[str, str]:
+    """Return by column what its cell carries, where a domain has fewer rounds or images than its neighbours."""
+    marks = {
+        column: "/".join(dict.fromkeys(mark for run in runs if (mark := run.results.losses.mark(column))))
+        for column in columns
+    }
+    return {column: mark for column, mark in marks.items() if mark}
 
 
 def scored(run: Run) -> str:
@@ -156,23 +178,10 @@ def scored(run: Run) -> str:
     return f"{kind} on all" if run.results.evaluated == ON_ALL else kind
 
 
-def _worst(domains: Mapping[str, float | None], lowest: bool) -> str | None:
-    """Return the worst domain; None if a domain is unknown or the only one."""
-    return None if None in domains.values() else worst(domains, lowest=not lowest)
-
-
-def _with_average(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
-    """Add average, spread and worst of the domains.
-
-    They are None if a domain is missing, because a mean over fewer domains is another quantity.
-    """
-    known = [value for value in domains.values() if value is not None]
-    full = bool(domains) and len(known) == len(domains)
-    return dict(domains) | {
-        AVG: statistics.fmean(known) if full else None,
-        STD: statistics.stdev(known) if full and len(known) > 1 else None,
-        WORST: None if (least := _worst(domains, lowest)) is None else domains[least],
-    }
+def _overall(domains: Mapping[str, float | None], lowest: bool) -> dict[str, float | None]:
+    """Return average, spread and worst of the domains; None if a domain is missing."""
+    least = worst(domains, lowest=not lowest)
+    return {AVG: average(domains), STD: domain_spread(domains), WORST: None if least is None else domains[least]}
 
 
 def baseline(row: Row, rows: Sequence[Row]) -> Row | None:

@@ -223,7 +223,15 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
     accuracy = score not in run_metrics.MEASURES
     lowest = score in run_metrics.LOWEST_IS_BEST
     rows = [
-        rowing.made(label, group, rowing.once_per_seed(label, same, take, notes), take, accuracy, lowest)
+        rowing.made(
+            label,
+            group,
+            rowing.once_per_seed(label, same, take, notes),
+            take,
+            accuracy,
+            lowest,
+            run_metrics.is_mean(score),
+        )
         for (group, label), same in sorted(members.items(), key=lambda item: item[0][0])
     ]
     headline = run_metrics.MEASURES.get(score, AVG)

@@ -62,9 +62,11 @@ def deploy_demo(
     for resume, report and how to launch.
     """
     from fedshift.deploy import demo as deploy_demo
+    from fedshift_app.run import status
 
     folder = deploy_demo.demo(deploy_demo.read(arguments or []), secure=not insecure)
     typer.echo(f"run folder: {shown(folder, WHOLE_PATH)}")
+    status.exit_if_degraded(folder)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

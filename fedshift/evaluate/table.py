@@ -10,7 +10,7 @@ from fedshift.evaluate.models import Model
 from fedshift.report import reading
 from fedshift.tables import columns
 from fedshift_app.config import registry
-from fedshift_core.accuracies import mean, percent, worst
+from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.cells import csv_text
 from fedshift_core.limits import few, plain
 from strategies.features.figures import test_images
@@ -115,7 +115,7 @@ def _cells(each: Scored, accuracy: dict[str, float | None], domains: Sequence[st
         star = "*" if mark and name in accuracy and name not in each.model.trained_on else ""
         cells.append(f"{percent(accuracy[name])}{star}" if name in accuracy else "")
     least = worst(accuracy)
-    return [*cells, percent(mean(accuracy.values())), percent(accuracy[least]) if least else ""]
+    return [*cells, percent(average(accuracy)), percent(accuracy[least]) if least else ""]
 
 
 def as_object(scored: Sequence[Scored]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _as_object(each: Scored) -> dict[str, Any]:
             }
             for name, value in each.accuracy.items()
         },
-        "avg": mean(each.accuracy.values()),
+        "avg": average(each.accuracy),
         "worst": each.accuracy[least] if least else None,
         "worst_domain": least,
         "scored_with": results["scored_with"],

@@ -25,7 +25,7 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import checkpoints, initial_model, sections
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_core import atomic_io
-from fedshift_core.accuracies import mean
+from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import ConfigError
 from fedshift_core.frozen import FrozenDict
@@ -373,7 +373,7 @@ def _measured(record: Record, checkpoint: Checkpoint, before: str) -> Measured |
         config = config.model_copy(update={"adapt": FrozenDict({"name": registry.NONE})})
     personal = setup.is_personal(config, setup.initial_model(config))
     of = "personal models" if personal else "global model"
-    return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=mean(accuracy.values()))
+    return Measured(of=of, server_round=checkpoint.server_round, sites=sites, average=average(accuracy))
 
 
 def _by_class(figures: dict[str, Any] | None) -> dict[str, Any]:

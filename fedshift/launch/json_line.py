@@ -15,8 +15,9 @@ from typing import Any
 from fedshift_app.run import exit_codes, status
 from fedshift_app.run.files import AVERAGED_OVER, RESULTS_FILE
 from fedshift_app.run.summary import finite
-from fedshift_core.accuracies import mean
+from fedshift_core.accuracies import average
 from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.losses import Losses
 
 
 class Outcome:
@@ -75,14 +76,16 @@ def scores(results: Path) -> dict[str, Any] | None:
         content = json.loads(results.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    by_domain = (content.get("figures") or {}).get("domains", {}).values()
+    figures = (content.get("figures") or {}).get("domains", {})
     by_class = {
-        name: mean(of_domain[name] for of_domain in by_domain if of_domain)
+        name: average({domain: None if of is None else of[name] for domain, of in figures.items()})
         for name in ("balanced_accuracy", "macro_f1")
     }
+    losses = Losses.of(content)
     return {
-        "domains": content["domains"], "average": content["avg"], "averaged_rounds": content["averaged_rounds"],
-        "final": content["final"], **by_class,
+        "domains": content["domains"], "average": losses.overall(content["domains"]).avg,
+        "averaged_rounds": content["averaged_rounds"],
+        "final": content["final"], **by_class, **({"losses": lines} if (lines := losses.lines()) else {}),
         **({AVERAGED_OVER: content[AVERAGED_OVER]} if AVERAGED_OVER in content else {}),
     }  # fmt: skip
 

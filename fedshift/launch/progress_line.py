@@ -14,7 +14,7 @@ from typing import Any, TextIO, cast
 from fedshift.launch import log_filter, progress_table
 from fedshift.launch.progress_table import LOOK_SECONDS, Screen, Watched
 from fedshift_app.run.console import duration
-from fedshift_core.accuracies import mean, percent
+from fedshift_core.accuracies import average, percent
 from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, plain
 
@@ -46,7 +46,7 @@ def line_of(run_status: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) 
     parts = [f"{run_status.get('method')} on {run_status.get('experiment')}", f"[{bar}] {done}/{total}"]
     scored = [line["accuracy"] for line in rounds if line["accuracy"]]
     if scored:
-        parts.append(f"avg {percent(mean(scored[-1].values()))}")
+        parts.append(f"avg {percent(average(scored[-1]))}")
         known = {name: value for name, value in scored[-1].items() if value is not None}
         if known:
             least = min(known, key=lambda name: known[name])

@@ -26,7 +26,7 @@ from fedshift_app.run import status
 from fedshift_app.run.console import coloured, duration
 from fedshift_app.run.files import METRICS_FILE
 from fedshift_app.run.logs import FORMAT
-from fedshift_core.accuracies import mean, percent
+from fedshift_core.accuracies import average, mean, percent
 from fedshift_core.env import LIVE
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 
@@ -155,7 +155,7 @@ def picture(
     if len(domains) > len(shown):
         table.add_row(f"and {len(domains) - len(shown)} more", "", "", "")
     if domains:
-        _add(table, "AVG", [mean(line["accuracy"].values()) for line in scored], cells, blocks, style="bold")
+        _add(table, "AVG", [average(line["accuracy"]) for line in scored], cells, blocks, style="bold")
     losses = [(line["losses"] or {}).get("loss") for line in rounds]
     if losses and losses[-1] is not None:
         table.add_row("loss", f"{losses[-1]:.3f}", "", spark(losses, cells, blocks), style="dim")

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +14,7 @@ from fedshift_app.run.logs import LOG_FILE
 from fedshift_core.accuracies import percent
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
+from fedshift_core.losses import Losses
 from fedshift_core.paths import user_path
 from fedshift_core.yaml_files import read_yaml
 
@@ -41,9 +42,10 @@ class Results:
         rounds: The number of rounds.
         domains: Accuracy by domain, the mean of the last rounds (``averaged_rounds`` of ``values``).
         avg: Its average over the domains.
-        std: Its standard deviation over the domains.
+        std: Its standard deviation over the domains; like ``avg`` and ``worst`` None if a domain lacks a score.
         worst: That of the worst domain.
-        worst_domain: Which that is; None if none is known.
+        worst_domain: Its name; None if none is known.
+        losses: A sentence for each part that the run went without; empty if it is complete.
         final: Accuracy by domain in the last round.
         seconds: The time of the run.
         bytes_up: Bytes that nodes sent in all rounds.
@@ -62,7 +64,7 @@ class Results:
     rounds: int
     domains: Domains
     avg: float | None
-    std: float
+    std: float | None
     worst: float | None
     worst_domain: str | None
     final: Domains
@@ -71,6 +73,7 @@ class Results:
     bytes_down: int
     num_parameters: int
     weights_sha256: str
+    losses: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
 
@@ -127,7 +130,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """Its state: ``completed``, ``degraded`` (a node was lost), ``failed``, ``interrupted``, or one in progress."""
+        """Its state: ``completed``, ``degraded`` (``results.losses``), ``failed``, ``interrupted``, or in progress."""
         return str(self.status["state"])
 
     @property
@@ -153,8 +156,10 @@ class Run:
             raise ConfigError(f"{self.folder}: the run is not finished; it goes on with: fedshift.run(resume=...)")
         try:
             values = json.loads(file.read_text(encoding="utf-8"))
-            names = [entry.name for entry in fields(Results) if entry.name != "values"]
-            return Results(**{name: values[name] for name in names}, values=values)
+            losses = Losses.of(values)
+            overall = asdict(losses.overall(values["domains"])) | {"losses": tuple(losses.lines()), "values": values}
+            names = [entry.name for entry in fields(Results) if entry.name not in overall]
+            return Results(**{name: values[name] for name in names}, **overall)
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
         except (KeyError, TypeError) as error:

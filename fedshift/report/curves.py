@@ -21,8 +21,9 @@ from fedshift.html.drawing import (
     short,
     shown_rounds,
 )  # fmt: skip
-from fedshift_core.accuracies import mean, percent, spread
+from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
+from fedshift_core.losses import Losses
 from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import LOSS_TERM
@@ -41,7 +42,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     rounds = [line["round"] for line in scored]
     several = len(scored) <= MARKED_ROUNDS
     band = _by_domain(axes, scored, "accuracy", domains)
-    averages = [_number(mean(line["accuracy"].values())) for line in scored]
+    averages = [_number(average(line["accuracy"])) for line in scored]
     axes.plot(rounds, averages, color=TEXT, linestyle="--", marker="." if several else "", label="AVG")
     partly = [line["round"] for line in scored if line.get("evaluated_share", 1) < 1]
     axes.set_ylabel("accuracy (%)")
@@ -107,10 +108,10 @@ def _by_domain(axes: Axes, scored: Lines, key: str, domains: Sequence[str]) -> l
 
 
 def bars(results: Mapping[str, Any]) -> Drawing | None:
-    """Draw the summary's accuracy of each domain with AVG and STD; None without AVG."""
-    domains, avg = results["domains"], results["avg"]
-    std = spread(domains, results["std"])
-    if avg is None:
+    """Draw the summary's accuracy of each domain, with AVG and STD unless they are missing; None without a number."""
+    domains, overall = results["domains"], Losses.of(results).overall(results["domains"])
+    avg, std = overall.avg, overall.std
+    if not any(value is not None for value in domains.values()):
         return None
     count = len(domains)
     figure, (axes,) = canvas(0.7 + 0.3 * (count + 1))
@@ -118,10 +119,11 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     for i, value in enumerate(domains.values()):
         axes.barh(i, value or 0.0, height=0.68, color=domain_colour(i))
         axes.text((value or 0.0) + 1, i, percent(value), va="center")
-    reach = None if std is None else [[min(std, avg)], [min(std, 100 - avg)]]  # accuracies stay within 0 and 100
-    axes.barh(count, avg, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
+    length, half = avg or 0.0, std or 0.0
+    reach = None if std is None else [[min(std, length)], [min(std, 100 - length)]]  # accuracies are within 0 and 100
+    axes.barh(count, length, height=0.68, color=GRID, xerr=reach, ecolor=TEXT, capsize=4)
     shown = percent(avg) if std is None else f"{percent(avg)} ± {std:.1f}"
-    axes.text(min(avg + (std or 0.0), 100) + 2.5, count, shown, va="center")
+    axes.text(min(length + half, 100) + 2.5, count, shown, va="center")
     axes.set_yticks(range(count + 1), [short(name, ROW_NAME) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(0, 125)  # room for the numbers
@@ -131,7 +133,7 @@ def bars(results: Mapping[str, Any]) -> Drawing | None:
     text = ", ".join(f"{name} {percent(value)}" for name, value in domains.items())
     rounds = last_rounds(results["averaged_rounds"], "scored ")
     also = "" if std is None else f", STD {std:.1f}"
-    title = f"Mean accuracy of the {rounds}: {text}; AVG {avg:.1f}{also}."
+    title = f"Mean accuracy of the {rounds}: {text}; AVG {percent(avg)}{also}."
     over = "" if std is None else " AVG ± STD: over the domains (ddof = 1)."
     caption = f"Mean of the {rounds}.{over}"
     return finish(figure, "bars", title, caption)

@@ -11,9 +11,9 @@ from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
 from fedshift_app.run import files, one_class
-from fedshift_app.run.files import lost_text
-from fedshift_core.accuracies import mean, percent, spread
+from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
+from fedshift_core.losses import Losses
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, INITIAL_MODEL, last_rounds
 from fedshift_core.plural import capital, plural
 from fedshift_core.registry import Method
@@ -50,11 +50,12 @@ def _head(record: Record) -> dict[str, Any]:
         state += f" Resumed after round {', '.join(map(str, record.resumed_after))}."
     facts = [("rounds", f"{done} of {config.rounds}")]
     if results is not None:
-        worst, std = results["worst_domain"], spread(results["domains"], results["std"])
+        overall = Losses.of(results).overall(results["domains"])
+        worst = overall.worst_domain
         facts = [
-            ("AVG", percent(results["avg"])),
-            *([] if std is None else [("STD over domains", percent(std))]),
-            ("weakest domain", "missing" if worst is None else f"{worst} {percent(results['worst'])}"),
+            ("AVG", percent(overall.avg)),
+            *([] if overall.std is None else [("STD over domains", percent(overall.std))]),
+            *([] if worst is None else [("weakest domain", f"{worst} {percent(overall.worst)}")]),
             *facts,
         ]
     facts.append(("time", f"{sum(line['seconds'] for line in lines):.0f} s"))
@@ -105,15 +106,17 @@ def _columns(
         test_batch: Test images of a batch.
         over: The rounds of the mean, where they are not the last ones.
     """
-    trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
+    trained, losses = results.get("rounds") != 0, Losses.of(results)
+    overall = losses.overall(results["domains"])
     first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
-    columns = [_column(first, results["domains"], results["avg"], std)]
+    marks = {name: losses.mark(name) for name in results["domains"]}
+    columns = [_column(first, results["domains"], overall.avg, overall.std, marks)]
     if trained:
-        columns.append(_column("final", results["final"], mean(results["final"].values())))
+        columns.append(_column("final", results["final"], average(results["final"])))
     others = results.get("others", {})
-    columns += [_column(name, by, mean(by.values())) for name, by in few(others).items()]
+    columns += [_column(name, by, losses.overall(by).avg) for name, by in few(others).items()]
     if over_nodes := results.get("spread_over_nodes"):
-        columns.append(_column("std over nodes", over_nodes, mean(over_nodes.values())))
+        columns.append(_column("std over nodes", over_nodes, average(over_nodes)))
     notes = [f"{capital(first)}: {', '.join(map(str, over))}."] if over else []
     if len(others) > MOST_SHOWN:
         notes.append(
@@ -122,7 +125,7 @@ def _columns(
     tested, validated = "after seeing test results", "on validation images"
     for mark, key, how in (("*", "best_test", tested), ("+", "best_validation", validated)):
         if trained and (best := results.get(key)):
-            columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], best["avg"]))
+            columns.append(_column(f"best round ({best['round']}){mark}", best["domains"], average(best["domains"])))
             notes.append(f"{mark} chosen {how}.")
     if chosen := results.get("chosen_round"):
         notes.append(f"The model of round {chosen['round']} is kept, and is the one that this page looks at.")
@@ -132,11 +135,10 @@ def _columns(
         )
     if constant := results.get(one_class.KEY):
         notes.append(f"{capital(one_class.sentence(constant))}; {constant.get('advice', '')}.")
-    if missing := results.get("missing"):
-        notes.append(f"Missing: no node could answer for {', '.join(missing)}.")
     notes += [f"{capital(note)}." for note in Privacy.view(results).notes]
-    if lost := results.get("lost"):
-        notes.append(f"The run is degraded: {lost_text(lost)}.")
+    if lines := losses.lines():
+        notes.append(f"The run is degraded: {'; '.join(lines)}.")
+    notes += [f"{reason}." for reason in filter(None, [losses.reason()])]
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
     if kinds or scored_with(results) != AVERAGED:
         text = BN_STATISTICS_TEXT
@@ -149,8 +151,10 @@ def _columns(
     return columns, notes
 
 
-def _column(head: str, domains: dict[str, Any], avg: float | None, std: float | None = None) -> dict[str, Any]:
-    return {"head": head, "domains": domains, "avg": avg, "std": std}
+def _column(
+    head: str, domains: dict[str, Any], avg: float | None, std: float | None = None, marks: dict[str, str] | None = None
+) -> dict[str, Any]:
+    return {"head": head, "domains": domains, "avg": avg, "std": std, "marks": marks or {}}
 
 
 def _clients(results: dict[str, Any]) -> dict[str, Any] | None:

@@ -28,6 +28,7 @@ from fedshift_app.run import agreement, config_file
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
+from fedshift_core.losses import UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from fedshift_core.paths import user_path
 from fedshift_core.wire.names import AVERAGED, DEPLOYMENT, OWN, RETAKEN
@@ -98,13 +99,19 @@ class Results(_Results):
     scored_with: str = AVERAGED  # kind of evaluate.bn behind domains, final, best_test, best_validation
     figures: Figures | None = None  # of the last or chosen round; None if not requested, or old
     site_figures: Sites | None = None  # likewise
-    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: simulated nodes that were left out
+    lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: nodes that gave no part
+    unscored: dict[str, list[int]] = Field(default_factory=dict)  # by domain: averaged rounds without its score
     untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained
     #: By averaged round and domain: test images that were scored, and those of all its nodes.
     missing_tests: dict[str, dict[str, tuple[int, int]]] = Field(default_factory=dict)
     nodes: tuple[dict[str, Any], ...]
     weights_sha256: str
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
+
+    @functools.cached_property
+    def losses(self) -> Losses:
+        """What the run went without."""
+        return Losses.of(vars(self))
 
 
 #: Settings of the section ``dataset`` that do not change a domain's images once they are read.
@@ -343,6 +350,11 @@ def _read(place: Path) -> Run:
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
     required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
     lines = full_lines(place / METRICS_FILE) if place.is_dir() else []
+    averaged = scored_rounds(lines)[-results.averaged_rounds :]
+    scored_lines = [line for line in lines if line["round"] in averaged and isinstance(line["accuracy"], dict)]
+    if UNSCORED not in content and scored_lines:  # of an earlier version
+        lacking = unscored({line["round"]: line["accuracy"] for line in scored_lines})
+        results = results.model_copy(update={UNSCORED: lacking})
     images, said = recorded.get("images") or {}, _contradiction(place, content, lines)
     scored = frozenset(scored_rounds(lines) if place.is_dir() else results.curve)
     return Run(

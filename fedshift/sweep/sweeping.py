@@ -357,7 +357,8 @@ class Sweep:
         runs = [record.folder for record in self._finished() if record.folder is not None]
         # The user requested the other differences that the grid varies; any further difference is still refused.
         more = any(key != "seed" and key.split(".")[0] != "method" for key in self.request.varied)
-        notes = self._notes
+        failed = [record for record in self.records if record.state == "failed"]
+        notes = (*self._notes, *(f"in no row, failed: {record.point.label}: {record.error}" for record in failed))
         try:
             comparison = compare(runs, paper=paper, allow_different=more)
         except ConfigError as error:

@@ -12,10 +12,11 @@ from fedshift_app.run import one_class
 from fedshift_app.run.files import averaged_over, early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
-from fedshift_core.accuracies import mean, percent, spread, worst
+from fedshift_core.accuracies import average, percent, worst
 from fedshift_core.env import LIVE
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, few, plain
+from fedshift_core.losses import Losses
 from fedshift_core.options.scoring import INITIAL_MODEL, last_rounds
 from fedshift_core.plural import plural
 from strategies.features.base import Column
@@ -105,13 +106,15 @@ def round_line(result: RoundResult, rounds: int, left: float) -> str:
     parts = [f"round {result.server_round:>{len(str(rounds))}}/{rounds}"]
     parts += [f"{name} {percent(value)}" for name, value in result.accuracy.items()]
     if result.accuracy:
-        parts.append(f"avg {percent(mean(result.accuracy.values()))}")
+        parts.append(f"avg {percent(average(result.accuracy))}")
     if least := worst(result.accuracy):
         parts.append(f"worst {least} {percent(result.accuracy[least])}")
     if result.evaluated_share < 1:
         parts.append(f"(on {100 * result.evaluated_share:.3g} % of the test images)")
     if "loss" in result.losses:
         parts.append(f"loss {result.losses['loss']:.3f}")
+    if result.lost:
+        parts.append(f"without {plural(len(result.lost), 'node')}")
     parts.append(f"{result.seconds:.1f} s")
     parts.append(f"left {duration(left)}")
     return "  ".join(parts)
@@ -124,18 +127,22 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
         results: Content of ``results.json``.
         entries: The section ``features`` of the configuration.
     """
-    trained, std = results.get("rounds") != 0, spread(results["domains"], results["std"])
-    over = averaged_over(results)
+    trained, losses = results.get("rounds") != 0, Losses.of(results)
+    overall, over = losses.overall(results["domains"]), averaged_over(results)
     first = last_rounds(results["averaged_rounds"], "scored " if over else "") if trained else INITIAL_MODEL
     columns: dict[str, Column] = {
-        first: (results["domains"], results["avg"], "" if std is None else percent(std)),
+        first: (
+            {name: _marked(value, losses.mark(name)) for name, value in results["domains"].items()},
+            overall.avg,
+            "" if overall.std is None else percent(overall.std),
+        ),
     }
     if trained:
-        columns["final"] = (results["final"], mean(results["final"].values()), "")
+        columns["final"] = (results["final"], average(results["final"]), "")
     for name, domains in few(results.get("others", {})).items():  # mean over the same rounds as the first column
-        columns[name] = (domains, mean(domains.values()), "")
+        columns[name] = (domains, losses.overall(domains).avg, "")
     if over_nodes := results.get("spread_over_nodes"):
-        columns["std over nodes"] = (over_nodes, mean(over_nodes.values()), "")
+        columns["std over nodes"] = (over_nodes, average(over_nodes), "")
     views = [feature.view(results) for feature in classes(entries)]
     for view in views:
         columns |= view.columns
@@ -144,6 +151,7 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
             columns |= view.spare
     notes = [f"{first}: {', '.join(map(str, over))}"] if over else []
     notes += [note for view in views for note in view.notes]
+    notes += [*losses.lines(), *filter(None, [losses.reason()])]
     if stopped := results.get("stopped_early"):
         notes.append(early_stop_text(stopped))
     if constant := results.get(one_class.KEY):
@@ -161,6 +169,11 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
     for below in (table for view in views for table in view.tables):
         lines += [*_columns(below.head, below.rows, below.below), *below.notes, ""]
     return "\n".join(lines)
+
+
+def _marked(value: float | None, mark: str) -> float | str | None:
+    """Return a value with what its cell carries, as text; without a mark the value."""
+    return f"{percent(value)} ({mark})" if mark else value
 
 
 def _cell(value: float | str | None) -> str:

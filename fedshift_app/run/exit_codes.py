@@ -6,7 +6,7 @@ OK = 0
 FAILED = 1  # a mistake of the user, or a failed run; of `fedshift status`: the state is unknown
 WRONG_CALL = 2  # of typer, before anything is done
 STOPPED_SHORT = 3  # only of `fedshift status`: the run failed or was interrupted
-DEGRADED = 4  # a simulated run completed without a node that was not at fault
+DEGRADED = 4  # a run completed, but lost a part: of a node, or rounds or images behind a number
 PARTLY_DRAWN = 5  # only of `fedshift report`: the page lacks the figures that a message names
 IN_USE = 75  # of one run of a sweep: another process holds it or its folder; sysexits.h: try again later
 REFUSED = 78  # only of a run of a sweep or search: its configuration or data are refused (EX_CONFIG)
@@ -48,8 +48,9 @@ MEANINGS = (
     Meaning(WRONG_CALL, "all", "no such command or option, or an argument is missing; nothing was done", "`--help`"),
     Meaning(STOPPED_SHORT, "`status`", "the run failed or was interrupted", "`fedshift run resume=FOLDER`"),
     Meaning(
-        DEGRADED, "`run`, `evaluate`, `sweep --in`, `status`",
-        "the run is complete, but went on without a node that was not at fault", "`lost` in results.json says which",
+        DEGRADED, "`run`, `deploy-demo`, `evaluate`, `sweep`, `status`",
+        "the run is complete, but lost a part: a node in some round, or rounds or images behind a number",
+        "the last lines name it, so do `lost`, `unscored` and `missing_tests` in results.json",
     ),
     Meaning(PARTLY_DRAWN, "`report`", "the page is written, without the figures that messages name", "read them"),
     Meaning(IN_USE, "`sweep --in`", "another process has this run or its folder; nothing was done", "try again later"),

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedshift_core.limits import plain
 from fedshift_core.options.scoring import apart
 from fedshift_core.plural import plural
 
@@ -58,14 +57,6 @@ def early_stop_text(stopped: Mapping[str, Any]) -> str:
         f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
         f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
     )
-
-
-def lost_text(lost: Mapping[str, Sequence[int]]) -> str:
-    """Return a short line on the nodes that a run did without, by round (``results.json``, key ``lost``)."""
-    most = 5
-    rounds = [f"round {number}: node {', '.join(map(str, nodes))}" for number, nodes in list(lost.items())[:most]]
-    more = f"; and {plural(len(lost) - most, 'more round')}" if len(lost) > most else ""
-    return plain(f"nodes were left out through no fault of their own ({'; '.join(rounds)}{more})")
 
 
 def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:

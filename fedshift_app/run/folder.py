@@ -20,13 +20,14 @@ from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
-from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE, lost_text
-from fedshift_app.run.summary import finite, line_of, lost_nodes, summary
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
+from fedshift_app.run.summary import finite, line_of, summary
 from fedshift_app.run.versions import versions
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
 from fedshift_core.env import COMMIT
+from fedshift_core.losses import Losses
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
@@ -85,6 +86,7 @@ class RunFolder:
         resumed_after: The rounds after which the run was resumed.
         history: All full rounds.
         writing: Seconds that writing took.
+        lost: What a finished run went without, as one line; empty if it is complete.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class RunFolder:
         """
         self.config, self.engine, self.personal = config, engine, personal
         self.history: list[RoundResult] = []
-        self.writing = 0.0
+        self.writing, self.lost = 0.0, ""
         self.resumed_after: tuple[int, ...] = ()
         self._before = 0.0  # seconds of the run before this process
         self._started = self._saved = time.perf_counter()
@@ -219,12 +221,6 @@ class RunFolder:
         self.history, self._before = list(history), seconds
         lines = (json.dumps(finite(line_of(result))) + "\n" for result in history)
         write_atomically(self.path / METRICS_FILE, "".join(lines))
-
-    @property
-    def lost(self) -> str:
-        """The nodes that the run did without, as text; empty if none is missing."""
-        lost = lost_nodes(self.history)
-        return lost_text(lost) if lost else ""
 
     @property
     def chosen(self) -> tuple[int, ...]:
@@ -359,6 +355,7 @@ class RunFolder:
         results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections
         text = as_text(finite(results))
         write_atomically(self.path / RESULTS_FILE, _with_nodes(text, nodes) if many else text)
+        self.lost = Losses.of(results).text()
         return results | {"nodes": nodes} if many else results
 
 

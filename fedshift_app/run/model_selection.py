@@ -13,7 +13,7 @@ from typing import Any
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints
-from fedshift_core.accuracies import mean
+from fedshift_core.accuracies import average
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.plural import plural
@@ -78,7 +78,7 @@ def results(config: RunConfig, history: Sequence[RoundResult]) -> dict[str, Any]
         fields["keep"] = BEST
         fields["chosen_round"] = chosen(best_result, "validation images") | {
             "validation": validation.of(best_result),
-            "validation_avg": mean(validation.of(best_result).values()),
+            "validation_avg": average(validation.of(best_result)),
             "files": [f"{checkpoints.FOLDER}/{name}" for name in files],
         }
     gain = validation.last_gain(history)

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import socket
+import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,9 +20,10 @@ from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.summary import finite
 from fedshift_core import atomic_io
-from fedshift_core.accuracies import mean, percent
+from fedshift_core.accuracies import average, percent
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_REMEDY, plain, shortened
+from fedshift_core.losses import Losses
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
 from strategies.federation.context import RoundResult
@@ -193,7 +195,7 @@ def _scored_fields(result: RoundResult) -> dict[str, Any]:
     return {
         "round": result.server_round,
         "accuracy": result.accuracy,
-        "avg": mean(result.accuracy.values()),
+        "avg": average(result.accuracy),
         "evaluated_share": result.evaluated_share,
     }
 
@@ -254,8 +256,8 @@ def _present_state(folder: Path, status: Mapping[str, Any], *, locked: bool) -> 
 def _ended_as(results: Path) -> str:
     """Return the state of a finished run."""
     try:
-        return DEGRADED if json.loads(results.read_text(encoding="utf-8")).get("lost") else COMPLETED
-    except (OSError, ValueError, AttributeError) as error:
+        return DEGRADED if Losses.of(json.loads(results.read_text(encoding="utf-8"))).lines() else COMPLETED
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(f"cannot read {results}: {error}") from None
 
 
@@ -344,6 +346,17 @@ def exit_code(status: Mapping[str, Any]) -> int:
     if status["state"] == DEGRADED:
         return exit_codes.DEGRADED
     return exit_codes.STOPPED_SHORT if status["state"] in (FAILED, INTERRUPTED) else exit_codes.OK
+
+
+def exit_if_degraded(folder: Path) -> None:
+    """Print what a run went without, if it did.
+
+    Raises:
+        SystemExit: With the exit code of a degraded run.
+    """
+    if (last := read(folder))["state"] == DEGRADED:
+        print(f"degraded: {last['error']}", file=sys.stderr)
+        raise SystemExit(exit_codes.DEGRADED)
 
 
 def block(status: Mapping[str, Any]) -> str:

@@ -1,12 +1,12 @@
 """Summarizes a round for ``metrics.jsonl`` and a run for ``results.json``."""
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedshift_app.run.files import AVERAGED_OVER
-from fedshift_core.accuracies import mean, rank
+from fedshift_core.accuracies import average, mean, rank
+from fedshift_core.losses import LOST, UNSCORED, Losses, unscored
 from fedshift_core.options.scoring import LAST_ROUNDS, apart
 from strategies.features.base import chosen
 from strategies.features.catalog import classes
@@ -19,7 +19,7 @@ def line_of(result: RoundResult) -> dict[str, Any]:
     line: dict[str, Any] = {
         "round": result.server_round,
         "accuracy": result.accuracy or None,
-        "avg": mean(result.accuracy.values()),
+        "avg": average(result.accuracy),
         "test_loss": result.test_loss or None,
         "losses": result.losses,
         "nodes": result.nodes,
@@ -71,25 +71,26 @@ def summary(
     last = accuracies[-LAST_ROUNDS:]
     over = [result.server_round for result in scored[-LAST_ROUNDS:]]
     domains = {name: mean(accuracy[name] for accuracy in last) for name in names}
-    known = [value for value in domains.values() if value is not None]
     best = max(scored, key=lambda result: rank(result.accuracy))
-    worst = min((name for name in names if domains[name] is not None), key=lambda n: domains[n] or 0.0, default=None)
+    lacking = unscored({result.server_round: result.accuracy for result in scored[-LAST_ROUNDS:]})
+    overall = Losses(rounds=lacking).overall(domains)
     more = [(feature.before, feature.results(history, nodes, drawn=drawn)) for feature in classes(entries)]
     return {
         "rounds": history[-1].server_round,
         "averaged_rounds": len(last),
         **({AVERAGED_OVER: over} if apart(over, history[-1].server_round) else {}),
         "domains": domains,
-        "avg": mean(known),
-        "std": statistics.stdev(known) if len(known) > 1 else 0.0,
-        "worst": None if worst is None else domains[worst],
-        "worst_domain": worst,
+        "avg": overall.avg,
+        "std": 0.0 if len(names) == 1 else overall.std,
+        "worst": overall.avg if len(names) == 1 else overall.worst,
+        "worst_domain": names[0] if len(names) == 1 else overall.worst_domain,
         "final": accuracies[-1],
         "partly_scored_rounds": sum(result.evaluated_share < 1 for result in history),
         "best_test": chosen(best, "test images"),
         **_placed(_optional_fields(scored), more),
         "missing": [name for name in names if domains[name] is None],
-        **({"lost": lost} if (lost := lost_nodes(history)) else {}),
+        **({UNSCORED: lacking} if lacking else {}),
+        **({LOST: lost} if (lost := lost_nodes(history)) else {}),
         **({"untrained": untrained} if (untrained := untrained_nodes(scored[-LAST_ROUNDS:])) else {}),
         "bytes_up": sum(result.bytes_up for result in history),
         "bytes_down": sum(result.bytes_down for result in history),
@@ -108,7 +109,7 @@ def _optional_fields(scored: Sequence[RoundResult]) -> dict[str, Any]:
 
 
 def lost_nodes(history: Sequence[RoundResult]) -> dict[str, list[int]]:
-    """Return the nodes that were left out through no fault of their own, by round. Rounds without any are omitted."""
+    """Return the nodes that gave no part, by round. Rounds without any are omitted."""
     return {str(result.server_round): result.lost for result in history if result.lost}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedshift_app.config.trackers import CALLED, TrackerName
-from fedshift_core.accuracies import mean
+from fedshift_core.accuracies import average
 from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
@@ -71,7 +71,7 @@ def scalars(result: RoundResult) -> dict[str, float]:
     """Return the numbers of a round by tag. Accuracy on a part of the test images has its own tags."""
     accuracy = "accuracy" if result.evaluated_share == 1 else "accuracy_on_part"
     values: dict[str, float | None] = {f"{accuracy}/{domain}": value for domain, value in result.accuracy.items()}
-    values[f"{accuracy}/avg"] = mean(result.accuracy.values())
+    values[f"{accuracy}/avg"] = average(result.accuracy)
     values |= {f"test_loss/{domain}": value for domain, value in result.test_loss.items()}
     values |= {f"loss/{name}": value for name, value in result.losses.items()}
     values |= {"bytes/up": result.bytes_up, "bytes/down": result.bytes_down, "seconds": result.seconds}

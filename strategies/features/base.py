@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from flwr.app import ArrayRecord, Message, RecordDict
 from pydantic import BaseModel
 
-from fedshift_core.accuracies import mean
+from fedshift_core.accuracies import average
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
@@ -22,7 +22,7 @@ from strategies.federation.update_norms import SentWeights
 from strategies.federation.updates import Sifted, Update
 
 LeaveOut = Callable[..., None]  # node, reason, lost=False
-Column = tuple[Mapping[str, float | None], float | str | None, str]
+Column = tuple[Mapping[str, float | str | None], float | str | None, str]
 
 
 @dataclass(frozen=True)
@@ -368,5 +368,5 @@ def chosen(result: RoundResult, images: str) -> dict[str, Any]:
         "round": result.server_round,
         "chosen_on": images,
         "domains": result.accuracy,
-        "avg": mean(result.accuracy.values()),
+        "avg": average(result.accuracy),
     }

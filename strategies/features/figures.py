@@ -24,9 +24,10 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from fedshift_core.accuracies import mean, percent, worst
+from fedshift_core.accuracies import average, percent
 from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, Refused, plain
+from fedshift_core.losses import Losses
 from fedshift_core.options.scoring import round_name
 from fedshift_core.wire.counts import CALIBRATION_BINS, Counts, Ints, from_arrays, shapes
 from fedshift_core.wire.names import CALIBRATION, CLASS_SCORES, CLASSES, CONFUSION, COUNTS, FIGURES
@@ -192,7 +193,7 @@ class CountedFigures(ServerFeature):
         figures = results.get(cls.key)
         by_domain = figures["domains"] if figures else {}
         notes, columns = [], dict[str, Column]()
-        if least := worst(results["domains"]):
+        if least := Losses.of(results).overall(results["domains"]).worst_domain:
             of_least = by_domain.get(least)
             images = f", of {_images(of_least)}" if of_least else ""
             notes.append(f"worst domain: {least} {percent(results['domains'][least])}{images}")
@@ -200,7 +201,7 @@ class CountedFigures(ServerFeature):
             return View(notes=tuple(notes))
         for name, key in (("balanced^", "balanced_accuracy"), ("macro-F1^", "macro_f1")):
             values = {domain: None if given is None else given[key] for domain, given in by_domain.items()}
-            columns[name] = (values, mean(values.values()), "")
+            columns[name] = (values, average(values), "")
         number = {d: None if given is None else given.get("images") or given["n"] for d, given in by_domain.items()}
         columns["images"] = (number, "", "")
         if all_of := figures["overall"]:

@@ -5,12 +5,12 @@ it does not answer, the accuracy of its domain is over fewer images than before,
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from fedshift_core.missing_tests import line, notes
+from fedshift_core.losses import LOST, MISSING_TESTS, images_line
 from fedshift_core.options.scoring import LAST_ROUNDS
-from strategies.features.base import LeaveOut, ServerFeature, Training, View
+from strategies.features.base import LeaveOut, ServerFeature, Training
 from strategies.federation import announced
 from strategies.federation.context import RoundResult, fully_scored
 from strategies.federation.evaluation import Evaluation
@@ -25,8 +25,8 @@ Missing = dict[str, list[int]]
 class MissingTests(ServerFeature):
     """Writes into a round's line, by domain, how many of its test images were scored, where they are not all."""
 
-    key = "missing_tests"
-    before = "lost"
+    key = MISSING_TESTS
+    before = LOST
     _nodes: Sequence[Node] = ()
     _said: Missing | None = None
 
@@ -46,7 +46,7 @@ class MissingTests(ServerFeature):
         if missing != (self._said or {}):
             for domain, (number, of_all) in missing.items():
                 fields = {"event": "missing_tests", "round": result.server_round, "domain": domain}
-                log.warning("%s", line(domain, number, of_all), extra=fields)
+                log.warning("%s", images_line(domain, number, of_all), extra=fields)
         self._said = missing
 
     def _missing(self, evaluation: Evaluation, result: RoundResult) -> Missing:
@@ -68,8 +68,3 @@ class MissingTests(ServerFeature):
         averaged = fully_scored(history)[-LAST_ROUNDS:]
         missing = {str(r.server_round): r.shown[cls.key] for r in averaged if cls.key in r.shown}
         return {cls.key: missing} if missing else {}
-
-    @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
-        """Return a note of each domain."""
-        return View(notes=tuple(notes(results.get(cls.key, {}), results["averaged_rounds"])))

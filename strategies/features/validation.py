@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedshift_core.accuracies import mean, rank
+from fedshift_core.accuracies import average, mean, rank
 from fedshift_core.wire.names import VALIDATION, VALIDATION_CORRECT, VALIDATION_COUNT, VALIDATION_LOSS_SUM
 from fedshift_core.wire.scores import Part
 from strategies.features.base import Column, ServerFeature, View, chosen
@@ -89,7 +89,7 @@ class Validation(ServerFeature):
         by_test, by_validation = "after seeing test results", "on validation images"
         for mark, key, how in (("*", "best_test", by_test), ("+", "best_validation", by_validation)):
             if found := results.get(key):
-                columns[f"best round ({found['round']}){mark}"] = (found["domains"], found["avg"], "")
+                columns[f"best round ({found['round']}){mark}"] = (found["domains"], average(found["domains"]), "")
                 partly = results.get("partly_scored_rounds", 0)
                 among = f", among the rounds scored on all test images ({partly} were not)" if partly else ""
                 notes.append(f"{mark} chosen {how}{among}")
@@ -128,5 +128,5 @@ def _loss(result: RoundResult) -> float:
     """Return the mean loss over the domains on validation parts; infinite where a domain has none."""
     losses: Mapping[str, float | None] = result.shown.get(Validation.loss_key, {})
     scored = [losses.get(domain) for domain, accuracy in of(result).items() if accuracy is not None]
-    average = mean(scored)
-    return math.inf if average is None or None in scored else average
+    loss = mean(scored)
+    return math.inf if loss is None or None in scored else loss

@@ -197,12 +197,13 @@ class RoundResult:
         evaluated_share: Share of the test images behind both; 1 for all.
         losses: Training loss and its named terms, averaged over nodes by number of examples.
         nodes: Indices of the nodes whose weights were averaged.
-        left_out: Why a node was left out, one line each.
+        left_out: Reason why a node of the run gave no part, one line each.
         bytes_down: Array bytes sent for training (weights, knowledge, once what is frozen); evaluation is not counted.
         bytes_up: Array bytes received for training.
         others: Accuracy as ``accuracy``, by the name of another way to score that the method offers.
         started_anew: Which nodes had lost what they kept to themselves, one line each.
-        lost: Indices of simulated nodes that were left out for no fault of their own, in their order.
+        lost: Indices of the nodes that gave no part, in their order; ``left_out`` has the reasons. -1 stands for those
+            that never had a place, since their owners declined.
         spread: By domain, sample standard deviation over nodes of the accuracy of their own models, in percent, where
             each is scored on all domains.
         shown: What features add to the round's line, by their key there (``ServerFeature.key``).

@@ -251,7 +251,7 @@ def test_a_node_that_sleeps_longer_than_the_round_is_left_out_and_is_back_in_the
         run.wait_for_line("round 1: node 1 (texture) left out: no answer in time")
     finally:
         federation.kill(1, signal.SIGCONT)
-    assert run.end()["state"] == "completed"
+    assert run.end()["state"] == "degraded"
     assert [line["nodes"] for line in run.rounds] == [[0, 2], [0, 1, 2]]
 
 
@@ -269,7 +269,7 @@ def test_a_node_that_sends_nonsense_is_left_out_and_one_of_a_foreign_domain_is_n
     federation.kill(late, signal.SIGTERM)
     federation.kill(2, signal.SIGTERM)
     federation.start_node(2)
-    assert status["state"] == "completed"
+    assert status["state"] == "degraded"
     assert [line["nodes"] for line in run.rounds] == [[0, 1]] * len(LIES)
     reasons = (
         "holds numbers that are not finite", "has shape (1, ", "weights do not match the model: ",
@@ -332,11 +332,71 @@ def test_a_node_killed_in_evaluation_leaves_its_domain_unscored_and_is_scored_ag
     run.wait_for_mark(2, "evaluate-1")
     federation.kill(2)
     federation.start_node(2)
-    assert run.end()["state"] == "completed"
+    assert run.end()["state"] == "degraded"
     first, *_, last = run.rounds
     assert first["left_out"] == ["node 2 (street): could not evaluate: no answer in time"]
     assert [domain for domain, value in first["accuracy"].items() if value is None] == ["street"]
     assert None not in last["accuracy"].values()
+
+
+def test_a_run_that_lost_a_site_says_so_wherever_it_is_shown(federation: Federation) -> None:
+    """A SuperNode is killed in round 2 and comes back after Flower has missed it; round 3 waits for it."""
+    run = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=3)
+    run.wait_for_mark(2, "train-2")
+    federation.kill(2)
+    run.wait_for_line("round 2: node 2 (street) left out: no answer in time")
+    time.sleep(20)
+    federation.start_node(2)
+    status = run.end()
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2], [0, 1], [0, 1, 2]]
+    assert [line["left_out"] for line in run.rounds] == [[], ["node 2 (street): no answer in time"], []]
+    assert [line["avg"] is None for line in run.rounds] == [False, True, False]
+    results = Run(run.folder).results
+    assert (results["lost"], results["unscored"]) == ({"2": [2]}, {"street": [2]})
+    assert results["avg"] is results["std"] is results["worst"] is results["worst_domain"] is None
+    sentences = (
+        "node 2 (street) gave no part, or not all of it, in round 2",
+        "street has a score in 2 of 3 averaged rounds",
+    )
+    reason = "AVG, STD and WORST are missing: street was not scored in each averaged round"
+    environment = federation.flower.env
+    shown = {
+        "status": [processes.command("fedshift"), "status", str(run.folder)],
+        "compare": [processes.command("fedshift"), "compare", str(run.folder)],
+        "report": [processes.command("fedshift"), "report", str(run.folder)],
+    }
+    ended = {
+        name: subprocess.run(words, env=environment, capture_output=True, text=True) for name, words in shown.items()
+    }
+    page = (run.folder / "report.html").read_text()
+    assert status["state"] == "degraded"
+    assert ended["status"].returncode == 4
+    for text in (run.screen, status["error"], ended["status"].stdout, ended["compare"].stdout, page):
+        assert all(sentence in text for sentence in sentences), text
+    for text in (run.screen, ended["compare"].stdout, page):
+        assert reason in text
+        assert "2 of 3 rounds" in text
+
+
+@pytest.mark.parametrize("pause", [0, 20, 90])
+@pytest.mark.parametrize("moment", ["train-2", "evaluate-2", "evaluate-3"])
+def test_a_site_that_is_back_takes_part_in_the_next_round_however_long_it_was_away(
+    moment: str, pause: int, federation: Federation
+) -> None:
+    run = federation.submit("train.epochs=1", "federation.min_nodes=3", rounds=3)
+    run.wait_for_mark(2, moment)
+    federation.kill(2)
+    time.sleep(pause)
+    federation.start_node(2)
+    assert run.end()["state"] == "degraded"
+    kind, number = moment.split("-")
+    assert [line["nodes"] for line in run.rounds] == [
+        [0, 1] if (kind, str(line["round"])) == ("train", number) else [0, 1, 2] for line in run.rounds
+    ]
+    assert [line["round"] for line in run.rounds if line["left_out"]] == [int(number)]
+    if kind == "evaluate":
+        assert run.rounds[int(number) - 1]["accuracy"]["street"] is None
+        assert Run(run.folder).results["avg"] is None
 
 
 # Last: for a minute Flower takes the killed SuperNode for connected, and a run that starts waits for it.
@@ -350,7 +410,7 @@ def test_a_node_killed_in_training_comes_back_with_its_private_parts(federation:
     time.sleep(0.3)
     federation.kill(2)
     federation.start_node(2)
-    assert run.end()["state"] == "completed"
+    assert run.end()["state"] == "degraded"
     assert run.rounds[1]["left_out"][0] == "node 2 (street): no answer in time"
     assert run.rounds[2]["nodes"] == [0, 1, 2]
     assert "node 2 (street) is here again, under a new id" in run.screen

@@ -53,7 +53,7 @@ def test_they_are_left_out_unless_they_count(run_inline: InlineRun, method: str,
         assert None not in other["accuracy"].values()
         trained = [domain for domain in domains if line["accuracy"][domain] is not None]
         assert {d: line["accuracy"][d] for d in trained} == {d: other["accuracy"][d] for d in trained}
-        assert line["avg"] == pytest.approx(sum(line["accuracy"][d] for d in trained) / len(trained))
+        assert (line["avg"] is None) == bool(nodes)  # over fewer domains it would be another number
     assert lines_of(out)[0].startswith(f"round 1: {len(missing[0])} nodes have not trained yet, left out of the scores")
     assert "scored all the same (evaluate.untrained=count)" in lines_of(counted)[0]
     assert "had not trained yet but were scored" in compare([counted.folder]).text(1000)

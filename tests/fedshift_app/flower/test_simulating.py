@@ -274,7 +274,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     run_inline: InlineRun, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_inline(grid=LosesReplies, rounds=3, set=SHORT)
-    result = "nodes were left out through no fault of their own (round 2: node 1)"
+    result = "node 1 (texture) gave no part, or not all of it, in round 2"
     assert run.results["lost"] == {"2": [1]}
     assert [line.get("lost") for line in run.rounds] == [None, [1], None]
     content = status.read(run.folder)

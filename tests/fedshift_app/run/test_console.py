@@ -61,11 +61,13 @@ def test_round_line_numbers_are_aligned() -> None:
     assert starts == ["round   1/100", "round  10/100", "round 100/100"]
 
 
-def test_round_line_says_missing_and_leaves_it_out_of_the_average() -> None:
-    line = round_line(RoundResult(1, {"a": None, "b": 50.0}, losses={"loss": 1.0}), rounds=1, left=0.0)
+def test_a_round_that_lacks_a_domain_or_a_node_says_so_and_has_no_average() -> None:
+    result = RoundResult(1, {"a": None, "b": 50.0}, losses={"loss": 1.0}, lost=[3])
+    line = round_line(result, rounds=1, left=0.0)
     assert "a missing" in line
     assert "b 50.0" in line
-    assert "avg 50.0" in line
+    assert "avg missing" in line and "worst" not in line
+    assert "without 1 node" in line
 
 
 def test_round_line_without_any_answer() -> None:
@@ -127,7 +129,7 @@ def with_figures(**changes: Any) -> dict[str, Any]:
 def test_table_has_figures_next_to_the_accuracies_and_how_many_images_there_are() -> None:
     text = table(with_figures())
     assert row(text, "mnist") == ["mnist", "91.3", "92.0", "93.0", "81.0", "80.0", "2000"]
-    assert row(text, "usps")[-3:] == ["missing"] * 3 and row(text, "AVG")[-2:] == ["81.0", "80.0"]
+    assert row(text, "usps")[-3:] == ["missing"] * 3 and row(text, "AVG")[-2:] == ["missing"] * 2
     assert "worst domain: mnistm 68.1, of 90 test images\n" in text
     result = "^ of round 7; all 2090 test images together: accuracy 90.0, balanced 81.0, macro-F1 80.0, ECE 3.0\n"
     assert result in text
@@ -167,7 +169,8 @@ def test_table_says_missing() -> None:
     text = table(changed)
     assert row(text, "usps") == ["usps", "missing", "missing", "77.0"]
     assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "missing"]
-    assert row(text, "AVG") == ["AVG", "78.1", "69.0", "85.0"]
+    assert row(text, "AVG") == ["AVG", "missing", "missing", "missing"]
+    assert "AVG, STD and WORST are missing: usps was not scored in each averaged round\n" in text
 
 
 def test_table_with_the_round_chosen_on_validation_images() -> None:
@@ -176,7 +179,7 @@ def test_table_with_the_round_chosen_on_validation_images() -> None:
     assert "best round (4)*  best round (2)+" in text
     assert row(text, "usps") == ["usps", "75.0", "76.0", "77.0", "2.0"]
     assert row(text, "mnistm")[-1] == "missing"
-    assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0", "1.5"]
+    assert row(text, "AVG") == ["AVG", "78.1", "79.0", "80.0", "missing"]
     assert row(text, "STD") == ["STD", "11.9"]
     assert text.rstrip().endswith("* chosen after seeing test results\n+ chosen on validation images")
 

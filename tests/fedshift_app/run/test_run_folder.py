@@ -118,9 +118,8 @@ def test_missing_domain_is_not_zero() -> None:
     result = summary(history({"a": 80.0, "b": None, "c": 60.0}, {"a": 90.0, "b": None, "c": None}))
     assert result["domains"] == {"a": 85.0, "b": None, "c": 60.0}  # c: the one round in which it was scored
     assert result["missing"] == ["b"]
-    assert result["avg"] == 72.5
-    assert result["std"] == pytest.approx(np.std([85.0, 60.0], ddof=1))
-    assert (result["worst_domain"], result["worst"]) == ("c", 60.0)
+    assert result["unscored"] == {"b": [1, 2], "c": [2]}
+    assert result["avg"] is result["std"] is result["worst_domain"] is result["worst"] is None
     assert result["final"] == {"a": 90.0, "b": None, "c": None}
 
 
@@ -304,7 +303,7 @@ def test_metrics_have_one_line_per_round(tmp_path: Path) -> None:
     folder.add_round(RoundResult(2, {"a": 50.0, "b": 60.0}), record(weights()), {})
     lines = [json.loads(line) for line in (folder.path / METRICS_FILE).read_text().splitlines()]
     assert lines[0] == {
-        "round": 1, "accuracy": {"a": 40.0, "b": None}, "avg": 40.0, "test_loss": {"a": 1.5, "b": None},
+        "round": 1, "accuracy": {"a": 40.0, "b": None}, "avg": None, "test_loss": {"a": 1.5, "b": None},
         "losses": {"loss": None, "ce": 2.0}, "nodes": [0, 2], "left_out": ["node 1 (b): gone"],
         "bytes_up": 20, "bytes_down": 30, "seconds": 1.235,
     }  # fmt: skip

@@ -50,9 +50,6 @@ def test_a_domain_without_one_of_its_nodes_is_told_of(caplog: pytest.LogCaptureF
         result.server_round = number
     found = feature.results(lines, everyone, drawn=False)
     assert found == {"missing_tests": {"2": {"north": [90, 150]}, "3": {"north": [60, 150]}}}
-    (note,) = feature.view({**found, "averaged_rounds": 3}).notes
-    assert note == f"{line.replace('90', '60')}, in 2 of 3 averaged rounds"
-    assert feature.view({"averaged_rounds": 3}).notes == ()
 
 
 def test_simulated_nodes_and_samples_are_not_counted() -> None:
