@@ -165,13 +165,14 @@ def verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains:
     return (SIMILAR if 1 / SIMILAR_WITHIN <= ratio <= SIMILAR_WITHIN else OTHER_SIZE), ""
 
 
-def chosen(claims: Iterable[Claim]) -> list[Claim]:
-    """Return one claim for each printed gain and the folders of its runs, on pretrained features for each gain."""
-    best: dict[tuple[str, str, str], Claim] = {}
-    for claim in claims:
-        key = claim.table, claim.row, ON_PRETRAINED if claim.pretrained else claim.folder
-        if _preference(claim) < _preference(best.setdefault(key, claim)):
-            best[key] = claim
+def chosen(comparisons: Iterable[Iterable[Claim]]) -> list[Claim]:
+    """Return the claims to judge by: one for each printed gain of each comparison, on pretrained features of all."""
+    best: dict[tuple[str, str, int | str], Claim] = {}
+    for i, claims in enumerate(comparisons):
+        for claim in claims:
+            key = claim.table, claim.row, ON_PRETRAINED if claim.pretrained else i
+            if _preference(claim) < _preference(best.setdefault(key, claim)):
+                best[key] = claim
     return list(best.values())
 
 

@@ -133,19 +133,19 @@ class Claims:
         return notes
 
     def _gain_notes(self) -> list[str]:
-        """Return notes on printed gains that have comparable rows from several folders."""
+        """Return notes on printed gains of which runs of several folders were tested."""
         verdicts: dict[tuple[str, str], list[str]] = {}
         for claim in self.claims:
-            if claim.verdict != NOT_COMPARABLE and not claim.pretrained:
+            if claim.tested and not claim.pretrained:
                 verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
         if all(len(same_gain) == 1 for same_gain in verdicts.values()):
             return []
         rows = sum(map(len, verdicts.values()))
         notes = [
-            f"{plural(rows, 'comparable row')}, of {plural(len(verdicts), 'printed gain')}: one for each folder of runs"
+            f"{plural(rows, 'tested row')}, of {plural(len(verdicts), 'printed gain')}: one for each comparison of runs"
         ]
         if split := [f"{table} {row}" for (table, row), same_gain in verdicts.items() if len(set(same_gain)) > 1]:
-            notes.append(f"not the same verdict in all folders: {', '.join(split)}")
+            notes.append(f"not the same verdict in all: {', '.join(split)}")
         return notes
 
 

@@ -68,10 +68,8 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
     runs = run_metrics.with_rounds(with_statistics(runs, score), score)
     tables = printed_module.all_tables()
     results = chosen(
-        claim
+        [claim for table in tables for claim in _in_table(numbers, table)]
         for _, numbers in pools.comparisons(runs, score, warnings)
-        for table in tables
-        for claim in _in_table(numbers, table)
     )
     order = {table.id: i for i, table in enumerate(tables)}
     labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
