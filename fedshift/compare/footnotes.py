@@ -67,7 +67,8 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         tests = sum(row.difference is not None and row.difference.p is not None for row in rows)
         notes.append(
             f"{headline} - {BASELINE}: seed by seed; p: two-sided paired t-test over {LEAST_FOR_TEST} or more common "
-            f"seeds, with few of which it has little power; p (Holm): corrected for the {plural(tests, 'test')} here"
+            "seeds, with few of which it has little power"
+            + (f"; p (Holm): corrected for the {plural(tests, 'test')} here" if tests else "")
         )
     elif not any(row.refused for row in rows):
         notes.append(f"no difference to {BASELINE}: there is no other method, or no run of it")

@@ -89,12 +89,12 @@ def as_printed(words: str, value: float, spread: float | None) -> str:
 
 
 def unsourced(page: str, sources: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield what is wrong: words that are not on the page, numbers that are not the runs', and those without a source."""
+    """Yield what is wrong: words that the page lacks, numbers that are not those of the runs or without a source."""
     left = blocks(page)
     for source in sources:
         (place,) = [i for i, block in enumerate(left) if source["text"] in block] or [None]
         if place is None:
-            yield f"no part of the page has: {source['text']}"
+            yield f"no part of the page has {source['text']}"
             continue
         for words, query in source.get("numbers", {}).items():
             right = as_printed(words, *values(source["command"], query))
@@ -105,10 +105,34 @@ def unsourced(page: str, sources: list[dict[str, Any]]) -> Iterator[str]:
             left[place] = left[place].replace(words, "", 1)
         for words in source.get("plain", ()):
             left[place] = left[place].replace(words, "")
-    yield from (f"no source of {match[0]}: {block}" for block in map(in_prose, left) for match in NUMBER.finditer(block))
+    yield from (
+        f"no source of {match[0]}: {block}" for block in map(in_prose, left) for match in NUMBER.finditer(block)
+    )
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_each_number_in_prose_is_what_the_kept_runs_give(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert list(unsourced((RESULTS / name).read_text(encoding="utf-8"), SOURCES[name])) == []
+
+
+def test_a_number_that_is_wrong_or_has_no_source_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    page = (
+        "# 2 Results\n\nIn `8` rounds of ResNet-10\n[pages](10.md) has FedProto 90.2 ± 0.1, Local 87.8, others 89.8;"
+        " two rows.\n\n    fedshift run seed=1\n\n| a | 7 |\n| b | 9 |\n"
+    )
+    numbers = {
+        "FedProto 90.2 ± 0.1": "fedproto", "Local 87.8": "local", "FedSeProto 89.8": "fedseproto",
+        "two rows": "count AVG<90.5",
+    }  # fmt: skip
+    sources = [
+        {"text": "FedProto", "command": "compare digits-heterogeneous", "numbers": numbers},
+        {"text": "| a |", "plain": ["7"]}, {"text": "not there", "plain": ["1"]},
+    ]  # fmt: skip
+    assert [line.partition(" (")[0] for line in unsourced(page, sources)] == [
+        "Local 87.8: compare digits-heterogeneous has Local 87.9", "FedProto: does not have: FedSeProto 89.8",
+        "two rows: compare digits-heterogeneous has three rows", "no part of the page has not there",
+        "no source of 2: # 2 Results", "no source of 89.8: In rounds of ResNet-10 [pages] has , , others 89.8; .",
+        "no source of 9: | b | 9 |",
+    ]  # fmt: skip
