@@ -65,11 +65,12 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         notes.append(f"marked: the best mean of a column{each}; not a test of significance")
     if any(row.difference is not None for row in rows):
         tests = sum(row.difference is not None and row.difference.p is not None for row in rows)
-        notes.append(
-            f"{headline} - {BASELINE}: seed by seed; p: two-sided paired t-test over {LEAST_FOR_TEST} or more common "
-            "seeds, with few of which it has little power"
-            + (f"; p (Holm): corrected for the {plural(tests, 'test')} here" if tests else "")
+        of_tests = (
+            f"p: two-sided paired t-test over {LEAST_FOR_TEST} or more common seeds, with few of which it has little "
+            f"power; p (Holm): corrected for the {plural(tests, 'test')} here"
         )
+        none = f"no p, which needs {LEAST_FOR_TEST} common seeds"
+        notes.append(f"{headline} - {BASELINE}: seed by seed; {of_tests if tests else none}")
     elif not any(row.refused for row in rows):
         notes.append(f"no difference to {BASELINE}: there is no other method, or no run of it")
     if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):

@@ -197,7 +197,8 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
     compared = numbers.headline in numbers.columns and any(
         row.difference is not None or row.refused for row in numbers.rows
     )
-    extra = (f"{numbers.headline} - {BASELINE}", "p", "p (Holm)") if compared else ()
+    tested = any(row.difference is not None and row.difference.p is not None for row in numbers.rows)
+    extra = (f"{numbers.headline} - {BASELINE}", *(("p", "p (Holm)") if tested else ())) if compared else ()
     names = headings(numbers)
     head = ("method", "scored", "n", *(names[column] for column in numbers.columns), *extra)
     lines = []
@@ -212,7 +213,8 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
         if compared:
             paired = row.difference
             refused = contents.OTHER_IMAGES if row.refused else ""
-            cells += [_spread(paired.difference, decimals, sign="+") if paired else refused, *p_values(paired)]
+            cells.append(_spread(paired.difference, decimals, sign="+") if paired else refused)
+            cells += p_values(paired) if tested else ()
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra), decimals)
