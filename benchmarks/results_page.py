@@ -85,8 +85,8 @@ def repeated(method: str, page: str, results: str) -> str:
     if len(own) != 1:
         raise SystemExit(f"docs/methods/{method}.md: {REPEATED} has {len(own)} rows of it")
     fedavg = next(row for row in rows if row[0] == "fedavg")
-    average, difference, p = fedavg[-5], own[0][-2], own[0][-1]
-    said = f"{own[0][-5]}, FedAvg {average}, difference {difference} (p = {p})".replace("*", "")
+    average, difference, p, holm = fedavg[-6], *own[0][-3:]
+    said = f"{own[0][-6]}, FedAvg {average}, difference {difference} (p = {p}, by Holm {holm})".replace("*", "")
     return SENTENCE.sub(lambda match: f"{match[1]}{said}: {match[2]}", page)
 
 

@@ -1,18 +1,17 @@
 """``fedshift compare --board``: one page with a table for each set of runs that compare.
 
-A table has the numbers that ``compare`` has of the same runs. Which runs stand in one table is ``compare``'s rule too:
-all settings equal but for the method, its own settings, and the seed. Runs that it would refuse together (a seed that
-comes twice with different numbers) stand apart by arithmetic, then by folder.
+A table has the numbers that ``compare`` has of the same runs (``pools`` says which stand in one).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedshift.compare import leave_one_out, run_facts
+from fedshift.compare import run_facts
+from fedshift.compare.pools import MOST_NAMED, comparisons, differing, numbers_in
 from fedshift.compare.row_commands import from_here
-from fedshift.compare.table import Numbers, numbers_of
+from fedshift.compare.table import Numbers
 from fedshift.papers.deviations import HELD_OUT
 from fedshift.results import grouping, loading
 from fedshift.results import metrics as run_metrics
@@ -30,12 +29,6 @@ IN_DOMAIN, UNSEEN = "in-domain", "held out"
 STATISTICS = {
     "averaged": "averaged over nodes", "retaken": "re-estimated", "own": "each node's own", "batch": "the test batch's",
 }  # fmt: skip
-_MOST_NAMED = 2  # runs that a line names
-#: By what runs that do not compare are separated, one after the other.
-_APART: tuple[Callable[[Run], str], ...] = (
-    lambda run: run.surroundings.get("arithmetic", ""),
-    lambda run: str(run.place.parent),
-)
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,8 @@ def of_runs(runs: Sequence[Run]) -> Board:
     runs = run_metrics.with_rounds(runs, "last5")  # no score of the page chooses a round
     tables = [
         table
-        for split, pool in _pools(runs)
-        for settled, numbers in _settled(pool, split, left_out)
-        for table in _views(settled, numbers, split, left_out)
+        for settled, numbers in comparisons(runs, "last5", left_out)
+        for table in _views(settled, numbers, left_out)
     ]
     if not tables:
         raise ConfigError("; ".join(left_out) or "no runs")
@@ -133,43 +125,9 @@ def _with_inner(path: Path) -> list[Path]:
     return [*([path] if held(path) or not inner else []), *inner]
 
 
-def _pools(runs: Sequence[Run]) -> Iterator[tuple[str, list[Run]]]:
-    """Yield the runs with equal settings but for the method's own; of leave-one-out runs also but for the domain."""
-    for split, some_runs in (
-        (IN_DOMAIN, [run for run in runs if not run.config[HELD_OUT]]),
-        (UNSEEN, [run for run in runs if run.config[HELD_OUT]]),
-    ):
-        differences = _differing(some_runs, split) if some_runs else {}
-        members: dict[str, list[Run]] = {}
-        for run, label in zip(some_runs, grouping.group_labels(some_runs, differences), strict=True):
-            members.setdefault(label, []).append(run)
-        yield from ((split, pool) for pool in members.values())
-
-
-def _differing(runs: Sequence[Run], split: str) -> dict[str, list[Any]]:
-    """Return the settings in which runs differ; of leave-one-out runs without the domain and what follows from it."""
-    differences = grouping.differing(runs)
-    return {key: each for key, each in differences.items() if split != UNSEEN or not leave_one_out.follows(key)}
-
-
-def _settled(runs: Sequence[Run], split: str, left_out: list[str]) -> Iterator[tuple[list[Run], Numbers]]:
-    """Yield runs that compare with their numbers; those that do not are separated, or at last left out."""
-    try:
-        yield list(runs), _numbers(runs, split, "last5")
-    except ConfigError as error:
-        for of in _APART:
-            parts: dict[str, list[Run]] = {}
-            for run in runs:
-                parts.setdefault(of(run), []).append(run)
-            if len(parts) > 1:
-                for part in parts.values():
-                    yield from _settled(part, split, left_out)
-                return
-        left_out.append(f"left out, do not compare: {some([run.name for run in runs], _MOST_NAMED)}: {error}")
-
-
-def _views(runs: Sequence[Run], first: Numbers, split: str, left_out: list[str]) -> Iterator[Table]:
+def _views(runs: Sequence[Run], first: Numbers, left_out: list[str]) -> Iterator[Table]:
     """Yield the table of runs that compare for each way in which they were scored."""
+    split = UNSEEN if runs[0].config[HELD_OUT] else IN_DOMAIN
     primary = str(runs[0].config[BN_STATISTICS])
     yield Table(split, primary, tuple(runs), first, "last5")
     for kind in BN_STATISTICS_TEXT:
@@ -178,15 +136,11 @@ def _views(runs: Sequence[Run], first: Numbers, split: str, left_out: list[str])
             continue
         score = f"{BN_SCORE}{kind}"
         try:
-            yield Table(split, kind, tuple(scored), _numbers(scored, split, score), score)
+            yield Table(split, kind, tuple(scored), numbers_in(scored, score), score)
         except run_metrics.NotScoredError:
             continue  # no such statistics of a domain that no node holds
         except ConfigError as error:
-            left_out.append(f"left out, {score}: {some([run.name for run in scored], _MOST_NAMED)}: {error}")
-
-
-def _numbers(runs: Sequence[Run], split: str, score: str) -> Numbers:
-    return numbers_of(runs, (), paper="", score=score, allow_different=False, held_out=split == UNSEEN)
+            left_out.append(f"left out, {score}: {some([run.name for run in scored], MOST_NAMED)}: {error}")
 
 
 def _kind(table: Table) -> tuple[str, str, str]:
@@ -202,8 +156,8 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
     labels: dict[int, str] = {}
     for same in near.values():
         runs = [table.runs[0] for table in same]
-        differing = _differing(runs, same[0].split)
-        differences = {key: values for key, values in differing.items() if key not in _SAID}
+        differences = differing(runs, held_out=same[0].split == UNSEEN)
+        differences = {key: values for key, values in differences.items() if key not in _SAID}
         labels |= dict(zip(map(id, same), grouping.group_labels(runs, differences), strict=True))
     alike: dict[tuple[Any, ...], list[Table]] = {}
     for table in tables:
@@ -212,7 +166,7 @@ def _told_apart(tables: Sequence[Table]) -> Iterator[Table]:
     for same in alike.values():
         for table in same if len(same) > 1 else ():  # they stand apart by folder
             folders = list(dict.fromkeys(from_here(run.place.parent) for run in table.runs))
-            labels[id(table)] = ", ".join(filter(None, [labels[id(table)], f"runs of {some(folders, _MOST_NAMED)}"]))
+            labels[id(table)] = ", ".join(filter(None, [labels[id(table)], f"runs of {some(folders, MOST_NAMED)}"]))
     yield from (replace(table, differs=labels[id(table)]) for table in tables)
 
 

@@ -1,23 +1,24 @@
 """The rule of ``fedshift claims``: what counts as a test of a printed gain, and its verdict.
 
-The rule for runs like the paper's (``RULE``) was written down on 2026-11-23, that for runs on pretrained features
-(``PRETRAINED_RULE``) on 2026-11-26; docs/guide/compare.md (Claims) says which kept runs are older.
+docs/guide/compare.md (Claims) says when each part of it was written down, and which kept runs are older.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedshift.compare.rows import PaperRow, Row
 from fedshift.papers.deviations import SIZE, Altered
 from fedshift.results.loading import Run
-from fedshift.results.statistics import LEAST_FOR_TEST, Paired
+from fedshift.results.statistics import LEAST_FOR_TEST, Paired, corrected
 from fedshift_app.config import registry
 
-SEEN, NOT_SEEN, REVERSED, NOT_COMPARABLE = "seen", "not seen", "reversed", "not comparable"
-#: Each verdict, as JSON has it, and its words in tables.
-VERDICTS = {SEEN: "confirmed", NOT_SEEN: "not significant", REVERSED: "reversed", NOT_COMPARABLE: "not comparable"}
-ON_PRETRAINED = "on pretrained features"  # follows the verdict on such runs
+SIMILAR, OTHER_SIZE = "same sign, similar size", "same sign, other size"
+NO_DIFFERENCE, OPPOSITE = "no difference seen", "opposite"
+NOT_TESTED, NOT_COMPARABLE = "not tested", "not comparable"
+#: The verdicts, in the order in which notes count them.
+VERDICTS = (SIMILAR, OTHER_SIZE, NO_DIFFERENCE, OPPOSITE, NOT_TESTED, NOT_COMPARABLE)
+ON_PRETRAINED = "on pretrained features"
 LEVEL = 0.05  # of p
 LEAST_DOMAINS = 2
 #: Settings that define another task, whatever the network: the corruption of the test images.
@@ -29,20 +30,21 @@ DIGEST, DOWNLOAD = "model.weights_sha256", "model.download"
 NO_WEIGHTS = ("", "false", "none")  # of the two, as a deviation has them
 PRECISION, PAPER_PRECISION = "train.precision", "float32"
 UNRECORDED = "arithmetic not recorded"
+SIMILAR_WITHIN = 2.0  # factor between two gains of similar size
 RULE = (
     "gain: accuracy less FedAvg's in the same table, mean over the domains that table and runs have",
-    f"not comparable: fewer than {LEAST_FOR_TEST} seeds that the row and FedAvg share, fewer than {LEAST_DOMAINS} "
-    "common domains, another network or other corruptions than the paper's, an approximation, a label that is a "
-    "reading, or no gain printed",
-    f"confirmed: the sign that is printed, with p < {LEVEL} of a two-sided paired t-test over seeds; reversed: the "
-    "other sign with such a p; not significant: all else, which does not refute the gain: few seeds have little power",
-    "where all seeds differ by the same, to which there is no test, the sign decides",
-    "the size decides no verdict; p is not corrected for the number of rows",
+    f"{NOT_COMPARABLE}: no seed that the row and FedAvg share, fewer than {LEAST_DOMAINS} common domains, another "
+    "network or other corruptions than the paper's, an approximation, a label that is a reading, or no gain printed",
+    f"{NOT_TESTED}: fewer than {LEAST_FOR_TEST} common seeds",
+    f"{NO_DIFFERENCE}: p >= {LEVEL} of a two-sided paired t-test over seeds, which does not refute the gain: few seeds "
+    "have little power; where all seeds differ by the same, to which there is no test, the sign decides",
+    f"similar size: between half and twice the printed gain, as the mean has it: an interval of {LEAST_FOR_TEST} seeds "
+    "is so wide that noise would make sizes similar",
+    "p (Holm): corrected for all rows that were tested; verdicts go by p, each for its row alone",
 )
 PRETRAINED_RULE = (
-    f"{ON_PRETRAINED}: the same words for runs that started from pretrained weights where the paper starts from none, "
-    f"with any network; with fewer than {LEAST_FOR_TEST} seeds the sign is given, without a test; one row for each "
-    "printed gain, of the folder with the most seeds, then the fewest other values; these runs decide no other verdict",
+    f"{ON_PRETRAINED} (of runs that started from pretrained weights where the paper starts from none) any network "
+    "compares, and each printed gain has one row, of the runs with the most common seeds, then the fewest other values",
 )
 
 
@@ -58,11 +60,11 @@ class Claim:
         our_gain: Our gain, seed by seed.
         domains: Over which both are means.
         all_domains: Whether these are all domains that the table prints.
-        runs: The folder of our runs, and our row.
+        runs: The folders of our runs and FedAvg's, and our row.
         differ: How many values of our runs are not the paper's.
         left_open: How many others, which the paper leaves open, are not our reading of it.
         verdict: One of ``VERDICTS``.
-        why: Reason why the row is not comparable, or was not tested; empty otherwise.
+        why: Reason why the row is not comparable; empty otherwise.
         unlike: Image size, pretrained weights and arithmetic that are not the paper's, each in words.
         pretrained: Whether our runs started from pretrained weights where the paper's did not.
         rounds: The rounds that our accuracies are means over, in words, where they are not the last five.
@@ -86,15 +88,17 @@ class Claim:
 
     @property
     def verdict_line(self) -> str:
-        """The verdict, on which features, and the reason."""
-        on_pretrained = self.pretrained and self.verdict != NOT_COMPARABLE
-        words = VERDICTS[self.verdict]
-        verdict = f"{words} {ON_PRETRAINED}" if on_pretrained else words
-        return f"{verdict}: {self.why}" if self.why else verdict
+        """The verdict, with the reason why a row is not comparable."""
+        return f"{self.verdict}: {self.why}" if self.why else self.verdict
+
+    @property
+    def tested(self) -> bool:
+        """Whether its verdict is that of a test."""
+        return self.verdict not in (NOT_TESTED, NOT_COMPARABLE)
 
     @property
     def folder(self) -> str:
-        """The name of the folder of our runs."""
+        """The names of the folders of our runs."""
         return self.runs.partition(": ")[0]
 
     @property
@@ -130,23 +134,19 @@ def unlike(row: Row, printed: PaperRow) -> tuple[str, ...]:
 
 
 def verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains: int) -> tuple[str, str]:
-    """Return the verdict on a row by ``RULE`` or ``PRETRAINED_RULE``, and the reason if there is one.
+    """Return the verdict on a row by ``RULE``, and the reason if it is not comparable.
 
     Args:
         gain: The printed gain.
-        our_gain: Our gain.
+        our_gain: Our gain. Its size is similar to the printed one between half and twice it.
         row: Our row.
         printed: The printed row.
         domains: Over how many domains both gains are means.
     """
-    pretrained = is_pretrained(row, printed)
-    task = OTHER_IMAGES if pretrained else ANOTHER_TASK
+    task = OTHER_IMAGES if is_pretrained(row, printed) else ANOTHER_TASK
     other = [deviation.text for deviation in (*printed.altered, *printed.readings) if deviation.key in task]
-    seeds = len(our_gain.seeds)
-    least = 1 if pretrained else LEAST_FOR_TEST
-    count = f"{seeds} {'seed' if seeds == 1 else 'seeds'}"
     reasons = (
-        (seeds < least, count),
+        (not our_gain.seeds, "no common seed"),
         (domains < LEAST_DOMAINS, f"{domains} common domain"),
         (bool(other), ", ".join(other)),
         (bool(registry.approximation_line(row.method)), "an approximation"),
@@ -155,27 +155,31 @@ def verdict(gain: float, our_gain: Paired, row: Row, printed: PaperRow, domains:
     )
     if why := next((reason for holds, reason in reasons if holds), ""):
         return NOT_COMPARABLE, why
-    mean = our_gain.difference.mean or 0.0
-    if seeds < LEAST_FOR_TEST:
-        sign = "no gain" if mean == 0 else "the printed sign" if (mean > 0) == (gain > 0) else "the other sign"
-        return NOT_SEEN, f"{sign}, {count}"
-    if mean == 0 or (our_gain.p is not None and our_gain.p >= LEVEL):  # p is None where all seeds differ by the same
-        return NOT_SEEN, ""
-    return (SEEN if (mean > 0) == (gain > 0) else REVERSED), ""
+    if len(our_gain.seeds) < LEAST_FOR_TEST:
+        return NOT_TESTED, ""
+    ratio = (our_gain.difference.mean or 0.0) / gain
+    if ratio == 0 or (our_gain.p is not None and our_gain.p >= LEVEL):  # p is None where all seeds differ by the same
+        return NO_DIFFERENCE, ""
+    if ratio < 0:
+        return OPPOSITE, ""
+    return (SIMILAR if 1 / SIMILAR_WITHIN <= ratio <= SIMILAR_WITHIN else OTHER_SIZE), ""
 
 
-def chosen(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims to judge by: of those on pretrained features one for each printed gain, all others."""
-    kept: list[Claim] = []
-    best: dict[tuple[str, str], Claim] = {}
-    for claim in claims:
-        if not claim.pretrained:
-            kept.append(claim)
-            continue
-        other = best.setdefault((claim.table, claim.row), claim)
-        if _preference(claim) < _preference(other):
-            best[claim.table, claim.row] = claim
-    return [*kept, *best.values()]
+def chosen(comparisons: Iterable[Iterable[Claim]]) -> list[Claim]:
+    """Return the claims to judge by: one for each printed gain of each comparison, on pretrained features of all."""
+    best: dict[tuple[str, str, int | str], Claim] = {}
+    for i, claims in enumerate(comparisons):
+        for claim in claims:
+            key = claim.table, claim.row, ON_PRETRAINED if claim.pretrained else i
+            if _preference(claim) < _preference(best.setdefault(key, claim)):
+                best[key] = claim
+    return list(best.values())
+
+
+def with_corrected(claims: Sequence[Claim]) -> list[Claim]:
+    """Return the claims with p corrected for all that were tested."""
+    gains = corrected([claim.our_gain if claim.tested else None for claim in claims])
+    return [replace(claim, our_gain=gain or claim.our_gain) for claim, gain in zip(claims, gains, strict=True)]
 
 
 def _preference(claim: Claim) -> tuple[bool, int, tuple[int, int], str]:

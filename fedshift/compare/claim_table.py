@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedshift.compare import formats
-from fedshift.compare.claim_rule import NOT_COMPARABLE, ON_PRETRAINED, PRETRAINED_RULE, RULE, VERDICTS, Claim
+from fedshift.compare.claim_rule import LEVEL, NOT_COMPARABLE, ON_PRETRAINED, PRETRAINED_RULE, RULE, VERDICTS, Claim
 from fedshift.results import metrics as run_metrics
 from fedshift.tables import columns
 from fedshift_core.plural import plural
 
-HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "verdict", "on", "differ", "runs")
+HEAD = ("table", "row", "paper's gain", "our gain", "n", "p", "p (Holm)", "verdict", "on", "differ", "runs")
 WIDTH = 100  # of the notes
 OTHER_ROUNDS = "†"  # follows runs whose accuracies are means over other rounds than the last five
 COLUMN_NOTES = (
@@ -67,7 +67,7 @@ class Claims:
         for claim in self.shown:
             cells = [formats.escaped(cell) for cell in _cells(claim)]
             rows.append(formats.piped([cells[0], f"**{cells[1]}**" if claim.own else cells[1], *cells[2:]]))
-        rule = formats.piped(["---", "---", "--:", "--:", "--:", "--:", *("---" for _ in HEAD[6:])])
+        rule = formats.piped(["---", "---", *["--:"] * 5, *("---" for _ in HEAD[7:])])
         notes = [f"- {formats.escaped(note)}" for note in self._notes()]
         title = f"**{formats.escaped(self._title())}**"
         return formats.harmless("\n".join([title, "", formats.piped(HEAD), rule, *rows, "", *notes]))
@@ -92,6 +92,10 @@ class Claims:
         notes += self._gain_notes()
         notes += self._counts(pretrained=True)
         notes += self._round_notes()
+        gains = [claim.our_gain for claim in self.claims if claim.tested]
+        if tests := [(gain.p, gain.p_holm) for gain in gains if gain.p is not None and gain.p_holm is not None]:
+            below, corrected = (sum(p < LEVEL for p in values) for values in zip(*tests, strict=True))
+            notes.append(f"{plural(len(tests), 'test')}: p < {LEVEL} in {below}, p (Holm) < {LEVEL} in {corrected}")
         notes.append(f"printed gains without a run here: {self.without}")
         if self.lacking:
             notes.append(f"left out, not all scored {self.score}: {', '.join(self.lacking)}")
@@ -108,9 +112,7 @@ class Claims:
         for who, own in (("the papers' own methods", True), ("baselines", False)):
             counted = Counter(c.verdict for c in self.claims if c.own is own and c.pretrained is pretrained)
             if counted:
-                counts = ", ".join(
-                    f"{counted[verdict]} {words}" for verdict, words in VERDICTS.items() if counted[verdict]
-                )
+                counts = "; ".join(f"{counted[verdict]} {verdict}" for verdict in VERDICTS if counted[verdict])
                 where = f"{ON_PRETRAINED}, " if pretrained else ""
                 notes.append(f"{where}{who}{' (bold)' if own else ''}: {counts}")
         return notes
@@ -131,19 +133,19 @@ class Claims:
         return notes
 
     def _gain_notes(self) -> list[str]:
-        """Return notes on printed gains that have comparable rows from several folders."""
+        """Return notes on printed gains of which runs of several folders were tested."""
         verdicts: dict[tuple[str, str], list[str]] = {}
         for claim in self.claims:
-            if claim.verdict != NOT_COMPARABLE and not claim.pretrained:
+            if claim.tested and not claim.pretrained:
                 verdicts.setdefault((claim.table, claim.row), []).append(claim.verdict)
         if all(len(same_gain) == 1 for same_gain in verdicts.values()):
             return []
         rows = sum(map(len, verdicts.values()))
         notes = [
-            f"{plural(rows, 'comparable row')}, of {plural(len(verdicts), 'printed gain')}: one for each folder of runs"
+            f"{plural(rows, 'tested row')}, of {plural(len(verdicts), 'printed gain')}: one for each comparison of runs"
         ]
         if split := [f"{table} {row}" for (table, row), same_gain in verdicts.items() if len(set(same_gain)) > 1]:
-            notes.append(f"not the same verdict in all folders: {', '.join(split)}")
+            notes.append(f"not the same verdict in all: {', '.join(split)}")
         return notes
 
 
@@ -152,7 +154,7 @@ def _cells(claim: Claim) -> tuple[str, ...]:
     ours = "-" if gain.difference.mean is None else formats.number(gain.difference.mean, gain.difference.std, "+")
     return (
         claim.table, claim.row, f"{claim.printed_gain:+.2f}", ours, str(len(gain.seeds)),
-        "" if gain.p is None else formats.p_value(gain.p), claim.verdict_line,
+        *formats.p_values(gain if claim.tested else None), claim.verdict_line,
         f"{', '.join(claim.domains)}{'' if claim.all_domains else ' *'}", _differ(claim),
         f"{claim.runs} {OTHER_ROUNDS}" if claim.rounds else claim.runs,
     )  # fmt: skip
@@ -167,6 +169,7 @@ def _record(claim: Claim) -> dict[str, Any]:
     return {
         "table": claim.table, "row": claim.row, "own": claim.own, "there": claim.printed_gain,
         "here": gain.difference.mean, "here_std": gain.difference.std, "seeds": gain.seeds, "p": gain.p,
+        "p (Holm)": gain.p_holm,
         "interval": gain.interval, "domains": claim.domains, "all_printed_domains": claim.all_domains,
         "runs": claim.runs, "values_not_the_papers": claim.differ, "values_left_open": claim.left_open,
         "unlike": claim.unlike, "pretrained": claim.pretrained, "not_of_the_last_five_rounds": claim.rounds,

@@ -1,29 +1,40 @@
-"""``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule (``claim_rule``)."""
+"""``fedshift claims``: printed gains over FedAvg, our gains and a verdict by a fixed rule (``claim_rule``).
+
+Runs are compared wherever they lie: those with equal settings form one comparison (``pools``).
+"""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from datasets import catalog
-from fedshift.compare.claim_rule import NOT_COMPARABLE, Claim, chosen, is_pretrained, unlike, verdict
+from fedshift.compare import pools
+from fedshift.compare.bn_statistics import why_not
+from fedshift.compare.claim_rule import (
+    NOT_COMPARABLE,
+    Claim,
+    chosen,
+    is_pretrained,
+    unlike,
+    verdict,
+    with_corrected,
+)
 from fedshift.compare.claim_table import Claims
-from fedshift.compare.rows import PaperRow, Row, baseline, named, of_seeds, with_printed_row
-from fedshift.compare.table import rows_of
+from fedshift.compare.rows import Row, baseline, of_seeds, with_printed_row
+from fedshift.compare.table import Numbers, with_statistics
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import HELD_OUT
-from fedshift.results import contents, grouping
+from fedshift.results import contents
 from fedshift.results import loading as reading
 from fedshift.results import metrics as run_metrics
 from fedshift.results.loading import Run
 from fedshift.results.places import held, holds_runs
-from fedshift.results.settings import BASELINE, NODES
+from fedshift.results.settings import BASELINE
 from fedshift.results.statistics import paired
 from fedshift_core.accuracies import OVERALL
 from fedshift_core.errors import ConfigError
 from fedshift_core.paths import user_path
-
-#: Settings in which leave-one-out runs of one row may differ: the held-out domain and the remaining nodes.
-FREE = (HELD_OUT, "allocation.counts", NODES)
+from fedshift_core.wire.names import BN_SCORE
 
 
 def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
@@ -47,30 +58,28 @@ def claims(folders: Sequence[Path], *, score: str = "last5") -> Claims:
             "final, bn=WAY or validation"
         )
     run_metrics.score(score)
-    results: list[Claim] = []
-    lacking: list[str] = []
     unreadable: list[str] = []
     warnings: list[str] = []
-    tables = printed_module.all_tables()
     given = _read(_folders(folders), unreadable)
     for folder, given_runs in given.items():
-        try:
-            unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
-            warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
-            results += list(_in_folder(folder, given_runs, tables, score))
-        except run_metrics.NotScoredError as error:
-            if len(lacking) == len(given) - 1:
-                raise error.under(str(folder)) from None
-            lacking.append(folder.name)
-        except ConfigError as error:
-            raise error.under(str(folder)) from None
+        unreadable += [f"{folder.name}: {line}" for line in given_runs.left_out()]
+        warnings += [f"{folder.name}: {line}" for line in _doubtful(given_runs.runs)]
+    runs, lacking = _scored(given, score)
+    runs = run_metrics.with_rounds(with_statistics(runs, score), score)
+    tables = printed_module.all_tables()
+    results = chosen(
+        [claim for table in tables for claim in _in_table(numbers, table)]
+        for _, numbers in pools.comparisons(runs, score, warnings)
+    )
     order = {table.id: i for i, table in enumerate(tables)}
     labels = {(table.id, row.method): i for table in tables for i, row in enumerate(table.printed.rows)}
-    results = chosen(results)
     results.sort(key=lambda claim: (order[claim.table], claim.pretrained, claim.runs, labels[claim.table, claim.row]))
     covered = {(claim.table, claim.row) for claim in results}
     printed = {(table.id, label) for table in tables for label in _gains(table)}
-    return Claims(tuple(results), score, len(printed - covered), tuple(lacking), tuple(unreadable), tuple(warnings))
+    return Claims(
+        tuple(with_corrected(results)), score, len(printed - covered), tuple(lacking), tuple(unreadable),
+        tuple(warnings),
+    )  # fmt: skip
 
 
 def _folders(given: Sequence[Path]) -> dict[Path, bool]:
@@ -137,82 +146,81 @@ def _doubtful(runs: Sequence[Run]) -> list[str]:
     return [*contents.unlike(runs), *(run.contradiction for run in runs if run.contradiction)]
 
 
-def _in_folder(
-    folder: Path, given: reading.Given, tables: Sequence[printed_module.Table], score: str
-) -> Iterator[Claim]:  # fmt: skip
-    runs = given.runs
-    config = runs[0].config
-    has = {domain for run in runs for domain in run.results.domains}
-    parts = bool(config[HELD_OUT]) and all(key.startswith(FREE) for key in grouping.differing(runs))
-    ours: tuple[list[Row], tuple[str, ...]] | None = None  # the same for all tables
-    for table in tables:
-        column_map = table.stands_for(config)
-        if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not has & {*_domains(column_map)}:
-            continue
-        ours = ours or rows_of(runs, score)
-        rows = [with_printed_row(row, table, ours[1]) for row in ours[0]]
-        printed = [row for row in rows if row.paper is not None]
-        best: dict[str, Claim] = {}
-        members: dict[str, list[tuple[Row, Row]]] = {}
-        for row in rows:
-            if not row.is_baseline and (base := baseline(row, printed)) is not None:
-                members.setdefault(row.label if parts else named(row), []).append((row, base))
-        for label, pairs in members.items():
-            claim = _claim(table, column_map, pairs, f"{folder.name}: {label}", score)
-            if claim is None:
-                continue
-            if claim.pretrained:  # ``chosen`` compares them with those of other folders
-                yield claim
-            elif claim.row not in best or claim.distance < best[claim.row].distance:
-                best[claim.row] = claim
-        yield from best.values()
+def _scored(given: Mapping[Path, reading.Given], score: str) -> tuple[list[Run], list[str]]:
+    """Return the runs of all folders that have a score, and the names of folders in which one lacks it.
 
+    A run that cannot have it (``bn_statistics.why_not``) is left out of the runs and keeps no folder out.
 
-def _claim(
-    table: printed_module.Table, column_map: printed_module.ColumnMap, pairs: Sequence[tuple[Row, Row]], our_runs: str,
-    score: str,
-) -> Claim | None:  # fmt: skip
-    """Compare our row and our row of FedAvg with the printed ones.
-
-    ``pairs`` holds several rows where each held out another domain.
+    Raises:
+        ConfigError: If that leaves no folder.
     """
-    printed_gains: dict[str, float] = {}
-    ours: dict[int, list[float | None]] = {}
-    base: dict[int, list[float | None]] = {}
-    printed: PaperRow | None = None
-    for row, plain in pairs:
-        if row.paper is None or plain.paper is None:
-            continue
-        printed = row.paper
-        columns = [column for column in printed.values if column not in OVERALL]
-        for column in columns:
-            value, of_plain = printed.values[column], plain.paper.values[column]
-            if value is None or of_plain is None:
-                continue
-            printed_gains[column] = value - of_plain
-            for seed in row.by_seed.keys() & plain.by_seed.keys():
-                ours.setdefault(seed, []).append(row.by_seed[seed].get(column))
-                base.setdefault(seed, []).append(plain.by_seed[seed].get(column))
-    if printed is None or not printed_gains:
+    take, _ = run_metrics.score(score)
+    lacking: list[str] = []
+    runs: list[Run] = []
+    problem: ConfigError | None = None
+    for folder, given_runs in given.items():
+        able, could = [], False
+        for run in given_runs.runs:
+            try:
+                take(run)
+                able.append(run)
+            except run_metrics.NotScoredError as error:
+                problem = problem or error.under(str(folder))
+                could |= not score.startswith(BN_SCORE) or not why_not(run, score.removeprefix(BN_SCORE))
+        lacking += [folder.name] if could else []
+        runs += [] if could else able
+    if problem is not None and not runs:
+        raise problem
+    return runs, lacking
+
+
+def _in_table(numbers: Numbers, table: printed_module.Table) -> Iterator[Claim]:
+    """Yield the claims of a printed table of which a comparison has rows."""
+    config = numbers.rows[0].runs[0].config
+    column_map = table.stands_for(config)
+    domains = [] if column_map is None else _domains(column_map)
+    if column_map is None or column_map.unseen != bool(config[HELD_OUT]) or not {*numbers.columns} & {*domains}:
+        return
+    rows = [with_printed_row(row, table, numbers.columns) for row in numbers.rows]
+    printed = [row for row in rows if row.paper is not None]
+    for row in printed:
+        plain = None if row.is_baseline else baseline(row, printed)
+        if plain is not None and (claim := _claim(table, domains, row, plain, numbers.score)) is not None:
+            yield claim
+
+
+def _claim(table: printed_module.Table, domains: Sequence[str], row: Row, plain: Row, score: str) -> Claim | None:
+    """Compare our row and our row of FedAvg with the printed ones."""
+    ours, base = row.paper, plain.paper
+    if ours is None or base is None:
         return None
-    our_gain = paired(_means(ours, len(printed_gains)), _means(base, len(printed_gains)))
-    gain = statistics.fmean(printed_gains.values())
-    row = pairs[0][0]
-    judged, why = verdict(gain, our_gain, row, printed, len(printed_gains))
-    if contents.unlike(of_seeds((member for pair in pairs for member in pair), our_gain.seeds)):
+    gains = {
+        column: value - of_plain
+        for column, value in ours.values.items()
+        if column not in OVERALL and value is not None and (of_plain := base.values[column]) is not None
+    }
+    if not gains:
+        return None
+    our_gain = paired(_means(row, gains), _means(plain, gains))
+    gain = statistics.fmean(gains.values())
+    judged, why = verdict(gain, our_gain, row, ours, len(gains))
+    if contents.unlike(of_seeds((row, plain), our_gain.seeds)):
         our_gain, judged, why = paired({}, {}), NOT_COMPARABLE, contents.OTHER_IMAGES
-    domains = tuple(domain for domain in _domains(column_map) if domain in printed_gains)
-    rounds = run_metrics.other_rounds([run for pair in pairs for member in pair for run in member.runs], score)
+    runs = of_seeds((row, plain), our_gain.seeds) or row.runs
+    common = tuple(domain for domain in domains if domain in gains)
     return Claim(
-        table.id, printed.label, row.method == table.paper.key, gain, our_gain, domains,
-        set(domains) == {*_domains(column_map)}, our_runs, len(printed.altered), len(printed.readings),
-        judged, why, unlike(row, printed), is_pretrained(row, printed), rounds,
+        table.id, ours.label, row.method == table.paper.key, gain, our_gain, common, len(common) == len({*domains}),
+        f"{_folder_names(runs)}: {row.label}", len(ours.altered), len(ours.readings), judged, why,
+        unlike(row, ours), is_pretrained(row, ours), run_metrics.other_rounds(runs, score),
     )  # fmt: skip
 
 
-def _means(values: Mapping[int, Sequence[float | None]], domains: int) -> dict[int, float | None]:
+def _folder_names(runs: Iterable[Run]) -> str:
+    """Return the folders in which runs lie; of a run folder the one around it."""
+    return " + ".join(dict.fromkeys(part.place.parent.name for run in runs for part in run.singles))
+
+
+def _means(row: Row, domains: Collection[str]) -> dict[int, float | None]:
     """Return the mean over the domains by seed; None where a domain is missing."""
-    return {
-        seed: statistics.fmean(known) if len(known := [v for v in each if v is not None]) == domains else None
-        for seed, each in values.items()
-    }
+    known = {seed: [v for d in domains if (v := values.get(d)) is not None] for seed, values in row.by_seed.items()}
+    return {seed: statistics.fmean(each) if len(each) == len(domains) else None for seed, each in known.items()}

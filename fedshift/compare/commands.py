@@ -177,7 +177,7 @@ def claims(
     markdown: options.Markdown = False,
     as_json: options.Json = False,
 ) -> None:
-    """Compare runs with each gain over FedAvg that papers print: confirmed, not significant, or reversed."""
+    """Compare runs with each gain over FedAvg that papers print: the same sign, the same size, or not."""
     from fedshift.compare import claims as claiming
 
     _use_settings()

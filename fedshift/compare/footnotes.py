@@ -15,6 +15,7 @@ from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.files import early_stop_text, untrained_line
 from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
+from fedshift_core.plural import plural
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 
 #: First words of the notes about values that the paper leaves open.
@@ -62,10 +63,13 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
         each = f", within each task ({', '.join(tasks)})" if len(tasks) > 1 else ""
         notes.append(f"marked: the best mean of a column{each}; not a test of significance")
     if any(row.difference is not None for row in rows):
-        notes.append(
-            f"{headline} - {BASELINE}: seed by seed; p: two-sided paired t-test over "
-            f"{LEAST_FOR_TEST} or more common seeds, not corrected for several methods; few seeds have little power"
+        tests = sum(row.difference is not None and row.difference.p is not None for row in rows)
+        of_tests = (
+            f"p: two-sided paired t-test over {LEAST_FOR_TEST} or more common seeds, with few of which it has little "
+            f"power; p (Holm): corrected for the {plural(tests, 'test')} here"
         )
+        none = f"no p, which needs {LEAST_FOR_TEST} common seeds"
+        notes.append(f"{headline} - {BASELINE}: seed by seed; {of_tests if tests else none}")
     elif not any(row.refused for row in rows):
         notes.append(f"no difference to {BASELINE}: there is no other method, or no run of it")
     if any(row.tuned and row.difference is not None and (b := baseline(row, rows)) and b.tuned for row in rows):

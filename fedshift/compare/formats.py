@@ -12,7 +12,7 @@ from fedshift.compare.run_facts import TRAINING
 from fedshift.compare.table import Numbers
 from fedshift.results import contents
 from fedshift.results.settings import BASELINE
-from fedshift.results.statistics import Spread
+from fedshift.results.statistics import Paired, Spread
 from fedshift_app.run.logs import cleaned
 from fedshift_core.accuracies import OVERALL, WORST
 from fedshift_core.cells import csv_text
@@ -20,7 +20,7 @@ from fedshift_core.plural import plural
 
 #: Fields of a row's record, heads of a table, and columns of a board's file that stand next to columns of sites.
 _FIELDS = frozenset((
-    "row", "method", "group", "scored", "seeds", "n", "p", "worst domain", "difference", "difference std",
+    "row", "method", "group", "scored", "seeds", "n", "p", "p (Holm)", "worst domain", "difference", "difference std",
     "difference seeds", "difference low", "difference high", "no difference", "mean over other images",
     "contradictions", "paper row", "not the paper's", "where the paper is silent", "runs", "by_seed", "altered",
     "readings", "cells", "best", "tuned", "baseline", "base", "files", "command", "commands", "scored again",
@@ -154,7 +154,7 @@ def record(row: Row, numbers: Numbers) -> dict[str, Any]:
         paired = row.difference
         fields |= {
             "difference": paired.difference.mean, "difference std": paired.difference.std,
-            "difference seeds": " ".join(map(str, paired.seeds)), "p": paired.p,
+            "difference seeds": " ".join(map(str, paired.seeds)), "p": paired.p, "p (Holm)": paired.p_holm,
             "difference low": paired.interval and paired.interval[0],
             "difference high": paired.interval and paired.interval[1],
         }  # fmt: skip
@@ -199,7 +199,8 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
     compared = numbers.headline in numbers.columns and any(
         row.difference is not None or row.refused for row in numbers.rows
     )
-    extra = (f"{numbers.headline} - {BASELINE}", "p") if compared else ()
+    tested = any(row.difference is not None and row.difference.p is not None for row in numbers.rows)
+    extra = (f"{numbers.headline} - {BASELINE}", *(("p", "p (Holm)") if tested else ())) if compared else ()
     names = headings(numbers)
     head = ("method", "scored", "n", *(names[column] for column in numbers.columns), *extra)
     lines = []
@@ -213,9 +214,9 @@ def grid(numbers: Numbers, decimals: int = DECIMALS) -> tuple[tuple[str, ...], l
         cells += [_cell(row, column, named, decimals) for column in numbers.columns]
         if compared:
             paired = row.difference
-            p = "" if paired is None or paired.p is None else p_value(paired.p)
             refused = contents.OTHER_IMAGES if row.refused else ""
-            cells += [_spread(paired.difference, decimals, sign="+") if paired else refused, p]
+            cells.append(_spread(paired.difference, decimals, sign="+") if paired else refused)
+            cells += p_values(paired) if tested else ()
         best = frozenset(i for i, column in enumerate(numbers.columns, start=3) if column in row.best)
         lines.append(Line(tuple(cells), best))
         lines += _paper_lines(row, numbers, len(extra), decimals)
@@ -256,9 +257,11 @@ def number(mean: float | None, std: float | None, sign: str = "", missing: str =
     return f"{mean:{sign}.{decimals}f}" + ("" if std is None else f" ± {std:.{decimals}f}")
 
 
-def p_value(value: float) -> str:
-    """Return a p-value to three digits."""
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+def p_values(paired: Paired | None) -> tuple[str, str]:
+    """Return p and the corrected p of a difference to three digits, empty where there is none."""
+    values = (None, None) if paired is None else (paired.p, paired.p_holm)
+    first, second = ("" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}" for p in values)
+    return first, second
 
 
 def _aligned(cells: Sequence[str], block: Sequence[int], widths: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from fedshift.compare.rows import Row, same_worst
 from fedshift.compare.table import Numbers
 from fedshift.results.metrics import LOWEST_IS_BEST
 from fedshift.results.settings import BASELINE
-from fedshift.results.statistics import LEAST_FOR_TEST, Spread, holm
+from fedshift.results.statistics import LEAST_FOR_TEST, Spread
 from fedshift_app.run.logs import cleaned
 from fedshift_core.accuracies import STD, WORST
 from fedshift_core.plural import plural
@@ -114,19 +114,14 @@ def _ranks(members: Sequence[Row], column: str, numbers: Numbers, decimals: int)
 
 
 def _marks(numbers: Numbers) -> dict[int, str]:
-    """Return the mark of each significant row by its identity; tests of one group are one family."""
+    """Return the mark of each significant row by its identity."""
     if numbers.headline not in numbers.columns:
         return {}
     marks = {}
-    for group in dict.fromkeys(row.group for row in numbers.rows):
-        tested = [
-            (row, row.difference.p)
-            for row in numbers.rows
-            if row.group == group and row.difference is not None and row.difference.p is not None
-        ]
-        for (row, p), corrected in zip(tested, holm([p for _, p in tested]), strict=True):
-            if p < LEVEL:
-                marks[id(row)] = CORRECTED if corrected < LEVEL else MARK
+    for row in numbers.rows:
+        paired = row.difference
+        if paired is not None and paired.p is not None and paired.p < LEVEL:
+            marks[id(row)] = CORRECTED if paired.p_holm is not None and paired.p_holm < LEVEL else MARK
     return marks
 
 
@@ -144,11 +139,9 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
     base = method(BASELINE)
     tested = [row for row in rows if row.difference is not None and row.difference.p is not None]
     if numbers.headline in numbers.columns and tested:
-        groups = len({row.group for row in rows}) > 1
-        family = "comparisons within each group" if groups else f"{plural(len(tested), 'comparison')} of the table"
         lines.append(
             rf"{MARK} {headline} differs from {base} with $p < {LEVEL}$ (two-sided paired $t$-test over seeds); "
-            rf"{CORRECTED} also after Holm's correction for the {family}."
+            rf"{CORRECTED} also after Holm's correction for the {plural(len(tested), 'comparison')} of the table."
         )
         if not marks:
             lines.append("No row has such a mark.")

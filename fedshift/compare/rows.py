@@ -11,7 +11,7 @@ from fedshift.results import contents, grouping
 from fedshift.results.loading import Run
 from fedshift.results.metrics import Score
 from fedshift.results.settings import BASELINE
-from fedshift.results.statistics import Paired, Spread, paired, spread
+from fedshift.results.statistics import Paired, Spread, corrected, paired, spread
 from fedshift_app.run.files import ON_ALL
 from fedshift_core.accuracies import AVG, OVERALL, STD, WORST, average, worst
 from fedshift_core.accuracies import spread as domain_spread
@@ -213,12 +213,18 @@ def _other_settings(row: Row) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if not key.startswith("method.")}
 
 
-def with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
-    """Return the row with its difference to the baseline of its group, seed by seed.
+def with_differences(rows: Sequence[Row], headline: str) -> list[Row]:
+    """Return the rows with the difference of each to the baseline of its group, seed by seed, p corrected for all.
 
     A row without a baseline is returned as it is. If the runs of the common seeds have other images, the row has the
     reason instead of the difference.
     """
+    rows = [_with_difference(row, rows, headline) for row in rows]
+    differences = corrected([row.difference for row in rows])
+    return [replace(row, difference=difference) for row, difference in zip(rows, differences, strict=True)]
+
+
+def _with_difference(row: Row, rows: Sequence[Row], headline: str) -> Row:
     base = baseline(row, rows)
     if base is None or base is row:
         return row

@@ -92,7 +92,7 @@ def numbers_of(
     if held_out:
         runs, repeated, repetitions = leave_one_out.folded(runs)
         called = f"of domains that no node held, {called}"
-    runs, repetitions = (_with_statistics(some, score) for some in (runs, repetitions))
+    runs, repetitions = (with_statistics(some, score) for some in (runs, repetitions))
     made = _rows(runs, score, scored, allow_different=allow_different)
     rows, columns, headline, labels, runs = made.rows, made.columns, made.headline, made.labels, made.runs
     accuracy, lowest, names, differences = made.accuracy, made.lowest, made.names, made.differences
@@ -169,14 +169,7 @@ class _Rows:
     notes: list[str]
 
 
-def rows_of(runs: Sequence[Run], score: str) -> tuple[list[Row], tuple[str, ...]]:
-    """Return the rows of runs that may differ in more than method and seed, without a paper's, and their columns."""
-    runs = run_metrics.with_rounds(_with_statistics(runs, score), score)
-    made = _rows(runs, score, "", allow_different=True)
-    return made.rows, made.columns
-
-
-def _with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
+def with_statistics(runs: Sequence[Run], score: str) -> list[Run]:
     """Return runs with the BatchNorm statistics behind a score, whichever kind the run lists first."""
     if not score.startswith(BN_SCORE):
         return list(runs)
@@ -238,7 +231,7 @@ def _rows(runs: Sequence[Run], score: str, scored: str, *, allow_different: bool
     columns = tuple(dict.fromkeys(column for row in rows for column in row.values if column not in OVERALL))
     if accuracy:
         columns += (AVG, STD) if len(columns) < 2 else OVERALL
-    rows = [rowing.with_best(rowing.with_difference(row, rows, headline), rows, columns, lowest) for row in rows]
+    rows = [rowing.with_best(row, rows, columns, lowest) for row in rowing.with_differences(rows, headline)]
     labels, of_rows = [label for _, label, _ in taken], [run for _, _, run in taken]
     return _Rows(rows, columns, headline, accuracy, lowest, of_rows, labels, names, differences, notes)
 

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,12 +30,14 @@ class Paired:
         seeds: The common seeds.
         p: Of a two-sided paired t-test; None for fewer than three seeds, or if all differences are equal.
         interval: The 95 % interval of the mean difference by Student's t; it excludes 0 if p < 0.05. None where p is.
+        p_holm: The same p corrected for all tests of its table (:func:`corrected`); None outside a table.
     """
 
     difference: Spread
     seeds: tuple[int, ...]
     p: float | None
     interval: tuple[float, float] | None = None
+    p_holm: float | None = None
 
 
 def spread(values: Sequence[float | None]) -> Spread:
@@ -82,15 +84,19 @@ def _student(differences: Sequence[float]) -> tuple[float, float]:
     return float(2 * stdtr(n - 1, -abs(t))), float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
-def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values corrected for their number by Holm's step-down procedure, in the order given.
+def corrected(table: Sequence[Paired | None]) -> list[Paired | None]:
+    """Return the differences of a table, in its order, with p corrected for their number by Holm's step-down procedure.
 
     Holm, "A Simple Sequentially Rejective Multiple Test Procedure", Scandinavian Journal of Statistics 6 (1979) 65-70:
     the chance that any of the true null hypotheses has a corrected value below a level is at most that level.
+    Differences without p, and None, stay as they are.
     """
-    corrected = [0.0] * len(values)
+    result = list(table)
+    tested = sorted((row.p, i) for i, row in enumerate(table) if row is not None and row.p is not None)
     largest = 0.0
-    for rank, i in enumerate(sorted(range(len(values)), key=lambda i: values[i])):
-        largest = max(largest, min(1.0, (len(values) - rank) * values[i]))
-        corrected[i] = largest
-    return corrected
+    for rank, (p, i) in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        row = table[i]
+        assert row is not None
+        result[i] = replace(row, p_holm=largest)
+    return result

@@ -53,12 +53,12 @@ def test_a_page_of_a_method_repeats_its_row(page: Path) -> None:
 
 def test_a_row_by_hand() -> None:
     results = (
-        "| fedavg | global | 3 | 1 | 93.05 ± 0.20 | 6 | 86 |  |  |\n"
-        "| ga | global | 3 | 1 | **92.91 ± 0.23** | 5 | 86 | -0.14 ± 0.29 | 0.475 |\n"
+        "| fedavg | global | 3 | 1 | 93.05 ± 0.20 | 6 | 86 |  |  |  |\n"
+        "| ga | global | 3 | 1 | **92.91 ± 0.23** | 5 | 86 | -0.14 ± 0.29 | 0.475 | 1.000 |\n"
     )
     begin, end = "Three seeds on real digits (`digits-small-cnn`, 40 rounds): ", "[results](../results/digits-cnn.md)"
     assert SCRIPT.repeated("ga", f"{begin}old: {end}, more", results) == (
-        f"{begin}92.91 ± 0.23, FedAvg 93.05 ± 0.20, difference -0.14 ± 0.29 (p = 0.475): {end}, more"
+        f"{begin}92.91 ± 0.23, FedAvg 93.05 ± 0.20, difference -0.14 ± 0.29 (p = 0.475, by Holm 1.000): {end}, more"
     )
     with pytest.raises(SystemExit, match="has 0 rows"):
         SCRIPT.repeated("moon", f"{begin}: {end}", results)

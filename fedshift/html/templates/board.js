@@ -112,7 +112,6 @@ function sortValue(table, row, column) {
   if (column === "method") return row.row;
   if (column === "scored") return row.scored;
   if (column === "n") return Object.keys(row.by_seed).length;
-  if (column === "p") return row.p ?? null;
   if (column === `${table.headline} - ${data.baseline}`) return row.difference ?? null;
   return row[column] ?? null;
 }
@@ -135,7 +134,7 @@ function sorted(table, rows) {
 const sortColumn = (table) => (table.head.includes(state.sort) ? state.sort : table.headline);
 
 function sortBy(column, table) {
-  const words = column === "method" || column === "scored" || column === "p";
+  const words = ["method", "scored", "p", "p (Holm)"].includes(column);
   if (sortColumn(table) === column) {
     state.dir = (state.sort ? state.dir : "descending") === "descending" ? "ascending" : "descending";
   } else state.dir = words ? "ascending" : "descending";

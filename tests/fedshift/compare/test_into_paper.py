@@ -27,7 +27,7 @@ from fedshift import cli
 from fedshift.compare import Comparison, compare, figure_files, figures
 from fedshift.compare.paper_names import column, data_set, escaped, method, row_latex, row_text, text_of
 from fedshift.html import drawing, printing
-from fedshift.results.statistics import holm
+from fedshift.results.statistics import Paired, Spread, corrected
 from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
@@ -124,8 +124,8 @@ def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison)
     p = {name: row.difference.p for name, row in rows.items() if row.difference is not None}
     # Four seeds: FedProx 1, 2, 0.5, 1 has t = 1.125 / (0.6292 / 2) = 3.576, p = 0.037; F2DC's mean is 0.
     assert p["fedprox"] == pytest.approx(0.0374, abs=5e-4) and p["f2dc"] == pytest.approx(1.0)
-    corrected = dict(zip(p, holm([value for value in p.values() if value is not None]), strict=True))
-    assert corrected["fedprox"] == pytest.approx(2 * 0.0374, abs=1e-3)  # two p-values are as large, or larger
+    tested = rows["fedprox"].difference
+    assert tested is not None and tested.p_holm == pytest.approx(2 * 0.0374, abs=1e-3)  # F2DC's alone is as large
     avg = 3
     assert r"$^{\ddagger}$" in cells(latex, r"I$^2$PFL")[avg] and r"$^{\dagger}$" in cells(latex, "FedProx")[avg]
     assert "dagger" not in cells(latex, r"F$^2$DC")[avg] and "dagger" not in cells(latex, "FedAvg")[avg]
@@ -139,28 +139,41 @@ def test_significance_is_marked_at_the_column_that_was_tested(table: Comparison)
     assert "dagger" not in without and "that is of AVG, which is not shown" in without
 
 
-def test_the_note_on_a_correction_within_groups_states_no_number_of_all(make_run: MakeRun) -> None:
-    runs = [
-        make_run(name, seed, 60 + seed + more, 40 + seed, given=f"train.lr={rate}")
-        for rate in (0.1, 0.2)
-        for name, gains in (("fedavg", (0.0, 0.0, 0.0)), ("fedprox", (1.0, 1.2, 1.1)))
-        for seed, more in enumerate(gains)
-    ]
-    latex = compare(runs, allow_different=True).to_latex()
-    assert "Holm's correction for the comparisons within each group." in latex  # one in each
-    alone = compare(runs[:6]).to_latex()
-    assert "Holm's correction for the 1 comparison of the table." in alone
+def test_the_corrected_p_stands_next_to_p_in_every_form(table: Comparison, make_run: MakeRun) -> None:
+    by_method = {row.method: row.difference for row in table.numbers.rows}
+    tested = by_method["fedprox"]
+    assert tested is not None and tested.p is not None and tested.p_holm is not None
+    both = f"{tested.p:.3f}", f"{tested.p_holm:.3f}"
+    assert both[0] != both[1]
+    (line,) = [line for line in table.text(width=200).splitlines() if line.startswith("fedprox")]
+    assert line.endswith("  ".join([both[0], f"{both[1]:>8}"]))
+    assert f"| {both[0]} | {both[1]} |" in table.markdown()
+    assert re.search(rf"{both[0]}.{{0,80}}{both[1]}", table.html(), re.DOTALL)
+    (record,) = [row for row in json.loads(table.json())["rows"] if row["method"] == "fedprox"]
+    (of_csv,) = [row for row in csv.DictReader(io.StringIO(table.csv())) if row["method"] == "fedprox"]
+    assert (record["p"], record["p (Holm)"]) == (tested.p, tested.p_holm)
+    assert (of_csv["p"], of_csv["p (Holm)"]) == (str(tested.p), str(tested.p_holm))
+    assert "p (Holm): corrected for the 5 tests here" in " ".join(table.text().split())
+    again = [
+        make_run(name, s, 60 + s * more, 40, given="train.lr=0.3")
+        for name, more in (("fedavg", 1), ("moon", 2)) for s in range(3)
+    ]  # fmt: skip
+    grouped = compare([*(run.place for row in table.numbers.rows for run in row.runs), *again], allow_different=True)
+    assert "corrected for the 6 tests here" in " ".join(grouped.text().split())  # of all groups that a reader sees
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_holm_is_the_closed_test_of_bonferroni(values: list[float]) -> None:
+@given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=5))
+def test_holm_is_the_closed_test_of_bonferroni(values: list[float | None]) -> None:
     """A hypothesis' corrected p is the largest Bonferroni p over all sets of hypotheses that hold it."""
-    indices = range(len(values))
-    sets = [chosen for size in range(1, len(values) + 1) for chosen in itertools.combinations(indices, size)]
+    known = {i: p for i, p in enumerate(values) if p is not None}
+    sets = [chosen for size in range(1, len(known) + 1) for chosen in itertools.combinations(known, size)]
     expected = [
-        max(min(1.0, len(chosen) * min(values[j] for j in chosen)) for chosen in sets if i in chosen) for i in indices
+        max(min(1.0, len(chosen) * min(known[j] for j in chosen)) for chosen in sets if i in chosen) for i in known
     ]
-    assert holm(values) == pytest.approx(expected)
+    result = corrected([*(Paired(Spread(1.0, 1.0, 3), (0, 1, 2), p) for p in values), None])
+    assert result.pop() is None
+    assert [row.p_holm for row in result if row is not None and row.p is not None] == pytest.approx(expected)
+    assert [row and row.p for row in result] == values
 
 
 def test_a_label_says_parameters_tuning_and_approximation(make_run: MakeRun) -> None:
