@@ -75,6 +75,9 @@ def run(
     arguments: Annotated[
         list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
     ] = None,
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="With resume: take changed settings, and note them in the results.")
+    ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
     ] = False,
@@ -97,17 +100,18 @@ def run(
     """
     from fedshift_app.config.arguments import parse_arguments
 
+    typed = [*(arguments or []), *(["allow-changed=true"] if allow_changed else [])]
     if dry:
         if as_json:
             raise ConfigError("give --dry-run or --json, not both: --json is the outcome of a run")
         from fedshift.costs import dry_run
 
-        typer.echo(dry_run.summary(*parse_arguments(arguments or [])))
+        typer.echo(dry_run.summary(*parse_arguments(typed)))
         return
     from fedshift.launch import json_line
 
     with json_line.printed(on=as_json) as outcome:
-        _run(*parse_arguments(arguments or []), outcome)
+        _run(*parse_arguments(typed), outcome)
 
 
 def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:

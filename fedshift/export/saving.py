@@ -21,8 +21,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
+from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, initial_model, sections
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import mean
@@ -85,6 +85,8 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     Raises:
         FedShiftError: If there is no such model.
     """
+    if changed := agreement.edited(record.folder, record.config_file):
+        raise ConfigError(f"{record.folder.name}: {changed}; restore it")
     checkpoint = checkpoint_of(record, wanted.server_round)
     _check_wanted(record, wanted)
     before = _before_a_score(record.config, wanted.before)

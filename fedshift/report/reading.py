@@ -51,7 +51,7 @@ class Record:
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
         lacking: Code of the run that is not installed and is needed for the model, with the remedy; empty for none.
-        contradiction: Contradictions between ``results.json`` and the rounds; empty if they agree.
+        contradiction: What contradicts itself among the files, or was changed within the run; empty if nothing.
     """
 
     folder: Path
@@ -136,7 +136,9 @@ def read(folder: Path, command: str = "report") -> Record:
         sites=made[SiteFigures.key],
         statistics=made[SiteStatistics.key],
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
-        contradiction=agreement.contradictions(results or {}, lines),
+        contradiction="; ".join(
+            filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
+        ),
     )
 
 

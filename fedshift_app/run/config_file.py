@@ -33,6 +33,11 @@ class _ConfigFile(BaseModel, extra="allow"):
     resumed: tuple[_Resumed, ...] = ()
 
 
+def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the file that decide a run's numbers, which each checkpoint records."""
+    return {key: content[key] for key in ("resolved", "arithmetic") if key in content}
+
+
 def check(content: Mapping[str, Any], place: str, needed: Sequence[str]) -> None:
     """Refuse a file that no run has written.
 

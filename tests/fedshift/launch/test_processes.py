@@ -138,7 +138,7 @@ def test_only_marked_processes_of_runs_that_are_over_are_listed(tmp_path: Path) 
             process.wait()
 
 
-@pytest.mark.parametrize("by_flower, alone", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(("by_flower", "alone"), [(True, True), (True, False), (False, True)])
 def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
     tmp_path: Path, by_flower: bool, alone: bool
 ) -> None:
