@@ -78,6 +78,10 @@ def run(
     allow_changed: Annotated[
         bool, typer.Option("--allow-changed", help="With resume: take changed settings, and note them in the results.")
     ] = False,
+    trust_plugins: Annotated[
+        bool,
+        typer.Option("--trust-plugins", help="Run the Python files that the run folder keeps."),
+    ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
     ] = False,
@@ -101,6 +105,11 @@ def run(
     from fedshift_app.config.arguments import parse_arguments
 
     typed = [*(arguments or []), *(["allow-changed=true"] if allow_changed else [])]
+    if trust_plugins:
+        from fedshift_app.config import plugins
+
+        for file in plugins.trust(parse_arguments(typed)[0]):
+            typer.echo(f"code from the run folder will run: {shown(file, WHOLE_PATH)}", err=True)
     if dry:
         if as_json:
             raise ConfigError("give --dry-run or --json, not both: --json is the outcome of a run")

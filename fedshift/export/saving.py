@@ -16,7 +16,7 @@ from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.report import reading
 from fedshift.report.reading import Record
-from fedshift_app.config import registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
@@ -92,6 +92,8 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     before = _before_a_score(record.config, wanted.before)
     node = None if wanted.node is None else _node(checkpoint, wanted.node)
     config = normalised(_with_own_network(record.config, node), checkpoint, node)
+    if not plugins.used(config):
+        config = config.model_copy(update={"plugins": ()})
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
@@ -202,7 +204,7 @@ def _check_wanted(record: Record, wanted: Wanted) -> None:
             "--node: the personal parts of real nodes are on the nodes: give their owners the folder of `fedshift save "
             "RUN --shared`, for `fedshift save-node`"
         )
-    if wanted.form == "safetensors" and record.config.plugins:
+    if wanted.form == "safetensors" and plugins.used(record.config):
         raise ConfigError(
             "--format: this run uses its own Python files (plugins), without which weights are no model; it can be "
             "saved as a program: torchscript, onnx, exported"

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from fedshift.engine.inline import NAME, InlineGrid
 from fedshift.rescore.keys import MAY_DIFFER, may_differ
 from fedshift_app import client_app
+from fedshift_app.config import plugins
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
@@ -110,7 +111,8 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{path} is not finished; continue it: fedshift run resume={path}")
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = validate(sections_of_run(saved_config), finished=True)
+    files = plugins.located(saved_config, path / CONFIG_FILE)
+    kept = validate(sections_of_run(saved_config) | {"plugins": files}, finished=True)
     if changed := agreement.edited(path, saved_config):
         raise ConfigError(f"{path}: {changed}; restore it")
     if not kept.rounds:

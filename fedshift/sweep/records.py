@@ -12,6 +12,7 @@ from datasets.io import looks
 from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
+from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import validate, with_former_values
 from fedshift_app.node import data as node_data
@@ -149,6 +150,8 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
         if "scored_again" in content:
             return None
         config = validate(with_former_values(content["resolved"]))
+        if plugins.located(content, file) != list(config.plugins):
+            raise ConfigError(f"plugins: {some(config.plugins, MOST_PARTS)} changed since it ran")
         if changed := agreement.edited(file.parent, content):
             raise ConfigError(changed)
         return grid.identity(config, content["nodes"]), content

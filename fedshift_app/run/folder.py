@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app.config import registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
@@ -27,6 +27,7 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
 from fedshift_core.env import COMMIT
+from fedshift_core.errors import ConfigError
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
 from fedshift_core.yaml_files import as_yaml
@@ -169,8 +170,10 @@ class RunFolder:
             with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
+            if kept := plugins.keep(config, self.path):
+                content[plugins.KEPT] = kept
             _write_config(self.path, content)
-        except OSError:
+        except (OSError, ConfigError):
             shutil.rmtree(self.path, ignore_errors=True)
             raise
         self._recorded = config_file.deciding(content)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.config import registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run, validate
@@ -70,7 +70,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
     trained = checkpoints.last_config(path / checkpoints.FOLDER, server_round)
-    kept = _as_trained(trained or recorded)
+    kept = _as_trained(trained or recorded, config)
     config = as_kept(config, kept)
     has_more_rounds = config.rounds > kept.rounds
     if (path / RESULTS_FILE).exists() and not has_more_rounds:
@@ -87,7 +87,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
         if past.checkpoint is not None and past.checkpoint.config:
-            kept = _as_trained(past.checkpoint.config)
+            kept = _as_trained(past.checkpoint.config, config)
         past = _noted(past, _changes(path, kept, config, allowed=allowed))
         if has_more_rounds and model_selection.is_over(kept, past.history):
             raise ConfigError(
@@ -111,9 +111,19 @@ def _locked(path: Path) -> Lock:
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
 
 
-def _as_trained(recorded: Mapping[str, Any]) -> RunConfig:
-    """Return the configuration that a checkpoint has recorded, or ``config.yaml`` of a run without one."""
-    return validate(sections_of_run(recorded))
+def _as_trained(recorded: Mapping[str, Any], config: RunConfig) -> RunConfig:
+    """Return the configuration that a checkpoint has recorded, or ``config.yaml`` of a run without one.
+
+    Raises:
+        ConfigError: If the run's own Python files are not those of ``config``, with which it goes on.
+    """
+    files = [file for file in config.plugins if Path(file).suffix == ".py"]
+    if (before := plugins.code(recorded)) and before != [plugins.sha256(Path(file)) for file in files]:
+        raise ConfigError(
+            f"resume: plugins are {as_found(list(recorded['resolved']['plugins']))} there with other code than "
+            f"{as_found(files)} have; a run goes on with the code that it began with"
+        )
+    return validate(sections_of_run(recorded) | {"plugins": list(config.plugins)})
 
 
 def _noted(past: Past, changes: Mapping[str, Sequence[Any]]) -> Past:
