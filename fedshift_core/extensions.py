@@ -132,7 +132,9 @@ class Registry(Mapping[str, T], Generic[T]):
         return str(self._files[name][1]) if name in self._files else self._claims()[name][0].package
 
     def package_digest(self, name: str) -> str:
-        """Return the start of the SHA-256 of the Python and YAML files of the package that offers a thing."""
+        """Return the start of the SHA-256 of the code of the package that offers a thing; empty for a library's."""
+        if name not in self._claims():
+            return ""
         spec = importlib.util.find_spec(self._claims()[name][0].point.module.partition(".")[0])
         places = spec.submodule_search_locations or [] if spec is not None else []
         files = sorted(file for place in places for file in Path(place).rglob("*") if file.suffix in (".py", ".yaml"))

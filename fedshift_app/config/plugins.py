@@ -215,12 +215,12 @@ def _things(config: RunConfig) -> list[tuple[extensions.Registry[Any], str]]:
 
 def brought(config: RunConfig) -> dict[str, str]:
     """Return what extends FedShift in a run, each with the start of the SHA-256 of its code: packages and files."""
-    origins = [(kind, name, kind.origin(name)) for kind, name in _things(config)]
-    packages = {
-        origin.split(" ", 1)[0]: f"{origin.split(' ', 1)[1]}, {kind.package_digest(name)}"
-        for kind, name, origin in origins
-        if origin != OURS and origin not in config.plugins
-    }
+    packages = {}
+    for kind, name in _things(config):
+        origin = kind.origin(name)
+        if origin != OURS and origin not in config.plugins:
+            package, version = origin.split(" ", 1)
+            packages[package] = ", ".join(filter(None, [version, kind.package_digest(name)]))
     return packages | {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in config.plugins}
 
 
