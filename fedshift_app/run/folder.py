@@ -170,8 +170,8 @@ class RunFolder:
             with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
-            if kept := plugins.keep(config, self.path):
-                content[plugins.KEPT] = kept
+                if kept := plugins.keep(config, self.path):
+                    content[plugins.KEPT] = kept
             _write_config(self.path, content)
         except (OSError, ConfigError):
             shutil.rmtree(self.path, ignore_errors=True)
