@@ -9,7 +9,7 @@ from clients.base import RoundInputs
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import Source
-from fedshift.export import programs, saved, scorer
+from fedshift.export import programs, run_sections, saved, scorer
 from fedshift.export.card import card
 from fedshift.export.forms import Form
 from fedshift.export.normalisation import normalised
@@ -92,8 +92,6 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     before = _before_a_score(record.config, wanted.before)
     node = None if wanted.node is None else _node(checkpoint, wanted.node)
     config = normalised(_with_own_network(record.config, node), checkpoint, node)
-    if not plugins.used(config):
-        config = config.model_copy(update={"plugins": ()})
     arrays = _arrays(record, config, checkpoint, node, shared=wanted.shared)
     with saved.in_a_line(f"save: {shown(record.folder)}"):
         measured, origin = _measured(record, checkpoint, before), _origin(record, checkpoint)
@@ -104,6 +102,7 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
         "before": before,
         "measured": measured,
         "origin": origin,
+        "run": run_sections.of_run(record),
     }  # fmt: skip
 
 

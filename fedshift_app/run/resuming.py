@@ -7,21 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedshift_app.config import plugins, registry
+from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import agreement, checkpoints, config_file, model_selection
+from fedshift_app.run import changes, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
-from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, changed_text, full_lines
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.folder import Past
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
+from fedshift_core.limits import MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
@@ -31,13 +30,6 @@ from strategies.federation.context import RoundResult
 from strategies.federation.roster import Node
 
 log = logging.getLogger("fedshift")
-
-ALLOW_CHANGED = "allow-changed"
-#: Settings that may change between two rounds; the network, its images and its number format may not.
-CHANGEABLE = (
-    "train.", "method.", "evaluate.every", "evaluate.fraction", "evaluate.last", "evaluate.patience", "federation.",
-)  # fmt: skip
-FIXED = ("method.name", "train.precision", "train.arithmetic", "federation.secure_sums")
 
 _BELOW_ALL = 0.9999  # a share of the test images that rounds to 1 is still below 1
 
@@ -59,18 +51,20 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     """
     keys = dict(flat)
     folder_name, server_round = str(keys.pop("resume", "")), _round(keys.pop("round", 0))
-    allowed = bool(keys.pop(ALLOW_CHANGED, False))
+    allowed = bool(keys.pop(changes.ALLOW_CHANGED, False))
     if not folder_name:
         if server_round:
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
         if allowed:
-            raise ConfigError(f"{ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given")
+            raise ConfigError(
+                f"{changes.ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given"
+            )
         return configuration.resolve(keys), None
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
     trained = checkpoints.last_config(path / checkpoints.FOLDER, server_round)
-    kept = _as_trained(trained or recorded, config)
+    kept = changes.as_trained(trained or recorded, config)
     config = as_kept(config, kept)
     has_more_rounds = config.rounds > kept.rounds
     if (path / RESULTS_FILE).exists() and not has_more_rounds:
@@ -78,7 +72,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
     if hold:
         _compare_versions(recorded, kept)
-    _changes(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
+    changes.found(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
     if has_more_rounds and not kept.rounds:
         raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
     if has_more_rounds and (reason := _use_of_rounds(config)):
@@ -87,8 +81,8 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
         if past.checkpoint is not None and past.checkpoint.config:
-            kept = _as_trained(past.checkpoint.config, config)
-        past = _noted(past, _changes(path, kept, config, allowed=allowed))
+            kept = changes.as_trained(past.checkpoint.config, config)
+        past = changes.noted(past, changes.found(path, kept, config, allowed=allowed))
         if has_more_rounds and model_selection.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
@@ -109,38 +103,6 @@ def _locked(path: Path) -> Lock:
         raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
     except OSError as error:
         raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
-
-
-def _as_trained(recorded: Mapping[str, Any], config: RunConfig) -> RunConfig:
-    """Return the configuration that a checkpoint has recorded, or ``config.yaml`` of a run without one.
-
-    Raises:
-        ConfigError: If the run's own Python files are not those of ``config``, with which it goes on.
-    """
-    files = [file for file in config.plugins if Path(file).suffix == ".py"]
-    if (before := plugins.code(recorded)) and before != [plugins.sha256(Path(file)) for file in files]:
-        raise ConfigError(
-            f"resume: plugins are {as_found(list(recorded['resolved']['plugins']))} there with other code than "
-            f"{as_found(files)} have; a run goes on with the code that it began with"
-        )
-    return validate(sections_of_run(recorded) | {"plugins": list(config.plugins)})
-
-
-def _noted(past: Past, changes: Mapping[str, Sequence[Any]]) -> Past:
-    """Return the run with the settings that are changed from its next round on, and say them where it goes on."""
-    checkpoint = past.checkpoint
-    if past.lock is not None and checkpoint is not None and not checkpoint.config:
-        log.warning(
-            "round %d was trained by an earlier version, which kept no configuration with it: that of %s counts",
-            past.completed, past.path / CONFIG_FILE,
-        )  # fmt: skip
-    before = tuple(checkpoint.changed) if checkpoint is not None else ()
-    if not changes:
-        return replace(past, changed=before)
-    changed = (*before, {"from_round": past.completed + 1, "settings": dict(changes)})
-    if past.lock is not None:
-        log.warning("%s", changed_text(changed), extra={"event": "changed"})
-    return replace(past, changed=changed)
 
 
 def _round(value: Any) -> int:
@@ -271,38 +233,6 @@ def _use_of_rounds(config: RunConfig) -> str:
     method = registry.get(config.method["name"])
     reason = method.strategy_class().uses_rounds(config.server_params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""
-
-
-def _changes(path: Path, kept: RunConfig, config: RunConfig, *, allowed: bool) -> dict[str, list[Any]]:
-    """Return the settings that are not those of the last round, by key.
-
-    Raises:
-        ConfigError: If they are not ``allowed`` to differ, or one must not: what is trained would be another network
-            on other images, or a promise of privacy be about neither part of the run.
-    """
-    changes = agreement.differences(*(each.model_dump(mode="json") for each in (kept, config)))
-    if not changes:
-        return {}
-    private = kept.privacy.name != "none"
-    fixed = [key for key in changes if private or not key.startswith(CHANGEABLE) or key in FIXED]
-    if allowed and not fixed:
-        return changes
-    named = fixed if allowed else list(changes)
-    texts = [f"{key} is {as_found(changes[key][0])} there, requested is {as_found(changes[key][1])}" for key in named]
-    texts.sort(key=lambda text: (not text.startswith("method.name "), len(text)))  # short ones first, to fit many
-    line = f"resume: the run in {path} has other settings: {texts[0]}"
-    for i, text in enumerate(texts[1:], start=1):
-        if len(line) + len(text) > MOST_LINE - len("; ; and 99 more"):
-            line += f"; and {len(texts) - i} more"
-            break
-        line += f"; {text}"
-    if fixed:
-        raise ConfigError(line, f"within a run these cannot change: start a new one, or restore {CONFIG_FILE}")
-    raise ConfigError(
-        line,
-        "to go on with the new values, which its results then name: --allow-changed, "
-        f"or {ALLOW_CHANGED}=true in the --run-config of flwr run",
-    )
 
 
 def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:
