@@ -28,7 +28,7 @@ from fedshift_core.yaml_files import read_yaml
 
 #: Environment variable: the files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
-KEPT = "plugins"  # key of ``config.yaml``: the copies in the run folder, by the paths that the run named
+KEPT = "plugins"  # key of ``config.yaml``: the copies in the run folder
 
 
 def take_files(experiment: dict[str, Any], path: Path) -> None:
@@ -70,18 +70,26 @@ def located(recorded: Mapping[str, Any], path: Path) -> list[str]:
     Raises:
         ConfigError: If a copy is missing, outside of the folder, or not what the run used.
     """
-    return [_located(file, recorded.get(KEPT), path) for file in _listed(recorded["resolved"].get("plugins") or ())]
+    kept = {entry["path"]: entry for entry in _kept(recorded, path)}
+    return [_located(file, kept.get(file), path) for file in _listed(recorded["resolved"].get("plugins") or ())]
 
 
-def _located(file: str, kept: Any, path: Path) -> str:
+def _kept(recorded: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
+    """Return the recorded copies, each with ``path``, ``file`` and ``sha256``."""
+    entries = recorded.get(KEPT) or []
+    keys = ("path", "file", "sha256")
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in keys):
+            raise ConfigError(f"{shown(path)}: {KEPT}: expected a list of {', '.join(keys)}, found {as_found(entry)}")
+    return list(entries)
+
+
+def _located(file: str, entry: Mapping[str, str] | None, path: Path) -> str:
     original = user_path(file, "plugins", path.parent)
-    entry = kept.get(file) if isinstance(kept, Mapping) else None
     if entry is None:  # of an earlier version, or of a notebook
         if not Path(file).is_absolute():
             raise ConfigError(f"plugins: {shown(path)} is of a run and names {as_found(file)}, not an absolute path")
         return str(original)
-    if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in ("file", "sha256")):
-        raise ConfigError(f"{shown(path)}: {KEPT}: expected file and sha256 for {shown(file)}, found {as_found(entry)}")
     if not _is_inside(original, path.parent) and sha256(original) == entry["sha256"]:
         return str(original)
     copy = path.parent.resolve() / entry["file"]
@@ -109,14 +117,14 @@ def trust(flat: Mapping[str, Any]) -> list[Path]:
     return files
 
 
-def keep(config: RunConfig, folder: Path) -> dict[str, dict[str, str]]:
-    """Copy a run's own Python files into its folder; return by file what ``config.yaml`` records of it.
+def keep(config: RunConfig, folder: Path) -> list[dict[str, str]]:
+    """Copy a run's own Python files into its folder; return what ``config.yaml`` records of them.
 
     Raises:
         ConfigError: If a file is not what this process has run.
         DiskError: If a copy cannot be written.
     """
-    kept = {}
+    kept = []
     for file in map(Path, config.plugins):
         if file.suffix == carried.SUFFIX:  # of a notebook: a pickle, for processes of this user alone
             continue
@@ -126,7 +134,7 @@ def keep(config: RunConfig, folder: Path) -> dict[str, dict[str, str]]:
         name = Path("plugins") / digest / file.name
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_durably(folder / name, content)
-        kept[str(file)] = {"file": str(name), "sha256": hashlib.sha256(content).hexdigest()}
+        kept.append({"path": str(file), "file": str(name), "sha256": hashlib.sha256(content).hexdigest()})
     return kept
 
 
@@ -192,8 +200,7 @@ def _listed(given: Any) -> Sequence[str]:
 
 def code(recorded: Mapping[str, Any]) -> list[str]:
     """Return the SHA-256 of a run's own Python files, as its ``config.yaml`` records them."""
-    kept = recorded.get(KEPT) or {}
-    return [kept[file]["sha256"] for file in recorded["resolved"].get("plugins") or () if file in kept]
+    return [entry["sha256"] for entry in _kept(recorded, Path("config.yaml"))]
 
 
 def used(config: RunConfig) -> bool:

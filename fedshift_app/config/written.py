@@ -29,7 +29,7 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         ConfigError: As ``validating.validate``, for checks that need no code.
     """
     layers = validating.with_former_values(layers)
-    given = tuple(layers.get("plugins") or ()) if not _missing(layers) else ()
+    given = () if _needs_files(layers) else tuple(layers.get("plugins") or ())
     try:
         if given:  # none of its files defines anything of it
             config = validating.validate(dict(layers) | {"plugins": ()}, finished=True)
@@ -58,7 +58,7 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
     Args:
         layers: The sections of the run.
     """
-    if not _missing(layers):
+    if layers.get("plugins") and not _needs_files(layers):
         return None
     try:
         plugins.allow(layers.get("plugins") or ())
@@ -69,9 +69,10 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
     return None
 
 
-def _missing(layers: Mapping[str, Any]) -> bool:
-    """Tell whether some name of a run is known neither to FedShift nor to an installed package."""
-    return any(name not in kind or kind.origin(name) in (layers.get("plugins") or ()) for kind, name in _named(layers))
+def _needs_files(layers: Mapping[str, Any]) -> bool:
+    """Tell whether the Python files of a run define a name in it, which nothing else here does."""
+    files = layers.get("plugins") or ()
+    return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in _named(layers))
 
 
 def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:

@@ -29,7 +29,7 @@ class _ConfigFile(BaseModel, extra="allow"):
     arithmetic: Literal[Arithmetic, "hardware", None] = None
     asked: dict[str, tuple[Any, Any]] = {}
     command: str = ""
-    plugins: dict[str, Any] = {}
+    plugins: list[dict[str, str]] = []
     images: dict[str, dict[str, str]] | None = None
     resumed: tuple[_Resumed, ...] = ()
 

@@ -214,7 +214,8 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
 ) -> None:
     config = elsewhere(experiment, monkeypatch, "first", rounds=1)
     first = json.loads((config.parent / "results.json").read_text())
-    ((original, kept),) = yaml.safe_load(config.read_text())["plugins"].items()
+    (kept,) = yaml.safe_load(config.read_text())["plugins"]
+    original = kept["path"]
     assert original == str(experiment.parent / "my_method.py")
     assert (config.parent / kept["file"]).read_text() == FILE
     assert kept["sha256"] == hashlib.sha256(FILE.encode()).hexdigest()
@@ -231,7 +232,8 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
     assert f"code from the run folder will run: {config.parent / kept['file']}\n" in done.stderr, done.output
     (again,) = (tmp_path / "again").iterdir()
     assert Run(again).results["weights_sha256"] == first["weights_sha256"]
-    assert list(yaml.safe_load((again / "config.yaml").read_text())["plugins"].values()) == [kept]
+    (recorded,) = yaml.safe_load((again / "config.yaml").read_text())["plugins"]
+    assert recorded == kept | {"path": str(config.parent / kept["file"])}
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,7 @@ def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
         ("file: plugins/", "file: ../plugins/", "is not the file that the run in"),
         ("sha256: ", "sha256: 0", "is not the file that the run in"),
         ("- /", "- ./", "not an absolute path"),
-        ("  sha256: ", "  sha: ", "expected file and sha256"),
+        ("  sha256: ", "  sha: ", "expected a list of path, file, sha256"),
     ],
 )
 def test_a_folder_cannot_have_other_code_run(
