@@ -76,6 +76,13 @@ def run(
     arguments: Annotated[
         list[str] | None, options.arguments("[EXPERIMENT] [KEY=VALUE ...]", "See `fedshift experiments`; keys below.")
     ] = None,
+    allow_changed: Annotated[
+        bool, typer.Option("--allow-changed", help="With resume: take changed settings, and note them in the results.")
+    ] = False,
+    trust_plugins: Annotated[
+        bool,
+        typer.Option("--trust-plugins", help="Run the Python files that the run folder keeps."),
+    ] = False,
     dry: Annotated[
         bool, typer.Option("--dry-run", help="Only show configuration, nodes, images, and what it will take.")
     ] = False,
@@ -98,17 +105,23 @@ def run(
     """
     from fedshift_app.config.arguments import parse_arguments
 
+    typed = [*(arguments or []), *(["allow-changed=true"] if allow_changed else [])]
+    if trust_plugins:
+        from fedshift_app.config import plugins
+
+        for file in plugins.trust(parse_arguments(typed)[0]):
+            typer.echo(f"code from the run folder will run: {shown(file, WHOLE_PATH)}", err=True)
     if dry:
         if as_json:
             raise ConfigError("give --dry-run or --json, not both: --json is the outcome of a run")
         from fedshift.costs import dry_run
 
-        typer.echo(dry_run.summary(*parse_arguments(arguments or [])))
+        typer.echo(dry_run.summary(*parse_arguments(typed)))
         return
     from fedshift.launch import json_line
 
     with json_line.printed(on=as_json) as outcome:
-        _run(*parse_arguments(arguments or []), outcome)
+        _run(*parse_arguments(typed), outcome)
 
 
 def _run(flat: dict[str, Any], launch: dict[str, Any], outcome: "Outcome") -> None:

@@ -21,9 +21,9 @@ from fedshift_app.flower.internals import (
     engine_name,
     is_simulation_grid,
     keep_out_malformed_replies,
+    local_superlink_above,
     notice_restarts,
     pack_messages,
-    superlinks_above,
     watch_replies,
 )
 from fedshift_app.flower.polling import PLAIN_WAITS, quicken_grid
@@ -113,7 +113,7 @@ def _tell_plainly(grid: Grid, status: dict[str, Any]) -> None:
         if status["state"] == FAILED:
             go_on = resume_command(Path(status["run_folder"]), _engine(grid))
             console.log.info("once the cause is mended, it goes on with: %s", go_on)
-    if is_simulation_grid(grid) and (links := superlinks_above()):
+    if is_simulation_grid(grid) and (links := local_superlink_above()):
         kill = " ".join(map(str, links))
         console.log.info("Flower's local SuperLink goes on running, for further runs; to end it: kill %s", kill)
 

@@ -131,6 +131,15 @@ class Registry(Mapping[str, T], Generic[T]):
             return OURS
         return str(self._files[name][1]) if name in self._files else self._claims()[name][0].package
 
+    def package_digest(self, name: str) -> str:
+        """Return the start of the SHA-256 of the code of the package that offers a thing; empty for a library's."""
+        if name not in self._claims():
+            return ""
+        spec = importlib.util.find_spec(self._claims()[name][0].point.module.partition(".")[0])
+        places = spec.submodule_search_locations or [] if spec is not None else []
+        files = sorted(file for place in places for file in Path(place).rglob("*") if file.suffix in (".py", ".yaml"))
+        return carried.digest(b"".join(file.name.encode() + file.read_bytes() for file in files))
+
     def problems(self) -> list[str]:
         """Return one line for each package whose offer cannot be used."""
         shadowed = [

@@ -26,7 +26,7 @@ class ClassBalanceOnNode(NodeFeature):
     def attach(self, client: Client, config: RunSettings) -> None:
         """Weigh classes by the node's own images, until the server says how many there are of all nodes."""
         client.class_names = config.dataset.known().classes
-        _weigh(client, np.bincount(client.train_set.y, minlength=len(client.class_names)))
+        weigh(client, np.bincount(client.train_set.y, minlength=len(client.class_names)))
 
     def refuse(self, request: Request, key: str, value: Any) -> str:
         """Allow numbers of images by class where the run asks for those of all nodes."""
@@ -47,29 +47,20 @@ class ClassBalanceOnNode(NodeFeature):
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Weigh classes by the images of all nodes; raise ``FedShiftError`` if the message lacks their numbers."""
-        take_totals(client, request)
+        if client.setup.train.asks_federation and CLASS_TOTALS not in request:
+            raise FedShiftError(f"train.class_counts=federation: the message lacks {CLASS_TOTALS}")
+        self.around_scores(client, request)
         return {}
 
     def around_scores(self, client: Client, request: Mapping[str, Any]) -> AbstractContextManager[None]:
         """Weigh classes likewise where something trains before a score."""
-        take_totals(client, request)
+        if CLASS_TOTALS in request:
+            weigh(client, request[CLASS_TOTALS])
         return nullcontext()
 
 
-def take_totals(client: Client, request: Mapping[str, Any]) -> None:
-    """Weigh classes by the numbers of images of all nodes that the server has sent, where the run asks for that.
-
-    Raises:
-        FedShiftError: If they are missing.
-    """
-    if not client.setup.train.asks_federation:
-        return
-    if CLASS_TOTALS not in request:
-        raise FedShiftError(f"train.class_counts=federation: the message lacks {CLASS_TOTALS}")
-    _weigh(client, request[CLASS_TOTALS])
-
-
-def _weigh(client: Client, counts: Sequence[float] | NDArray[np.int64]) -> None:
+def weigh(client: Client, counts: Sequence[float] | NDArray[Any]) -> None:
+    """Weigh classes by these numbers of images."""
     client.class_loss = class_loss(client.setup.train, counts, client.class_names, client.setup.device)
 
 

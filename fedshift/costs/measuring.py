@@ -28,7 +28,6 @@ from fedshift_app.run import build as run_build
 from fedshift_app.run import precision as run_precision
 from fedshift_core.errors import FederationError
 from fedshift_core.wire.messages import WorkRequest
-from fedshift_core.wire.names import ARRAYS, CONFIG, SERVER_ROUND
 from fedshift_core.wire.records import decode
 from strategies.base import DomainStrategy
 from strategies.federation.roster import Listener, Node
@@ -228,9 +227,9 @@ def step_flops(client: DomainClient, message: Message) -> tuple[int, tuple[Step,
     Returns:
         The images of the batch, and the step of each phase that has epochs in this round.
     """
-    request = message.content.config_records[CONFIG]
-    server_round = int(str(request[SERVER_ROUND]))
-    setup.load(decode(message.content.array_records[ARRAYS]), client, "the server's", server_round - 1, request)
+    request = WorkRequest.from_record(message.content)
+    server_round = request.server_round
+    setup.load(decode(request.weights), client, "the server's", server_round - 1)
     order = torch.randperm(len(client.train_set), generator=client.torch_rng("order", server_round))
     client.train_set = client.train_set.select(order[: client.setup.train.batch_size].numpy())
     after: list[tuple[Phase, int]] = []

@@ -4,7 +4,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -23,7 +23,8 @@ from clients.training.phases import Phase
 from datasets.base import ImageSet
 from fedshift.costs.measuring import step_flops
 from fedshift_app.node import setup
-from fedshift_core.wire.names import ARRAYS, CONFIG, DOMAINS, KNOWLEDGE, OWN, RETAKEN, SERVER_ROUND
+from fedshift_core.wire.messages import WorkRequest
+from fedshift_core.wire.names import ARRAYS, DOMAINS, KNOWLEDGE, OWN, RETAKEN
 from fedshift_core.wire.records import decode, encode
 from strategies.federation.updates import num_bytes
 
@@ -83,23 +84,24 @@ def measure(client: DomainClient, message: Message, bn_statistics: Sequence[str]
         message: The server's message to train.
         bn_statistics: The kinds of ``evaluate.bn`` that the run scores with.
     """
-    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), client, "the server's")
+    request = WorkRequest.from_record(message.content)
+    server_round, asked = request.server_round, request.for_client
+    parameters = setup.in_order(decode(request.weights), client, "the server's")
     batch = client.setup.train.batch_size
     client.train_set = _few(client.train_set, batch, client.torch_rng("order", server_round))
     full = min(1.0, len(client.train_set) / batch)  # share of a batch, if the node has fewer images
     phases = _shortened(client, len(client.train_set))
     ended: list[float] = []
     with _steps(ended):
-        weights, _, _ = client.fit(parameters, {SERVER_ROUND: server_round})
+        weights, _, _ = client.fit(parameters, asked)
     shared = encode(dict(zip(client.shared_names, weights, strict=True)))
     sent = num_bytes(RecordDict({ARRAYS: shared, KNOWLEDGE: encode(client.contribution())}))
     test = client.train_set  # as large as any: a test set may belong to another node
-    _score(client, parameters, test, server_round)  # a warm-up: first imports do not count
-    seconds, steps = _score(client, parameters, test, server_round)
+    _score(client, parameters, test, asked)  # a warm-up: first imports do not count
+    seconds, steps = _score(client, parameters, test, asked)
     half = max(1, len(test) // 2)  # at least one image
     client.train_set = test.select(np.arange(half))
-    sooner, fewer = _score(client, parameters, test, server_round)
+    sooner, fewer = _score(client, parameters, test, asked)
     client.train_set = test
     before = 0.0
     if steps > fewer:  # it trains on its own first; a busy machine may have taken longer for the smaller half
@@ -129,10 +131,10 @@ def _steps(ended: list[float]) -> Iterator[None]:
 
 
 def _score(
-    client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, server_round: int
+    client: DomainClient, parameters: list[NDArray[Any]], test: ImageSet, asked: Mapping[str, Any]
 ) -> tuple[float, int]:
     """Return the seconds in which a node scores a test set, and its number of training steps."""
-    client.evaluate(parameters, {SERVER_ROUND: server_round, DOMAINS: []})  # takes it, and scores nothing
+    client.evaluate(parameters, {**asked, DOMAINS: []})  # takes it, and scores nothing
     ended: list[float] = []
     began = time.perf_counter()
     with _steps(ended):
@@ -201,10 +203,10 @@ def count_flops(opened: Callable[[], DomainClient], message: Message) -> Counted
     epochs = sum(step.epochs for step in steps)
     step = sum(step.epochs * step.flops for step in steps) / epochs * batch / images if epochs else 0.0
     scored = opened()
-    server_round = int(str(message.content.config_records[CONFIG][SERVER_ROUND]))
-    parameters = setup.in_order(decode(message.content.array_records[ARRAYS]), scored, "the server's")
+    request = WorkRequest.from_record(message.content)
+    parameters = setup.in_order(decode(request.weights), scored, "the server's")
     test = scored.train_set.select(np.arange(min(batch, len(scored.train_set))))
     scored.train_set = test  # where it trains on its own images before a score, on as many
     with FlopCounterMode(display=False) as counter:
-        _score(scored, parameters, test, server_round)
+        _score(scored, parameters, test, request.for_client)
     return Counted(step, counter.get_total_flops() / len(test))

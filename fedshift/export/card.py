@@ -10,7 +10,7 @@ import yaml
 
 from datasets.base import Exif, Resize
 from fedshift.export.forms import Form
-from fedshift.export.saved import SavedModel
+from fedshift.export.saved import SavedModel, Shown
 from fedshift_app.config import registry
 from fedshift_core.accuracies import mean, percent
 from fedshift_core.limits import plain, some
@@ -57,7 +57,7 @@ def card(model: SavedModel) -> str:
     """Return the card."""
     front = yaml.safe_dump(_front(model), sort_keys=False, allow_unicode=True)
     parts = [f"---\n{LICENSE}{front}---\n", f"# {_title(model)}\n", _what(model), _use(model), _facts(model)]
-    return "\n".join([*parts, _metrics(model), _origin(model)])
+    return "\n".join([*parts, _metrics(model), *map(_shown, model.run), _origin(model)])
 
 
 def _title(model: SavedModel) -> str:
@@ -178,6 +178,13 @@ def _metrics(model: SavedModel) -> str:
     if model.parts != "global":
         whose += " They belong to all nodes' models, not only to this one."
     return f"## Metrics\n\n{plain(whose)}\n\n" + "\n".join(rows) + "\n"
+
+
+def _shown(part: Shown) -> str:
+    notes = [f"- {_cell(note)}" for note in part.notes]
+    rows = [f"| {' | '.join(map(_cell, row))} |" for row in part.table]
+    rows[1:1] = [f"|{'---|' * len(part.table[0])}"] if rows else []
+    return "\n".join([f"## {part.title}\n", *notes, *([""] if notes and rows else []), *rows, ""])
 
 
 def _origin(model: SavedModel) -> str:

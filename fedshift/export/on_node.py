@@ -72,7 +72,7 @@ def save(wanted: Wanted) -> tuple[Path, SavedModel]:
     complete = arrays | saving.personal_parts(memory, missing, f"{shown(folder)}: the node")
     return output, saving.write(output, config, complete, wanted.form, {
         "parts": "node", "node": name, "site": "", "before": model.before, "measured": model.measured,
-        "origin": model.origin,
+        "origin": model.origin, "run": model.run,
     })  # fmt: skip
 
 

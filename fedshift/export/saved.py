@@ -34,7 +34,8 @@ MOST_CLASSES = 10_000
 INPUT = "float32 (B, 3, size, size), RGB, 0 to 1, not normalised: the model subtracts the mean"
 OUTPUT = "float32 (B, C), scores of the classes in their order; softmax makes probabilities of them"
 
-Text = Annotated[str, StringConstraints(max_length=500)]
+MOST_TEXT, MOST_LINES = 500, 100
+Text = Annotated[str, StringConstraints(max_length=MOST_TEXT)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=300)]
 Percent = Annotated[float, Field(ge=0, le=100)]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -79,6 +80,14 @@ class Origin(_Strict):
     commit: Text = ""
 
 
+class Shown(_Strict):
+    """A section of the card about the run; the first row of its table, if it has one, is the heading."""
+
+    title: Name
+    notes: tuple[Text, ...] = Field((), max_length=MOST_LINES)
+    table: tuple[tuple[Text, ...], ...] = Field((), max_length=MOST_LINES)
+
+
 class SavedModel(_Strict):
     """The content of ``model.json``.
 
@@ -110,6 +119,7 @@ class SavedModel(_Strict):
         before: The run's changes to a model before a score, which this model lacks; empty for none.
         measured: The run's scores; None if this model was not scored.
         origin: The run.
+        run: What the card says of the run.
         configuration: The run's configuration, without local folders, to build the network (safetensors only).
     """
 
@@ -139,6 +149,7 @@ class SavedModel(_Strict):
     before: Text = ""
     measured: Measured | None = None
     origin: Origin
+    run: tuple[Shown, ...] = Field((), max_length=10)
     configuration: dict[str, Any] = {}
 
     def images(self) -> base.Form:
@@ -164,7 +175,8 @@ def portable(config: RunConfig) -> dict[str, Any]:
     content: dict[str, Any] = config.model_dump(mode="json")
     content["dataset"] = content["dataset"] | {"data_dir": ""}
     content["model"] = content["model"] | {"weights": ""}  # its SHA-256 stays
-    return content | {"tracking": "none", "profile": False}
+    # Files of a run's own that define anything of a model keep it from being saved as weights.
+    return content | {"tracking": "none", "profile": False, "plugins": []}
 
 
 def write(folder: Path, fields: Mapping[str, Any], data: bytes, card: Callable[[SavedModel], str]) -> SavedModel:

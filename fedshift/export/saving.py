@@ -9,20 +9,20 @@ from clients.base import RoundInputs
 from clients.training.node import MODEL_PART
 from clients.training.settings import ModelConfig
 from datasets.base import Source
-from fedshift.export import programs, saved, scorer
+from fedshift.export import programs, run_sections, saved, scorer
 from fedshift.export.card import card
 from fedshift.export.forms import Form
 from fedshift.export.normalisation import normalised
 from fedshift.export.saved import Measured, Origin, SavedModel, Site
 from fedshift.report import reading
 from fedshift.report.reading import Record
-from fedshift_app.config import registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup, state_store
 from fedshift_app.node.data import Place, image_size
 from fedshift_app.node.state_store import StateStore
+from fedshift_app.run import agreement, checkpoints, initial_model, sections
 from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, initial_model, sections
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_core import atomic_io
 from fedshift_core.accuracies import average
@@ -85,6 +85,8 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
     Raises:
         FedShiftError: If there is no such model.
     """
+    if changed := agreement.edited(record.folder, record.config_file):
+        raise ConfigError(f"{record.folder.name}: {changed}; restore it")
     checkpoint = checkpoint_of(record, wanted.server_round)
     _check_wanted(record, wanted)
     before = _before_a_score(record.config, wanted.before)
@@ -100,6 +102,7 @@ def taken(record: Record, wanted: Wanted) -> tuple[RunConfig, Arrays, dict[str, 
         "before": before,
         "measured": measured,
         "origin": origin,
+        "run": run_sections.of_run(record),
     }  # fmt: skip
 
 
@@ -200,7 +203,7 @@ def _check_wanted(record: Record, wanted: Wanted) -> None:
             "--node: the personal parts of real nodes are on the nodes: give their owners the folder of `fedshift save "
             "RUN --shared`, for `fedshift save-node`"
         )
-    if wanted.form == "safetensors" and record.config.plugins:
+    if wanted.form == "safetensors" and plugins.used(record.config):
         raise ConfigError(
             "--format: this run uses its own Python files (plugins), without which weights are no model; it can be "
             "saved as a program: torchscript, onnx, exported"

@@ -1,14 +1,18 @@
 """Finds processes that no command waits for, for the last lines of ``fedshift status``."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
 from fedshift.launch.processes import MARK, OWNER, is_running
-from fedshift_app.flower.internals import is_superlink
+from fedshift_app.run.files import LOCK_FILE
+from fedshift_core import atomic_io
+from fedshift_core.env import STATUS_FILE
 from fedshift_core.plural import plural
 
 
@@ -34,22 +38,32 @@ class Leftover:
 
 
 def leftovers() -> list[Leftover]:
-    """Return the processes of killed commands, and the SuperLinks that plain ``flwr run`` leaves running."""
+    """Return the processes that killed commands started, where their run is over or has no folder.
+
+    A process without our mark is somebody else's work, however it is called: it is never listed.
+    """
     orphans: dict[str, set[int]] = {}
-    links: set[int] = set()
     for process, environment in _own():
         mark = environment.get(MARK)
-        if mark is None and is_superlink(process) and "--simulation" in process.cmdline():
-            links |= _with_children(process)
-        elif mark is not None and OWNER in environment and not is_running(environment[OWNER]):
-            orphans.setdefault(mark, set()).update(_with_children(process))
-    left = [
+        if mark is None or is_running(environment.get(OWNER, "")) or _goes_on(environment.get(STATUS_FILE, "")):
+            continue
+        orphans.setdefault(mark, set()).update(_with_children(process))
+    return [
         Leftover(f"{plural(len(pids), 'process', 'processes')} of a command that was killed", tuple(sorted(pids)))
         for pids in orphans.values()
     ]
-    if links:
-        left.append(Leftover("Flower's local SuperLink, which plain `flwr run` starts", tuple(sorted(links))))
-    return left
+
+
+def _goes_on(status_file: str) -> bool:
+    """Tell whether the run that a file names is in progress: its ServerApp holds the lock of the run folder."""
+    try:
+        folder = json.loads(Path(status_file).read_text(encoding="utf-8"))["run_folder"]
+    except (OSError, ValueError, LookupError, TypeError):  # gone, or no run was begun
+        return False
+    try:
+        return folder is not None and atomic_io.is_locked(Path(folder) / LOCK_FILE)
+    except OSError:  # a file system that does not tell
+        return True
 
 
 def _own() -> Iterator[tuple[psutil.Process, dict[str, str]]]:

@@ -5,9 +5,7 @@ are other machines.
 """
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +20,6 @@ from fedshift_app.run import checkpoints
 from fedshift_app.run.checkpoints import Damaged
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.seeding import generator
-from fedshift_core.wire.names import CLASS_TOTALS
-from strategies.features.class_balance import totals
 from strategies.federation.roster import Node
 
 NODE_IMAGES = 600  # test images of all domains together for one node's model
@@ -96,8 +92,7 @@ def after_local_training(record: Record, config: RunConfig, node: Node, *, named
             remedy=f"with it: fedshift report {shlex.quote(str(record.folder))} node={node.index}",
         )
     client = predictions.client_of(record, config, node.domain, node, trains=True)
-    images = totals(record.nodes, config.federation.max_images)
-    _load(client, record, {CLASS_TOTALS: [float(number) for number in images]})
+    _load(client, record)
     client.train_ahead()
     return client
 
@@ -155,7 +150,7 @@ def _local_seconds(record: Record) -> float:
     return float(last["seconds"]) / (len(last["nodes"]) if record.engine == "inline" else 1)
 
 
-def _load(client: DomainClient, record: Record, request: Mapping[str, Any] | None = None) -> None:
+def _load(client: DomainClient, record: Record) -> None:
     """Load the weights of the record's checkpoint and the private parts into the client's model (``setup.load``)."""
     assert record.checkpoint is not None
-    setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round, request)
+    setup.load(record.checkpoint.weights, client, "the checkpoint's", record.checkpoint.server_round)

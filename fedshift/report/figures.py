@@ -235,6 +235,8 @@ def _add_class_means(
         return
     views = [view for view in sight.views.values() if np.isfinite(view.features).all()]
     if len({view.features.shape[1] for view in views}) != 1:
+        why = "the networks' features differ in width" if views else "no domain has finite features"
+        section.notes.append(f"No cosines of the mean features of each class and domain: {why}.")
         return
     if len(views) * len(classes) > MATRIX_ROWS:
         section.notes.append(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.base import DomainClient, RoundInputs
+from clients.features import class_balance
 from datasets.base import ImageSet
 from datasets.io.files import check_data_dir
 from fedshift.report import grad_cam
@@ -33,6 +34,7 @@ from fedshift_core.errors import DataError, FedShiftError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, SERVER_ROUND
+from strategies.features.class_balance import totals
 from strategies.features.statistics import SiteStatistics
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
@@ -136,6 +138,7 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
         return Sight(nothing=f"the test images are on the nodes. Where you have them in a folder: {command}")
     views: dict[str, View] = {}
     missing: dict[str, str] = {}
+    elsewhere = True  # another folder would help
     threads = torch.get_num_threads()
     layer = ""
     try:
@@ -144,16 +147,17 @@ def look(record: Record, data_dir: Path | None, limit: int | None) -> Sight:
                 views[domain], layer, config = _view_anyhow(record, config, domain, limit)
             except FedShiftError as error:
                 missing[domain] = str(error).replace("\n", "; ")
+                elsewhere &= isinstance(error, DataError)
     finally:
         torch.set_num_threads(threads)
     alone = setup.scores_images_alone(config)
     if views:
         return Sight(views, missing, "", personal, alone, layer, config)
     reasons = "; ".join(dict.fromkeys(missing.values()))
-    if data_dir is not None:
+    if data_dir is not None and elsewhere:
         raise DataError(f"data-dir {data_dir}: the test images cannot be scored there: {reasons}")
-    nothing = f"the test images cannot be scored here: {reasons}. Where they are in another folder: {command}"
-    return Sight(nothing=nothing, personal=personal)
+    advice = f". Where they are in another folder: {command}" if elsewhere else ""
+    return Sight(nothing=f"the test images cannot be scored here: {reasons}{advice}", personal=personal)
 
 
 def _check_data_dir(record: Record, data_dir: Path) -> None:
@@ -195,7 +199,7 @@ def _view(record: Record, config: RunConfig, domain: str, limit: int | None) -> 
     client = client_of(record, config, domain, chosen)
     total = len(client.test_set(domain))
     if total == 0:
-        raise DataError(f"{domain} has no test images")
+        raise FedShiftError(f"{domain} has no test images")
     drawn = total if limit is None else min(limit, total)
     with _watched(client, domain, drawn) as seen:
         request = {SERVER_ROUND: record.checkpoint.server_round, DOMAINS: [domain], DRAWN: [drawn]}
@@ -225,7 +229,7 @@ def _check_trained(record: Record, chosen: Node, domain: str) -> None:
     if chosen.index in record.checkpoint.memory or record.config.evaluate.untrained == "count":
         return
     if setup.has_own_parts(record.config, setup.initial_model(record.config)):
-        raise DataError(f"no node of {domain} has trained yet, and parts of its model are its own")
+        raise FedShiftError(f"no node of {domain} has trained yet, and parts of its model are its own")
 
 
 def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, trains: bool = False) -> DomainClient:
@@ -265,6 +269,8 @@ def client_of(record: Record, config: RunConfig, domain: str, chosen: Node, *, t
         _, memory = StateStore(state_store.simulated(base, chosen.partition_id), resumed_after).recall()
     knowledge, scalars = dict(strategy.knowledge_for(chosen, ask)), dict(strategy.tell(chosen, ask))
     client.prepare(RoundInputs(knowledge, scalars, memory))
+    if config.train.asks_federation:
+        class_balance.weigh(client, totals(record.nodes, config.federation.max_images))
     if config.statistics.share == "nodes":
         client.federation_images = strategy.features.of(SiteStatistics).of_all
     return client

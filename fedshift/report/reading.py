@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from fedshift_app.config import written
+from fedshift_app.config import plugins, written
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import sections_of_run
 from fedshift_app.run import agreement, checkpoints, config_file, files, model_selection, resuming, sections, summary
@@ -51,7 +51,7 @@ class Record:
             readable state; None without one.
         kept_round: The round that the run has chosen by ``keep``; 0 if it keeps the last.
         lacking: Code of the run that is not installed and is needed for the model, with the remedy; empty for none.
-        contradiction: Contradictions between ``results.json`` and the rounds; empty if they agree.
+        contradiction: What contradicts itself among the files, or was changed within the run; empty if nothing.
     """
 
     folder: Path
@@ -109,7 +109,7 @@ def read(folder: Path, command: str = "report") -> Record:
         raise ConfigError(f"{command}: {path} is not the folder of a run: it has no {CONFIG_FILE}")
     recorded = read_yaml(path / CONFIG_FILE)
     config_file.check(recorded, f"{command}: {path / CONFIG_FILE}", ("resolved", "engine", "nodes"))
-    sections = sections_of_run(recorded)
+    sections = sections_of_run(recorded) | {"plugins": plugins.located(recorded, path / CONFIG_FILE)}
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = files.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
@@ -136,7 +136,9 @@ def read(folder: Path, command: str = "report") -> Record:
         sites=made[SiteFigures.key],
         statistics=made[SiteStatistics.key],
         lacking="" if lacking is None else str(lacking).replace("\n", "; "),
-        contradiction=agreement.contradictions(results or {}, lines),
+        contradiction="; ".join(
+            filter(None, [agreement.edited(path, recorded), agreement.contradictions(results or {}, lines)])
+        ),
     )
 
 

@@ -73,7 +73,7 @@ def _results(record: Record) -> dict[str, Any]:
     columns: list[dict[str, Any]] = []
     if results is not None:
         over = files.averaged_over(results, lines)
-        columns, accuracy.notes = _columns(results, record.config.images.eval_batch, over)
+        columns, accuracy.notes = columns_of(results, record.config.images.eval_batch, over)
         if record.contradiction:
             accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
@@ -96,7 +96,7 @@ def _results(record: Record) -> dict[str, Any]:
     }
 
 
-def _columns(
+def columns_of(
     results: dict[str, Any], test_batch: int, over: Sequence[int] = ()
 ) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
     """Return the columns of the table of results and the notes on their marks.

@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from fedshift.engine.inline import NAME, InlineGrid
 from fedshift.rescore.keys import MAY_DIFFER, may_differ
 from fedshift_app import client_app
+from fedshift_app.config import plugins
 from fedshift_app.config import resolving as configuration
 from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.keys import flat
@@ -19,8 +20,8 @@ from fedshift_app.config.validating import sections_of_run, validate, with_forme
 from fedshift_app.node import one_time_payload as node_payload
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
+from fedshift_app.run import agreement, checkpoints, initial_model, resuming
 from fedshift_app.run import build as run_build
-from fedshift_app.run import checkpoints, initial_model, resuming
 from fedshift_app.run import precision as run_precision
 from fedshift_app.run.files import CONFIG_FILE, RESULTS_FILE
 from fedshift_app.run.folder import Past, RunFolder, weights_hash
@@ -110,7 +111,10 @@ def check(question: Question) -> Checked:
         raise ConfigError(f"{path} is not finished; continue it: fedshift run resume={path}")
     if saved_config["engine"] == DEPLOYMENT:
         raise ConfigError(f"{path} is a deployment: its nodes hold the images and their own models")
-    kept = validate(sections_of_run(saved_config), finished=True)
+    files = plugins.located(saved_config, path / CONFIG_FILE)
+    kept = validate(sections_of_run(saved_config) | {"plugins": files}, finished=True)
+    if changed := agreement.edited(path, saved_config):
+        raise ConfigError(f"{path}: {changed}; restore it")
     if not kept.rounds:
         raise ConfigError(f"{path} has rounds=0: it trained nothing; score its model again with `fedshift evaluate`")
     given, launch = parse_arguments([f"experiment={path / CONFIG_FILE}", *question.arguments])

@@ -355,7 +355,7 @@ def _read(place: Path) -> Run:
     if UNSCORED not in content and scored_lines:  # of an earlier version
         lacking = unscored({line["round"]: line["accuracy"] for line in scored_lines})
         results = results.model_copy(update={UNSCORED: lacking})
-    images, said = recorded.get("images") or {}, _contradiction(place, content, lines)
+    images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
     scored = frozenset(scored_rounds(lines) if place.is_dir() else results.curve)
     return Run(
         place,
@@ -388,14 +388,16 @@ def read_config(folder: Path) -> dict[str, Any]:
     return recorded
 
 
-def _contradiction(place: Path, content: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> str:
+def _contradiction(
+    place: Path, content: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]], recorded: Mapping[str, Any]
+) -> str:
     """Return the contradictions between a run's results and rounds in one line.
 
     A kept file has them under a key of its own.
     """
     if place.is_file():
         return shortened(plain(str(content.get(CONTRADICTION) or " ")).strip(), MOST_SAID)
-    lines = agreement.contradictions(content, rounds)
+    lines = "; ".join(filter(None, [agreement.edited(place, recorded), agreement.contradictions(content, rounds)]))
     return f"{place.name}: {lines}" if lines else ""
 
 

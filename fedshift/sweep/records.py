@@ -12,10 +12,11 @@ from datasets.io import looks
 from fedshift.sweep import grid
 from fedshift.sweep.grid import Point
 from fedshift.sweep.progress import Timed
+from fedshift_app.config import plugins
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.config.validating import validate, with_former_values
 from fedshift_app.node import data as node_data
-from fedshift_app.run import checkpoints, config_file, resuming
+from fedshift_app.run import agreement, checkpoints, config_file, resuming
 from fedshift_app.run.files import RESULTS_FILE
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import as_found, some
@@ -148,7 +149,12 @@ def read_run(file: Path) -> tuple[str, dict[str, Any]] | None:
         config_file.check(content, str(file), ("resolved", "nodes"))
         if "scored_again" in content:
             return None
-        return grid.identity(validate(with_former_values(content["resolved"])), content["nodes"]), content
+        config = validate(with_former_values(content["resolved"]))
+        if plugins.located(content, file) != list(config.plugins):
+            raise ConfigError(f"plugins: {some(config.plugins, MOST_PARTS)} changed since it ran")
+        if changed := agreement.edited(file.parent, content):
+            raise ConfigError(changed)
+        return grid.identity(config, content["nodes"]), content
     except FedShiftError as error:
         typer.echo(f"{file} is left out: {error}", err=True)
         return None

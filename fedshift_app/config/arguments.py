@@ -50,7 +50,7 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
             launch[key] = _launch_value(key, value)
         elif key in configuration.FLAT_KEYS:
             flat[key] = _flat_value(key, value)
-            if flat[key] is False:  # Flower passes false where nothing is typed, too
+            if flat[key] is False and key != "allow-changed":  # Flower passes false where nothing is typed, too
                 dotted.append(argument)
         elif key == "model.weights" and value and not value.startswith(packages.PREFIX):
             dotted.append(f"{key}={user_path(value, key)}")

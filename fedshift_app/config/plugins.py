@@ -2,11 +2,15 @@
 
 They run only in simulation and with engine=inline, and only if the process's own environment names them
 (``FEDSHIFT_PLUGINS``), which the command that starts a run sets. A server's message never makes a node run a file.
+
+A run folder keeps a copy of each file. It is somebody else's code where the folder was handed on, so that it runs only
+if the user says so (``--trust-plugins``); a file that is still where it was, with the same content, is the user's own.
 """
 
+import hashlib
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +18,17 @@ from clients.models.catalog import NETWORKS
 from datasets import catalog
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_core import extensions
+from fedshift_core import carried, extensions
+from fedshift_core.atomic_io import write_durably
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS
 from fedshift_core.limits import MOST_NAME, as_found, shown
 from fedshift_core.paths import user_path
+from fedshift_core.yaml_files import read_yaml
 
 #: Environment variable: the files that this process may run, separated as in PATH.
 ALLOWED = "FEDSHIFT_PLUGINS"
+KEPT = "plugins"  # key of ``config.yaml``: the copies in the run folder
 
 
 def take_files(experiment: dict[str, Any], path: Path) -> None:
@@ -34,16 +41,113 @@ def take_files(experiment: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: If a file cannot be read or run, or defines nothing.
     """
-    section = experiment.get("resolved") if isinstance(experiment.get("resolved"), dict) else experiment
-    assert section is not None
-    given = section.get("plugins")
-    if given is None:
+    if isinstance(section := experiment.get("resolved"), dict):
+        section["plugins"] = files = located(experiment, path)
+        for file in files:
+            if _is_inside(Path(file), path.parent) and file not in _allowed():
+                raise ConfigError(
+                    f"plugins: {shown(path)} would run code from its folder, {shown(file)}: the file that its run used "
+                    "is not here, or is another one now",
+                    remedy="read that code; to run it, add --trust-plugins to fedshift run, or set "
+                    f"{ALLOWED}={shlex.quote(os.pathsep.join(files))}",
+                )
+    elif (given := experiment.get("plugins")) is None:
         return
-    files = [str(user_path(file, "plugins", path.parent)) for file in _listed(given)]
-    os.environ[ALLOWED] = os.pathsep.join(dict.fromkeys([*_allowed(), *files]))
+    else:
+        experiment["plugins"] = files = [str(user_path(file, "plugins", path.parent)) for file in _listed(given)]
     for file in files:
+        permit(Path(file))
         extensions.load_file(Path(file))
-    section["plugins"] = files
+
+
+def located(recorded: Mapping[str, Any], path: Path) -> list[str]:
+    """Return the files of a run: each where it was, or its copy in the run folder if another one is there by now.
+
+    Args:
+        recorded: The content of its ``config.yaml``.
+        path: That file.
+
+    Raises:
+        ConfigError: If a copy is missing, outside of the folder, or not what the run used.
+    """
+    kept = {entry["path"]: entry for entry in _kept(recorded, path)}
+    return [_located(file, kept.get(file), path) for file in _listed(recorded["resolved"].get("plugins") or ())]
+
+
+def _kept(recorded: Mapping[str, Any], path: Path) -> list[dict[str, str]]:
+    """Return the recorded copies, each with ``path``, ``file`` and ``sha256``."""
+    entries = recorded.get(KEPT) or []
+    keys = ("path", "file", "sha256")
+    for entry in entries if isinstance(entries, list) else [entries]:
+        if not isinstance(entry, Mapping) or not all(isinstance(entry.get(key), str) for key in keys):
+            raise ConfigError(f"{shown(path)}: {KEPT}: expected a list of {', '.join(keys)}, found {as_found(entry)}")
+    return list(entries)
+
+
+def _located(file: str, entry: Mapping[str, str] | None, path: Path) -> str:
+    original = user_path(file, "plugins", path.parent)
+    if entry is None:  # of an earlier version, or of a notebook
+        if not Path(file).is_absolute():
+            raise ConfigError(f"plugins: {shown(path)} is of a run and names {as_found(file)}, not an absolute path")
+        return str(original)
+    if not _is_inside(original, path.parent) and sha256(original) == entry["sha256"]:
+        return str(original)
+    copy = path.parent.resolve() / entry["file"]
+    if not _is_inside(copy, path.parent) or sha256(copy) != entry["sha256"]:
+        raise ConfigError(f"plugins: {shown(copy)} is not the file that the run in {shown(path.parent)} used")
+    return str(copy)
+
+
+def trust(flat: Mapping[str, Any]) -> list[Path]:
+    """Let this process, and what it starts, run the code in a run folder; return the files, for a line about them.
+
+    Args:
+        flat: The keys of the command: its experiment is the ``config.yaml`` of a run, or ``resume`` its folder.
+
+    Raises:
+        ConfigError: If it is not one, or as :func:`located`.
+    """
+    path = Path(flat["resume"], "config.yaml") if flat.get("resume") else Path(flat.get("experiment", ""))
+    recorded = read_yaml(path) if path.is_file() else {}
+    if not isinstance(recorded.get("resolved"), Mapping):
+        raise ConfigError("--trust-plugins: this goes with FOLDER/config.yaml or resume=FOLDER, of a run")
+    files = [Path(file) for file in located(recorded, path) if _is_inside(Path(file), path.parent)]
+    for file in files:
+        permit(file)
+    return files
+
+
+def keep(config: RunConfig, folder: Path) -> list[dict[str, str]]:
+    """Copy a run's own Python files into its folder; return what ``config.yaml`` records of them.
+
+    Raises:
+        ConfigError: If a file is not what this process has run.
+        DiskError: If a copy cannot be written.
+    """
+    kept = []
+    for file in map(Path, config.plugins):
+        if file.suffix == carried.SUFFIX:  # of a notebook: a pickle, for processes of this user alone
+            continue
+        content = file.read_bytes()
+        if carried.digest(content) != (digest := extensions.file_digest(file)):
+            raise ConfigError(f"plugins: {shown(file)} was edited while the run began; start it again")
+        name = Path("plugins") / digest / file.name
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_durably(folder / name, content)
+        kept.append({"path": str(file), "file": str(name), "sha256": hashlib.sha256(content).hexdigest()})
+    return kept
+
+
+def _is_inside(file: Path, folder: Path) -> bool:
+    return file.resolve().is_relative_to(folder.resolve())
+
+
+def sha256(file: Path) -> str:
+    """Return the SHA-256 of a file; empty if it cannot be read."""
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def take_set(experiment: dict[str, Any], overrides: dict[str, Any]) -> None:
@@ -94,19 +198,36 @@ def _listed(given: Any) -> Sequence[str]:
     return given
 
 
-def brought(config: RunConfig) -> dict[str, str]:
-    """Return the versions of packages, and the start of the SHA-256 of files, that extend FedShift in a run."""
-    used: list[tuple[extensions.Registry[Any], str]] = [
+def code(recorded: Mapping[str, Any]) -> list[str]:
+    """Return the SHA-256 of a run's own Python files, as its ``config.yaml`` records them."""
+    return [entry["sha256"] for entry in _kept(recorded, Path("config.yaml"))]
+
+
+def used(config: RunConfig) -> bool:
+    """Tell whether a run's own Python files define anything of it."""
+    return any(name not in kind or kind.origin(name) in config.plugins for kind, name in _things(config))
+
+
+def _things(config: RunConfig) -> list[tuple[extensions.Registry[Any], str]]:
+    """Return the names in a configuration that a package or a file may define, each with its registry."""
+    things: list[tuple[extensions.Registry[Any], str]] = [
         (registry.METHODS, config.method["name"]),
         (catalog.DATASETS, config.dataset.kind),
         *((NETWORKS, name) for name in (config.model.name, *config.model.per_node)),
         *((registry.MODULES, entry["name"]) for entry in config.modules),
         *((registry.FEATURES, entry["name"]) for entry in config.features),
     ]
-    if config.adapt["name"] != registry.NONE:
-        used.append((registry.ADAPTATIONS, config.adapt["name"]))
-    origins = [kind.origin(name) for kind, name in used]
-    packages = dict(origin.split(" ", 1) for origin in origins if origin != OURS and origin not in config.plugins)
+    return things + [(registry.ADAPTATIONS, config.adapt["name"])] * (config.adapt["name"] != registry.NONE)
+
+
+def brought(config: RunConfig) -> dict[str, str]:
+    """Return what extends FedShift in a run, each with the start of the SHA-256 of its code: packages and files."""
+    packages = {}
+    for kind, name in _things(config):
+        origin = kind.origin(name)
+        if origin != OURS and origin not in config.plugins:
+            package, version = origin.split(" ", 1)
+            packages[package] = ", ".join(filter(None, [version, kind.package_digest(name)]))
     return packages | {f"plugin {Path(file).name}": extensions.file_digest(Path(file)) for file in config.plugins}
 
 

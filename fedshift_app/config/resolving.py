@@ -69,6 +69,7 @@ FLAT_KEYS: dict[str, str | int | float | bool] = {
     "name": "",
     "resume": "",
     "round": 0,
+    "allow-changed": False,
     "profile": False,
     "tracking": "",
     "set": "",
@@ -207,6 +208,8 @@ def _resolved(flat: Mapping[str, Any], check: Callable[[dict[str, Any]], T]) -> 
             )
     if keys["resume"]:  # fedshift_app.run.resuming removes the key
         raise ConfigError("resume: only `fedshift run` and `flwr run` continue a run")
+    if keys["allow-changed"]:
+        raise ConfigError("allow-changed: this key needs resume=FOLDER; a new run has the settings that it is given")
     if keys["round"]:
         raise ConfigError("round: this key needs resume=FOLDER; the number of a run's rounds is rounds=N")
     run_name.check(keys["name"])

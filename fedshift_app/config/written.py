@@ -16,6 +16,7 @@ from fedshift_app.config.error_messages import explained
 from fedshift_app.config.layers import NAMED, listed
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
+from fedshift_core.extensions import Registry
 
 
 def read_back(layers: Mapping[str, Any]) -> RunConfig:
@@ -28,7 +29,11 @@ def read_back(layers: Mapping[str, Any]) -> RunConfig:
         ConfigError: As ``validating.validate``, for checks that need no code.
     """
     layers = validating.with_former_values(layers)
+    given = () if _needs_files(layers) else tuple(layers.get("plugins") or ())
     try:
+        if given:  # none of its files defines anything of it
+            config = validating.validate(dict(layers) | {"plugins": ()}, finished=True)
+            return config.model_copy(update={"plugins": given})
         return validating.validate(dict(layers), finished=True)
     except ConfigError as error:
         if lacking(layers) is None:
@@ -53,6 +58,8 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
     Args:
         layers: The sections of the run.
     """
+    if layers.get("plugins") and not _needs_files(layers):
+        return None
     try:
         plugins.allow(layers.get("plugins") or ())
         for kind, name in _named(layers):
@@ -62,11 +69,17 @@ def lacking(layers: Mapping[str, Any]) -> ConfigError | None:
     return None
 
 
-def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], str]]:
+def _needs_files(layers: Mapping[str, Any]) -> bool:
+    """Tell whether the Python files of a run define a name in it, which nothing else here does."""
+    files = layers.get("plugins") or ()
+    return bool(files) and any(name not in kind or kind.origin(name) in files for kind, name in _named(layers))
+
+
+def _named(layers: Mapping[str, Any]) -> Iterator[tuple[Registry[Any], str]]:
     """Yield the names in a configuration that a package or a file may define, each with its registry."""
     sections = {key: value if isinstance(value := layers.get(key), Mapping) else {} for key in _SECTIONS}
     networks = sections["model"].get("per_node")
-    names: list[tuple[Mapping[str, Any], Any]] = [
+    names: list[tuple[Registry[Any], Any]] = [
         (registry.METHODS, sections["method"].get("name")),
         (catalog.DATASETS, sections["dataset"].get("of") or sections["dataset"].get("name")),
         (registry.ADAPTATIONS, sections["adapt"].get("name")),

@@ -34,18 +34,24 @@ def is_simulation_grid(grid: Any) -> bool:
     return module is not None and isinstance(grid, module.InMemoryGrid)
 
 
-def superlinks_above() -> list[int]:
-    """Return the process ids of the SuperLink that started this process and of the processes in between."""
-    return [process.pid for process in psutil.Process().parents() if is_superlink(process)]
+def local_superlink_above() -> list[int]:
+    """Return the ids of the local SuperLink above this process, and of its executor, where this run alone uses them.
 
-
-def is_superlink(process: psutil.Process) -> bool:
-    """Return whether a process is a SuperLink or the executor of its apps."""
+    ``flwr run`` starts one for its ``FLWR_HOME`` and leaves it running. Any other SuperLink is its starter's to end.
+    """
+    above = psutil.Process().parents()
+    log_file = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr") / "local-superlink" / "superlink.log"
     try:
-        names = {Path(word).name for word in process.cmdline()[:3]}
-    except psutil.Error:  # it belongs to another user, or has ended
-        return False
-    return bool(names & {"flower-superlink", "flower-superexec"})
+        first = next(i for i, each in enumerate(above) if str(log_file) in each.cmdline())
+        parts = [each for each in above[: first + 1] if _names(each) & {"flower-superlink", "flower-superexec"}]
+        children = {child for part in parts for child in part.children() if child.status() != psutil.STATUS_ZOMBIE}
+    except (StopIteration, psutil.Error):  # it belongs to another user, or has ended
+        return []
+    return [part.pid for part in parts] if children <= {*above, psutil.Process()} else []
+
+
+def _names(process: psutil.Process) -> set[str]:
+    return {Path(word).name for word in process.cmdline()[:3]}
 
 
 def engine_name(grid: Any) -> str:

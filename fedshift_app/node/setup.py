@@ -16,7 +16,6 @@ from clients.adapt.base import Adaptation
 from clients.adapt.catalog import ADAPTATIONS
 from clients.base import ClientSetup, DomainClient
 from clients.features import catalog as features
-from clients.features import class_balance
 from clients.models import networks
 from clients.models.catalog import NETWORKS
 from clients.models.freezing import freeze
@@ -387,9 +386,7 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
     return [arrays[name] for name in client.shared_names]
 
 
-def load(
-    arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0, request: Mapping[str, Any] | None = None
-) -> None:
+def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0) -> None:
     """Put shared arrays into the client's model, and its private parts with them, as before a score; score nothing.
 
     Args:
@@ -397,13 +394,10 @@ def load(
         client: Whose model they are for.
         whose: Where they are from, for the message.
         server_round: The round they are of.
-        request: What the server asks with them, for a client that is then to train; None: it only classifies.
 
     Raises:
-        FedShiftError: As :func:`in_order`, or if the request lacks what training needs.
+        FedShiftError: As :func:`in_order`.
     """
     client.server_round = server_round
     with client.own_draws("scores", server_round):
         client.take(in_order(arrays, client, whose))
-    if request is not None:
-        class_balance.take_totals(client, request)

@@ -1,10 +1,17 @@
-"""Checks that ``results.json`` of a run agrees with its ``metrics.jsonl``: a file may be replaced, edited, cut off."""
+"""Checks that the files of a run agree: ``results.json`` with ``metrics.jsonl``, ``config.yaml`` with the checkpoints.
+
+A file may be replaced, edited, cut off.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from fedshift_app.config.keys import FREE, flat
+from fedshift_app.run import checkpoints
+from fedshift_app.run.files import CONFIG_FILE, changed_text
 from fedshift_core.accuracies import mean
-from fedshift_core.limits import MOST_NAME, plain
+from fedshift_core.limits import MOST_NAME, as_found, plain, some
 from fedshift_core.options.scoring import LAST_ROUNDS
 from fedshift_core.plural import plural
 
@@ -15,18 +22,57 @@ _MOST_NAMED = 3
 
 
 def contradictions(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
-    """Return one line that names where the results contradict the rounds. Empty if they agree or there are no rounds.
+    """Return one line on settings that changed within the run, and where its results contradict its rounds.
+
+    It is empty for a run of one configuration whose files agree, or without rounds.
 
     Args:
         results: The content of ``results.json``.
         lines: The full lines of ``metrics.jsonl``.
     """
+    changed = _changed(results)
     if not lines:
-        return ""
+        return changed
     differ = list(_differing(results, lines))
     more = f", and {len(differ) - _MOST_NAMED} more" if len(differ) > _MOST_NAMED else ""
     which = f"{', '.join(differ[:_MOST_NAMED])}{more}"
-    return f"results.json contradicts metrics.jsonl: {which}" if differ else ""
+    return "; ".join(filter(None, [changed, f"results.json contradicts metrics.jsonl: {which}" if differ else ""]))
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return the settings that decide numbers and differ, by dotted key: the value before and the one now."""
+    values_before, values = flat(before), flat(now)
+    return {
+        key: [values_before.get(key), values.get(key)]
+        for key in sorted(values_before.keys() | values.keys())
+        if key not in FREE
+        and values_before.get(key) != values.get(key)
+        and not (key == "rounds" and now["rounds"] > before["rounds"])
+        # Only the run knows the SHA-256 of fetched weights.
+        and not (key == "model.weights_sha256" and not values.get(key))
+    }
+
+
+def edited(path: Path, recorded: Mapping[str, Any]) -> str:
+    """Return how ``config.yaml`` of a run differs from what its last checkpoint was trained with; empty if it agrees.
+
+    Args:
+        path: The run folder.
+        recorded: The content of the file, checked.
+    """
+    trained = checkpoints.last_config(path / checkpoints.FOLDER)
+    if not trained:
+        return ""
+    differ = differences(*({**each["resolved"], "arithmetic": each.get("arithmetic")} for each in (trained, recorded)))
+    texts = [f"{key} {as_found(before)} -> {as_found(now)}" for key, (before, now) in differ.items()]
+    return f"{CONFIG_FILE} was edited after the run: {some(texts, _MOST_NAMED)}" if texts else ""
+
+
+def _changed(results: Mapping[str, Any]) -> str:
+    try:
+        return changed_text(results["changed"]) if results.get("changed") else ""
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return "results.json: changed is not what a run writes"
 
 
 def _differing(results: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -7,16 +7,18 @@
     checkpoint/averaged-00007.safetensors   BatchNorm statistics that training continues with, where the
                                             weights have re-estimated ones (model.bn_keep)
     checkpoint/NAME-00007.json              of a round that ``model_selection`` keeps (``sections``); not part of it
-    checkpoint/round-00007.json             written last: sizes and hashes of all files, the nodes, what they keep
+    checkpoint/round-00007.json             written last: sizes and hashes of all files, the nodes, what they keep, the
+                                            configuration that the round was trained with, and its hash
     checkpoint/nodes/                       what simulated nodes keep to themselves (``node.state_store``)
 
 A checkpoint counts if its JSON file is there and all sizes and hashes agree.
 """
 
+import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import chain
 from pathlib import Path
@@ -27,7 +29,7 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.kept_rounds import kept_rounds
 from fedshift_core.plural import plural
-from strategies.federation.roster import Node
+from strategies.federation.nodes import Node
 
 FORMAT = 2  # of the JSON file; 1 had no state
 FOLDER, NODES_FOLDER = "checkpoint", "nodes"
@@ -55,6 +57,8 @@ class Checkpoint:
         writing: Seconds of these that writing its folder took.
         moments: What the server's optimiser keeps.
         averaged: Shared weights that training continues with in place of the kept ones.
+        config: The parts of ``config.yaml`` that decide numbers (``recorded``), as the round was trained with them.
+        changed: The settings that were changed between rounds, as ``results.json`` has them.
     """
 
     server_round: int
@@ -67,6 +71,8 @@ class Checkpoint:
     writing: float
     averaged: Arrays = field(default_factory=dict)
     moments: Arrays = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    changed: Sequence[Mapping[str, Any]] = ()
 
     @property
     def carried_on(self) -> Arrays:
@@ -104,6 +110,8 @@ def save(folder: Path, checkpoint: Checkpoint, also_kept: Collection[int] = ()) 
         "writing": checkpoint.writing,
         "files": files,
         "memory": {str(index): kept for index, kept in sorted(checkpoint.memory.items())},
+        "config": {"sha256": _digest(checkpoint.config), "values": checkpoint.config},
+        "changed": list(checkpoint.changed),
     }
     nodes = checkpoint.nodes
     listed = atomic_io.json_list(len(nodes), lambda start, stop: [_fields(node) for node in nodes[start:stop]])
@@ -168,11 +176,34 @@ def load(folder: Path, server_round: int, formats: Collection[int] = (1, FORMAT)
             nodes=[_node(values) for values in content["nodes"]],
             seconds=float(content["seconds"]),
             writing=float(content["writing"]),
+            config=_config(path, content),
+            changed=content.get("changed", ()),
         )
     except Damaged:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Damaged(f"{path}: {type(error).__name__}: {error}") from None
+
+
+def last_config(folder: Path, server_round: int = 0) -> Mapping[str, Any]:
+    """Return the configuration that a round was trained with, for 0 the last one; empty where none is recorded."""
+    for number in [server_round] if server_round else rounds(folder):
+        with contextlib.suppress(Damaged, OSError, ValueError, LookupError, TypeError, AttributeError):
+            path = json_file(folder, number)
+            return _config(path, json.loads(path.read_text(encoding="utf-8")))
+    return {}
+
+
+def _config(path: Path, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    recorded = content.get("config", {})  # earlier versions recorded none
+    values: Mapping[str, Any] = recorded.get("values", {})
+    if recorded and _digest(values) != recorded["sha256"]:
+        raise Damaged(f"{path}: its configuration is not what was written: its hash differs")
+    return values
+
+
+def _digest(config: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
 
 
 def remove_after(folder: Path, server_round: int) -> None:

@@ -29,8 +29,14 @@ class _ConfigFile(BaseModel, extra="allow"):
     arithmetic: Literal[Arithmetic, "hardware", None] = None
     asked: dict[str, tuple[Any, Any]] = {}
     command: str = ""
+    plugins: list[dict[str, str]] = []
     images: dict[str, dict[str, str]] | None = None
     resumed: tuple[_Resumed, ...] = ()
+
+
+def deciding(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of the file that decide a run's numbers, which each checkpoint records."""
+    return {key: content[key] for key in ("resolved", "arithmetic", "plugins") if key in content}
 
 
 def check(content: Mapping[str, Any], place: str, needed: Sequence[str]) -> None:

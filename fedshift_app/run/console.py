@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
 from fedshift_app.run import one_class
-from fedshift_app.run.files import averaged_over, early_stop_text
+from fedshift_app.run.files import averaged_over, changed_text, early_stop_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
 from fedshift_core.accuracies import average, percent, worst
@@ -154,6 +154,8 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
     notes += [*losses.lines(), *filter(None, [losses.reason()])]
     if stopped := results.get("stopped_early"):
         notes.append(early_stop_text(stopped))
+    if changed := results.get("changed"):
+        notes.append(changed_text(changed))
     if constant := results.get(one_class.KEY):
         notes += [one_class.sentence(constant), constant["advice"]]
     rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]

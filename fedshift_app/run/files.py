@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedshift_core.limits import as_found, plain, some
 from fedshift_core.options.scoring import apart
 from fedshift_core.plural import plural
 
@@ -14,6 +15,7 @@ ON_ALL = "personal models, each on all domains"
 AVERAGED_OVER = "averaged_over"
 CONFIG_FILE, METRICS_FILE, RESULTS_FILE = "config.yaml", "metrics.jsonl", "results.json"
 LOCK_FILE = "lock"  # locked by the process that writes here
+MOST_CHANGED = 5  # changed settings of a line
 SKIPPED_FILE = "skipped.json"  # images that dataset.skip_broken left out
 
 
@@ -57,6 +59,16 @@ def early_stop_text(stopped: Mapping[str, Any]) -> str:
         f"stopped after round {stopped['after_round']} of {stopped['of']}: no better validation since round "
         f"{stopped['best_round']} (evaluate.patience={stopped['patience']})"
     )
+
+
+def changed_text(changed: Sequence[Mapping[str, Any]]) -> str:
+    """Return a line on the settings that were changed between rounds (``results.json``, key ``changed``)."""
+    texts = [
+        f"{key} {as_found(before)} -> {as_found(now)} from round {change['from_round']}"
+        for change in changed
+        for key, (before, now) in change["settings"].items()
+    ]
+    return plain(f"settings were changed within the run: {some(texts, MOST_CHANGED)}")
 
 
 def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, counts: bool) -> str:

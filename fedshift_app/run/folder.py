@@ -16,9 +16,9 @@ from typing import Any
 import yaml
 from flwr.app import ArrayRecord
 
-from fedshift_app.config import registry
+from fedshift_app.config import plugins, registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.run import checkpoints, model_selection, naming, one_class, sections, tracking
+from fedshift_app.run import checkpoints, config_file, model_selection, naming, one_class, sections, tracking
 from fedshift_app.run.checkpoints import Checkpoint
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, ON_ALL, RESULTS_FILE
 from fedshift_app.run.summary import finite, line_of, summary
@@ -27,6 +27,7 @@ from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays
 from fedshift_core.atomic_io import Lock, write_atomically
 from fedshift_core.env import COMMIT
+from fedshift_core.errors import ConfigError
 from fedshift_core.losses import Losses
 from fedshift_core.wire.names import RETAKEN
 from fedshift_core.wire.records import encode
@@ -54,6 +55,7 @@ class Past:
         resumed_after: The rounds after which it was resumed before.
         repeats: How many rounds it may have begun after the checkpoint, which are begun once more.
         repeated: Those, and the ones of earlier times that it was resumed.
+        changed: The settings that were changed between rounds, as ``results.json`` has them.
         checkpoint: Its state after the last full round; None if there is none.
         history: Its rounds up to the checkpoint.
         lock: The lock of the process that continues it.
@@ -70,6 +72,7 @@ class Past:
     lock: Lock | None
     repeats: int = 0
     repeated: int = 0
+    changed: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def completed(self) -> int:
@@ -84,6 +87,7 @@ class RunFolder:
         path: The folder.
         run_id: Names the run for its nodes.
         resumed_after: The rounds after which the run was resumed.
+        changed: The settings that were changed between rounds, as ``results.json`` has them.
         history: All full rounds.
         writing: Seconds that writing took.
         lost: What a finished run went without, as one line; empty if it is complete.
@@ -133,6 +137,7 @@ class RunFolder:
         self._started = self._saved = time.perf_counter()
         self._weights = ArrayRecord()
         self._one_class = one_class.Watch(config)
+        self.changed = () if past is None else past.changed
         self._sections: dict[str, Any] = {}  # of the last round that was scored on all test images
         now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
         if past is not None:
@@ -167,10 +172,13 @@ class RunFolder:
             with atomic_io.writing(self.path):
                 self._lock = Lock(self.path / LOCK_FILE)
                 self.nodes_folder.mkdir(parents=True)
+                if kept := plugins.keep(config, self.path):
+                    content[plugins.KEPT] = kept
             _write_config(self.path, content)
-        except OSError:
+        except (OSError, ConfigError):
             shutil.rmtree(self.path, ignore_errors=True)
             raise
+        self._recorded = config_file.deciding(content)
         self._track()
 
     @property
@@ -190,11 +198,17 @@ class RunFolder:
         assert past.lock is not None  # the process that continues a run holds it
         self.path, self.run_id, self._lock = past.path, past.run_id, past.lock
         content = yaml.safe_load((self.path / CONFIG_FILE).read_text(encoding="utf-8"))
-        if (rounds_before := content["resolved"]["rounds"]) != self.config.rounds:
+        trained = past.checkpoint.config if past.checkpoint is not None and past.checkpoint.config else content
+        if (rounds_before := trained["resolved"]["rounds"]) != self.config.rounds:
             resumed |= {"rounds_before": rounds_before}
             content["resolved"]["rounds"] = self.config.rounds
         if (keep_rounds := list(self.config.keep_rounds)) != content["resolved"].get("keep_rounds", []):
             content["resolved"]["keep_rounds"] = keep_rounds  # or the next resume would remove what this one keeps
+        if self.changed:
+            before = content["resolved"]["train"].get("arithmetic", "")
+            content["resolved"] = self.config.model_dump(mode="json")
+            content["resolved"]["train"]["arithmetic"] = before  # which nodes settled on is recorded apart
+        self._recorded = config_file.deciding(content)
         content.setdefault("resumed", []).append(resumed | {"versions": versions(self.config)})
         with atomic_io.writing(self.path):
             (self.path / RESULTS_FILE).unlink(missing_ok=True)
@@ -291,6 +305,8 @@ class RunFolder:
             writing=self.writing,
             averaged=averaged,
             moments=moments or {},
+            config=self._recorded,
+            changed=self.changed,
         )
         if checkpoints.is_due(self.config, checkpoint, time.perf_counter() - self._saved):
             checkpoints.save(self.path / checkpoints.FOLDER, checkpoint, self.chosen)
@@ -350,6 +366,8 @@ class RunFolder:
             results[one_class.KEY] = constant | {"advice": one_class.advice(self.config)}
         if self.resumed_after:
             results["resumed_after"] = self.resumed_after
+        if self.changed:
+            results["changed"] = self.changed
         chosen = results.get("chosen_round")
         # Of the model that the run keeps.
         results |= sections.kept(self.path, chosen["round"], self.config) if chosen else self._sections

@@ -9,20 +9,18 @@ from typing import Any
 
 from fedshift_app.config import registry
 from fedshift_app.config import resolving as configuration
-from fedshift_app.config.keys import FREE, flat
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.config.validating import sections_of_run, validate
 from fedshift_app.node import data as node_data
 from fedshift_app.node import state_store
 from fedshift_app.node.state_store import StateStore
-from fedshift_app.run import checkpoints, config_file, model_selection
+from fedshift_app.run import changes, checkpoints, config_file, model_selection
 from fedshift_app.run.checkpoints import Checkpoint, Damaged
 from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, METRICS_FILE, RESULTS_FILE, full_lines
 from fedshift_app.run.folder import Past
 from fedshift_app.run.versions import versions
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError, FedShiftError
-from fedshift_core.limits import MOST_LINE, MOST_ROUNDS, as_found, few, whole
+from fedshift_core.limits import MOST_ROUNDS, as_found, few, whole
 from fedshift_core.paths import user_path
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import DEPLOYMENT
@@ -42,6 +40,7 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     Args:
         flat: The run-config keys. With ``resume`` and without ``experiment`` all else is as in the folder. ``round``
             goes back to an earlier round that is kept, 0 to the last one. ``rounds`` may be more than in the folder.
+            With ``allow-changed`` other settings than those of the last round are taken and noted.
         hold: Keep the folder's lock, to continue the run; otherwise only check, without warnings.
 
     Returns:
@@ -52,14 +51,20 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     """
     keys = dict(flat)
     folder_name, server_round = str(keys.pop("resume", "")), _round(keys.pop("round", 0))
+    allowed = bool(keys.pop(changes.ALLOW_CHANGED, False))
     if not folder_name:
         if server_round:
             raise ConfigError(f"round: {server_round} needs resume=FOLDER; the number of a run's rounds is rounds=N")
+        if allowed:
+            raise ConfigError(
+                f"{changes.ALLOW_CHANGED}: needs resume=FOLDER; a new run has the settings that it is given"
+            )
         return configuration.resolve(keys), None
     path = user_path(folder_name, "resume")
     recorded = read_config(path)
     config = configuration.resolve(keys | {"experiment": keys.get("experiment") or str(path / CONFIG_FILE)})
-    kept = validate(sections_of_run(recorded))
+    trained = checkpoints.last_config(path / checkpoints.FOLDER, server_round)
+    kept = changes.as_trained(trained or recorded, config)
     config = as_kept(config, kept)
     has_more_rounds = config.rounds > kept.rounds
     if (path / RESULTS_FILE).exists() and not has_more_rounds:
@@ -67,19 +72,17 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
         raise ConfigError(f"resume: the run in {path} is finished", f"see {path / RESULTS_FILE}{advice}")
     if hold:
         _compare_versions(recorded, kept)
-    _refuse_differences(path, kept, config)
+    changes.found(path, kept, config, allowed=allowed)  # first: a checkpoint is looked at by these settings
     if has_more_rounds and not kept.rounds:
         raise ConfigError(f"resume: the run in {path} has rounds=0, there is no round to go on from; start a new run")
     if has_more_rounds and (reason := _use_of_rounds(config)):
         raise ConfigError(f"resume: rounds is {kept.rounds} there, requested is {config.rounds}: {reason}")
-    try:
-        lock = Lock(path / LOCK_FILE)
-    except InUse as holder:
-        raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
-    except OSError as error:
-        raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
+    lock = _locked(path)
     try:
         past = look(path, recorded, config, lock if hold else None, server_round)
+        if past.checkpoint is not None and past.checkpoint.config:
+            kept = changes.as_trained(past.checkpoint.config, config)
+        past = changes.noted(past, changes.found(path, kept, config, allowed=allowed))
         if has_more_rounds and model_selection.is_over(kept, past.history):
             raise ConfigError(
                 f"resume: the run in {path} ended after round {past.completed} of {kept.rounds} by "
@@ -91,6 +94,15 @@ def resolve(flat: Mapping[str, Any], *, hold: bool) -> tuple[RunConfig, Past | N
     if not hold:
         lock.release()
     return config, past
+
+
+def _locked(path: Path) -> Lock:
+    try:
+        return Lock(path / LOCK_FILE)
+    except InUse as holder:
+        raise ConfigError(f"resume: the run in {path} is still in progress in {holder}") from None
+    except OSError as error:
+        raise ConfigError(f"resume: cannot write to {path}: {error.strerror}") from None
 
 
 def _round(value: Any) -> int:
@@ -222,30 +234,6 @@ def _use_of_rounds(config: RunConfig) -> str:
     method = registry.get(config.method["name"])
     reason = method.strategy_class().uses_rounds(config.server_params())
     return f"the method {method.name!r} depends on it, {reason}" if reason else ""
-
-
-def _refuse_differences(path: Path, kept: RunConfig, config: RunConfig) -> None:
-    kept_values, values = (flat(config.model_dump(mode="json")) for config in (kept, config))
-    differences = [
-        f"{key} is {as_found(kept_values.get(key))} there, requested is {as_found(values.get(key))}"
-        for key in sorted(kept_values.keys() | values.keys())
-        if key not in FREE
-        and kept_values.get(key) != values.get(key)
-        and not (key == "rounds" and config.rounds > kept.rounds)
-        # Only the run knows the SHA-256 of fetched weights.
-        and not (key == "model.weights_sha256" and not values.get(key))
-    ]
-    if differences:
-        differences.sort(
-            key=lambda difference: (not difference.startswith("method.name "), len(difference))
-        )  # short ones first, to fit many
-        line = f"resume: the run in {path} has other settings: {differences[0]}"
-        for i, difference in enumerate(differences[1:], start=1):
-            if len(line) + len(difference) > MOST_LINE - len("; ; and 99 more"):
-                line += f"; and {len(differences) - i} more"
-                break
-            line += f"; {difference}"
-        raise ConfigError(line)
 
 
 def look(path: Path, recorded: Mapping[str, Any], config: RunConfig, lock: Lock | None, server_round: int) -> Past:

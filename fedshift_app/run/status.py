@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import checkpoints, config_file, console, exit_codes
-from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE
+from fedshift_app.run.files import CONFIG_FILE, LOCK_FILE, RESULTS_FILE, changed_text
 from fedshift_app.run.folder import RunFolder
 from fedshift_app.run.logs import utc
 from fedshift_app.run.summary import finite
@@ -67,6 +67,7 @@ class StatusFile(Listener):
             "host": socket.gethostname(),
             "round": min(len(folder.history) + 1, config.rounds),
             "rounds": config.rounds,
+            "changed": list(folder.changed),
             "error": None,
         }
         self._save()
@@ -288,6 +289,13 @@ class _Unknown(BaseModel, extra="allow"):
     since: str
 
 
+class _Changed(BaseModel, extra="allow"):
+    """Settings that were changed between two rounds."""
+
+    from_round: int
+    settings: dict[str, tuple[Any, Any]]
+
+
 class _LeftOut(BaseModel, extra="allow"):
     """A node that was left out of a round."""
 
@@ -313,6 +321,7 @@ class _Content(BaseModel, extra="allow"):
     asked: int
     answered: int
     left_out: list[_LeftOut]
+    changed: list[_Changed] = []
     last_scored: _Scored | None
     seconds: float
     seconds_left: float | None
@@ -397,6 +406,8 @@ def block(status: Mapping[str, Any]) -> str:
     ]
     if len(left_out) > MOST_LEFT_OUT:
         lines.append(f"  left out  {len(left_out) - MOST_LEFT_OUT} more")
+    if changed := status.get("changed"):
+        lines.append(f"  changed   {changed_text(changed)}")
     if status["error"]:
         lines.append(f"  error     {status['error']}")
     lines.append(f"  folder    {status['folder']}")

@@ -19,10 +19,10 @@ from datasets import catalog
 from datasets.base import Source
 from fedshift.costs import measuring
 from fedshift.data import init
-from fedshift.report import features, reading
+from fedshift.report import features, predictions, reading
 from fedshift_app.config import class_balance, registry
 from fedshift_app.config.resolving import resolve
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.extensions import OURS
 from fedshift_core.params import says_again
 from fedshift_core.wire.names import CLASS_TOTALS, CONFIG
@@ -192,6 +192,19 @@ def test_a_run_with_them_is_saved_reported_and_counted(run_inline: InlineRun, tm
     assert expected.weights is not None and client.class_loss.weights is not None
     assert client.class_loss.weights.tolist() == expected.weights.tolist()
     assert measuring.measure("fedavg", record.config, len(record.nodes))
+    sight = predictions.look(record, None, 20)
+    assert len(sight.views) == len(record.config.dataset.domains) and not sight.missing
+
+
+def test_a_figure_that_cannot_be_drawn_has_its_own_reason(
+    run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise FedShiftError("the node has no memory")
+
+    run = run_inline(rounds=1, set=SHORT)
+    monkeypatch.setattr(predictions, "client_of", fails)
+    assert predictions.look(reading.read(run.folder), None, 20).nothing.endswith("here: the node has no memory")
 
 
 def test_nothing_travels_otherwise_and_the_bits_stay(run_inline: InlineRun, watching: type[Watching]) -> None:

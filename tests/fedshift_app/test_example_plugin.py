@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import site
 import subprocess
@@ -141,7 +142,7 @@ def test_it_runs_from_an_experiment_file(with_it: Asked) -> None:
     assert code == 0, out + err
     assert "equal-domains on stripes, tiny" in out
     (config,) = with_it.runs.glob("*/config.yaml")
-    assert "fedshift-example: '1.0'" in config.read_text()
+    assert re.search(r"fedshift-example: 1\.0, [0-9a-f]{12}\n", config.read_text())
     assert "name: weight-norms" in config.read_text() and "begins: encoder." in config.read_text()
     events = [json.loads(line) for line in config.with_name("log.jsonl").read_text().splitlines()]
     values = [event["message"] for event in events if event.get("event") == "weight_norms"]

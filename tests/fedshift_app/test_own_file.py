@@ -15,9 +15,13 @@ import yaml
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from safetensors.numpy import load_file
 from support import ROOT, Killed, ListeningGrid, Run, own_experiment
+from typer.testing import CliRunner
 
+from fedshift import cli
 from fedshift.engine import inline
+from fedshift.export import saving
 from fedshift.launch import runner
+from fedshift.report import predictions, reading
 from fedshift_app import client_app, server_app
 from fedshift_app.config import plugins as plugins_module
 from fedshift_app.config import registry
@@ -25,6 +29,7 @@ from fedshift_app.config.arguments import parse_arguments
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
 from fedshift_app.run import build as run_build
+from fedshift_app.run import resuming
 from fedshift_core import extensions
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.wire.records import encode
@@ -192,6 +197,95 @@ def test_a_run_after_an_edit_is_of_the_edited_file(experiment: Path) -> None:
     assert [versions["plugin my_method.py"] for versions in recorded] == digests
     file.write_text(FILE)
     assert run(experiment, "again", rounds=1).results["weights_sha256"] == before.results["weights_sha256"]
+
+
+def elsewhere(experiment: Path, monkeypatch: pytest.MonkeyPatch, name: str, **flat: Any) -> Path:
+    """Make a run; return its ``config.yaml`` in another folder, for a process that knows nothing of its file."""
+    folder = run(experiment, name, **flat).folder
+    moved = experiment.parent / f"{name}-moved"
+    folder.rename(moved)
+    monkeypatch.setenv(plugins_module.ALLOWED, "")
+    extensions.forget()
+    return moved / "config.yaml"
+
+
+def test_a_run_is_repeated_where_its_file_is_not_if_the_code_is_trusted(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config = elsewhere(experiment, monkeypatch, "first", rounds=1)
+    first = json.loads((config.parent / "results.json").read_text())
+    (kept,) = yaml.safe_load(config.read_text())["plugins"]
+    original = kept["path"]
+    assert original == str(experiment.parent / "my_method.py")
+    assert (config.parent / kept["file"]).read_text() == FILE
+    assert kept["sha256"] == hashlib.sha256(FILE.encode()).hexdigest()
+    assert resolve({"experiment": str(config)}).plugins == (original,)  # still there: the user's own
+    Path(original).write_text(f"raise SystemExit('run without a word')\n{FILE}")
+    extensions.forget()
+    arguments = ["run", str(config), "nodes=4", "engine=inline", "report=false", f"output-dir={tmp_path / 'again'}"]
+    refused = CliRunner().invoke(cli.app, arguments)
+    assert isinstance(refused.exception, ConfigError)
+    assert "would run code from its folder" in refused.exception.text
+    assert "--trust-plugins" in refused.exception.remedy
+    assert not extensions.has_others()  # nothing of it was run
+    done = CliRunner().invoke(cli.app, [*arguments, "--trust-plugins"])
+    assert f"code from the run folder will run: {config.parent / kept['file']}\n" in done.stderr, done.output
+    (again,) = (tmp_path / "again").iterdir()
+    assert Run(again).results["weights_sha256"] == first["weights_sha256"]
+    (recorded,) = yaml.safe_load((again / "config.yaml").read_text())["plugins"]
+    assert recorded == kept | {"path": str(config.parent / kept["file"])}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("file: plugins/", "file: ../plugins/", "is not the file that the run in"),
+        ("sha256: ", "sha256: 0", "is not the file that the run in"),
+        ("- /", "- ./", "not an absolute path"),
+        ("  sha256: ", "  sha: ", "expected a list of path, file, sha256"),
+    ],
+)
+def test_a_folder_cannot_have_other_code_run(
+    old: str, new: str, reason: str, experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = elsewhere(experiment, monkeypatch, "first", rounds=1)
+    (experiment.parent / "my_method.py").unlink()
+    assert old in config.read_text()
+    config.write_text(config.read_text().replace(old, new))
+    for reads in (plugins_module.trust, resolve):
+        with pytest.raises(ConfigError, match=reason):
+            reads({"experiment": str(config)})
+    assert not extensions.has_others()
+
+
+def test_a_run_goes_on_with_the_code_that_it_began_with(experiment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = elsewhere(experiment, monkeypatch, "first", rounds=1)
+    (experiment.parent / "my_method.py").write_text(FILE.replace("0.5", "0.25"))
+    with pytest.raises(ConfigError, match="would run code from its folder"):
+        resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
+    other = yaml.safe_load(config.read_text())
+    del other["plugins"]  # as if it were of an earlier version, which recorded no code
+    kept = config.read_text()
+    config.write_text(yaml.safe_dump(other))
+    with pytest.raises(ConfigError, match="a run goes on with the code that it began with"):
+        resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
+    config.write_text(kept)
+    plugins_module.trust({"resume": str(config.parent)})
+    extensions.forget()
+    longer, past = resuming.resolve({"resume": str(config.parent), "rounds": 2}, hold=False)
+    assert past is not None and longer.plugins[0].startswith(str(config.parent))
+
+
+def test_a_file_that_defines_nothing_of_a_run_costs_it_nothing(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = elsewhere(experiment, monkeypatch, "plain", method="fedavg", rounds=1)
+    (experiment.parent / "my_method.py").unlink()
+    record = reading.read(config.parent)
+    assert not record.lacking and len(predictions.look(record, None, 5).views) == 4
+    _, model = saving.save(saving.Wanted(config.parent, "safetensors"))
+    assert not model.configuration["plugins"]
+    assert not extensions.has_others()
 
 
 def test_a_deployment_refuses_files(experiment: Path) -> None:

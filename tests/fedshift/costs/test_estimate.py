@@ -23,9 +23,9 @@ from fedshift_app.config.resolving import resolve
 QUICK = ("train.epochs=1", "allocation.share=0.1", "train.batch_size=16", "rounds=2")
 
 
-def of(method: str, *more: str) -> Estimate:
+def of(method: str, *more: str, count: bool = False) -> Estimate:
     flat, _ = parse_arguments(["handwritten", f"method={method}", *QUICK, *more])
-    return estimate(resolve(flat), 4, 2)
+    return estimate(resolve(flat), 4, 2, count=count)
 
 
 def test_bytes_and_nodes_are_those_of_a_run(run_inline: InlineRun) -> None:
@@ -227,6 +227,12 @@ def test_a_dry_run_tells_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.
     assert [line.split()[1] for line in rest.splitlines()[1:5]] == ["scan", "texture", "street", "sketch"]
     assert all(f"\n  {name} " in rest for name in ("time", "bytes", "memory", "disk"))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg-ft"])
+def test_a_node_is_measured_with_what_its_message_holds(method: str) -> None:
+    result = of(method, "train.class_weights=balanced", "train.class_counts=federation", count=True)
+    assert result.seconds > 0 and result.flops > 0
 
 
 def test_a_dry_run_refuses_what_a_run_refuses() -> None:

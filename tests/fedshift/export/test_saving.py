@@ -293,6 +293,15 @@ def test_the_card(fedavg: Run, tmp_path: Path) -> None:
         "[0.5, 0.5, 0.5]",
     ):
         assert wanted in text
+    for part in ("of its scores", "of sites, with intervals", "protected the nodes", "Use and limits"):
+        assert text.count(f"{part}\n\n- ") == 1
+    for wanted in (
+        "Top-1 accuracy (%) of the global model",
+        "| site | test images | patients |",
+        "Privacy: none",
+        "4 nodes",
+    ):
+        assert wanted in text
     whole = (folder / "model.json").read_text() + text
     assert str(fedavg.folder.parent) not in whole  # no folder of this machine
 

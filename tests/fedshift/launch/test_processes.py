@@ -1,6 +1,8 @@
 """Processes that a command started end with it, however it ends; what is left all the same is found."""
 
+import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +14,8 @@ from support import ROOT, until
 
 from fedshift.launch import orphans, processes
 from fedshift_app.run import exit_codes
+from fedshift_app.run.files import LOCK_FILE
+from fedshift_core import atomic_io, env
 from fedshift_core.errors import FedShiftError
 
 STARTER = """
@@ -105,18 +109,50 @@ def test_a_later_process_with_the_number_of_one_that_ended_is_another() -> None:
     assert not processes.is_running("")
 
 
-def test_the_local_superlink_of_plain_flwr_run_is_reported(tmp_path: Path) -> None:
-    link = tmp_path / "flower-superlink"
+def test_only_marked_processes_of_runs_that_are_over_are_listed(tmp_path: Path) -> None:
+    """The owner's id belongs to another process since; a SuperLink of another project is as it is left by Flower."""
+    link, status_file, run = tmp_path / "flower-superlink", tmp_path / "status.json", tmp_path / "run"
     link.write_text("import time; time.sleep(1000)")
-    process = subprocess.Popen([sys.executable, str(link), "--simulation"])
+    status_file.write_text(json.dumps({"run_folder": str(run)}))
+    run.mkdir()
+    lock = atomic_io.Lock(run / LOCK_FILE)
+    ours = {processes.MARK: str(tmp_path), processes.OWNER: f"{os.getpid()} 12.5", env.STATUS_FILE: str(status_file)}
+    started = [
+        subprocess.Popen([sys.executable, str(link), "--simulation"], env=os.environ | marks) for marks in ({}, ours)
+    ]
+
+    def listed() -> list[bool]:
+        pids = {pid for left in orphans.leftovers() for pid in left.pids}
+        return [process.pid in pids for process in started]
+
     try:
-        until(lambda: "--simulation" in psutil.Process(process.pid).cmdline())
-        (left,) = (left for left in orphans.leftovers() if process.pid in left.pids)
-        assert left.what == "Flower's local SuperLink, which plain `flwr run` starts"
-        assert str(left).endswith(f"to end: {left.command}")
+        assert until(lambda: all("--simulation" in psutil.Process(process.pid).cmdline() for process in started))
+        assert listed() == [False, False]  # the run goes on without its command
+        lock.release()
+        assert listed() == [False, True]
+        shutil.rmtree(run)
+        assert listed() == [False, True]
     finally:
-        process.kill()
-        process.wait()
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.parametrize(("by_flower", "alone"), [(True, True), (True, False), (False, True)])
+def test_a_run_says_how_to_end_the_superlink_that_flower_started_for_it_alone(
+    tmp_path: Path, by_flower: bool, alone: bool
+) -> None:
+    run = "from fedshift_app.flower import internals; print(internals.local_superlink_above())"
+    other = f"subprocess.Popen([{sys.executable!r}, '-c', 'input()'], stdin=subprocess.PIPE); " * (not alone)
+    link = tmp_path / "flower-superlink"
+    link.write_text(f"import subprocess; {other}subprocess.run([{sys.executable!r}, '-c', {run!r}])")
+    options = ["--log-file", str(tmp_path / "local-superlink" / "superlink.log")] if by_flower else ["--simulation"]
+    started = subprocess.Popen(
+        [sys.executable, str(link), *options], env=os.environ | {"FLWR_HOME": str(tmp_path)}, cwd=ROOT,
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    output, _ = started.communicate(timeout=120)
+    assert json.loads(output) == ([started.pid] if by_flower and alone else [])
 
 
 def test_a_process_that_shows_no_mark_ends_with_its_group(tmp_path: Path) -> None:

@@ -23,8 +23,13 @@ from killing import KEEPING, NODES, ROUNDS, SHORT, STAGES, KillAt, killing, only
 from support import ListeningGrid, Run
 
 from fedshift.engine import inline
+from fedshift.export import saving
 from fedshift.launch import runner
-from fedshift_app.run import checkpoints, resuming
+from fedshift.report import reading
+from fedshift.rescore import scoring
+from fedshift.results import loading
+from fedshift.sweep import records
+from fedshift_app.run import checkpoints, resuming, status
 from fedshift_core.atomic_io import InUse, Lock
 from fedshift_core.errors import ConfigError, FederationError
 
@@ -256,7 +261,7 @@ def refusal(folder: Path, **flat: Any) -> str:
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != "lock"} == {
         path: data for path, data in before.items() if path.name != "lock"
     }
-    message = str(caught.value)
+    message = caught.value.text
     assert message.startswith("resume: ") and "\n" not in message
     return message
 
@@ -322,6 +327,62 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 def test_another_experiment_is_refused_with_the_keys(flat: dict[str, Any], parts: list[str], interrupted: Path) -> None:
     message = refusal(interrupted, **flat)
     assert all(part in message for part in [f"the run in {only(interrupted)} has other settings", *parts])
+
+
+def edit(run: Path, *keys: str, to: Any) -> Any:
+    """Set a value of ``config.yaml``; return the one before."""
+    content = yaml.safe_load((run / "config.yaml").read_text())
+    *sections, last = keys
+    section = content["resolved"]
+    for key in sections:
+        section = section[key]
+    before, section[last] = section[last], to
+    (run / "config.yaml").write_text(yaml.safe_dump(content))
+    return before
+
+
+def test_an_edited_configuration_is_refused_or_taken_and_noted(interrupted: Path, capsys: Any) -> None:
+    run = only(interrupted)
+    edit(run, "federation", "round_timeout", to=77)  # decides no number
+    before = edit(run, "train", "lr", to=0.5)
+    assert refusal(interrupted).endswith(f"other settings: train.lr is {before} there, requested is 0.5")
+    with pytest.raises(ConfigError, match=rf"^.*config\.yaml was edited after the run: train.lr {before} -> 0.5"):
+        saving.save(saving.Wanted(run, "safetensors"))
+    assert records.read_run(run / "config.yaml") is None  # neither the run of the first value nor of the second
+    noted = f"settings were changed within the run: train.lr {before} -> 0.5 from round 2"
+    results = resume(interrupted, **{"allow-changed": True, "rounds": ROUNDS + 1, "set": "keep_rounds=[1]"}).results
+    assert results["changed"] == [{"from_round": 2, "settings": {"train.lr": [before, 0.5]}}]
+    assert capsys.readouterr().out.count(noted) == 2  # as it goes on, and below the table
+    (finished,) = loading.read([run]).runs
+    assert noted in finished.contradiction and noted in reading.read(run).contradiction
+    edit(run, "train", "lr", to=before)  # what it began with is not what it ended with
+    assert f"train.lr 0.5 -> {before}" in loading.read([run]).runs[0].contradiction
+    with pytest.raises(ConfigError, match=r"config\.yaml was edited after the run"):
+        scoring.check(scoring.Question(run, {}))
+    edit(run, "train", "lr", to=0.5)
+    assert f"  changed   {noted}" in status.block(status.read(run))
+    assert resume(interrupted, rounds=ROUNDS + 2).results["changed"] == results["changed"]
+    (run / "results.json").unlink()
+    assert "train.lr is " in refusal(interrupted, round=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("model.name", "cnn_bn"), ("seed", 3), ("train.precision", "float32"), ("privacy.name", "local-dp")],
+)
+def test_what_cannot_change_within_a_run(key: str, value: Any, interrupted: Path) -> None:
+    edit(only(interrupted), *key.split("."), to=value)
+    assert f"{key} is " in refusal(interrupted, **{"allow-changed": True})
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_configuration(interrupted: Path, capsys: Any) -> None:
+    file = only(interrupted) / "checkpoint" / "round-00001.json"
+    content = json.loads(file.read_text())
+    del content["config"], content["changed"]
+    file.write_text(json.dumps(content))
+    edit(only(interrupted), "train", "lr", to=0.5)
+    assert "changed" not in resume(interrupted).results
+    assert "was trained by an earlier version, which kept no configuration with it" in capsys.readouterr().out
 
 
 def test_the_same_experiment_in_words_and_other_timeouts_are_accepted(interrupted: Path) -> None:

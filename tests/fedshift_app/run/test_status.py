@@ -97,7 +97,7 @@ def test_a_run_that_fails_says_so_in_its_folder(run_inline: InlineRun, tmp_path:
 
 def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None:
     nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i, shared_test=False) for i in range(3)]
-    folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], seconds=1.0)
+    folder: Any = SimpleNamespace(path=tmp_path, engine="deployment", run_id="", history=[], changed=(), seconds=1.0)
     lock = Lock(tmp_path / LOCK_FILE)
     file = status.StatusFile(folder, resolve({}), nodes)
     file.waiting(nodes[1:], nodes)
@@ -117,7 +117,7 @@ def test_waiting_for_nodes_is_reported_with_who_is_there(tmp_path: Path) -> None
 
 def test_of_very_many_nodes_those_of_the_phase_are_named(tmp_path: Path) -> None:
     nodes = [node(i, (3, 4), "scan", 5, node_id=10 + i) for i in range(status.MOST_NODES + 1)]
-    folder: Any = SimpleNamespace(path=tmp_path, engine="simulation", run_id="", history=[], seconds=1.0)
+    folder: Any = SimpleNamespace(path=tmp_path, engine="simulation", run_id="", history=[], changed=(), seconds=1.0)
     lock = Lock(tmp_path / LOCK_FILE)
     file = status.StatusFile(folder, resolve({}), nodes)
     assert status.read(tmp_path)["nodes"] == []

@@ -9,9 +9,10 @@ import pytest
 from support import InlineRun, Killed, Run
 
 from fedshift.launch import runner
+from fedshift_app.config import keys
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.validating import from_json
-from fedshift_app.run import resuming, tracker_base, tracking
+from fedshift_app.run import tracker_base, tracking
 from fedshift_core import atomic_io
 from fedshift_core.errors import ConfigError
 from strategies.federation.context import RoundResult
@@ -154,5 +155,5 @@ def test_trackers_are_a_list_and_may_be_one_word_as_runs_of_before_have_it(reaso
 
 
 def test_it_may_differ_when_a_run_is_resumed() -> None:
-    assert "tracking" in resuming.FREE
+    assert "tracking" in keys.FREE
     assert json.loads(resolve({}).model_dump_json())["tracking"] == []
