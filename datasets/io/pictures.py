@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets.io import dicom, exif, png, tiff
+from datasets.io import dicom, exif, intact, png, tiff
 from datasets.io.resize import levels
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
@@ -78,9 +78,11 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
     with image:
         if packed is not None:
             grey = _grey(png.grey(image), ends, depth, whole=True)
+            intact.check(content, name, grey.size)
             return Image.fromarray(grey).convert("RGB"), header(content, name)
         size, mode = image.size, image.mode
         rgb = _rgb(image, name, ends, depth, windowed=window is not None)
+        intact.check(content, name, size[0] * size[1])
         return rgb, Header(size, mode, exif.orientation(content, image))
 
 
