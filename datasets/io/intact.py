@@ -46,7 +46,7 @@ def check(content: bytes, name: object, pixels: int) -> None:
         with Image.open(io.BytesIO(content), formats=("PNG",)) as image:
             image.verify()
     elif damage := _damage(content, pixels):
-        raise DataError(f"{shown(name)}: damaged ({damage})")
+        raise DataError(f"{shown(name)}: cannot be read (damaged: {damage})")
 
 
 def _damage(content: bytes, pixels: int) -> str:

@@ -77,7 +77,7 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
     if first(_SAMPLE_FORMAT, 1) == _FLOAT:
         raise DataError(f"{where}: pixels are floating-point numbers; allowed are whole ones of 8 or 16 bits a channel")
     if any(end > len(content) for _, end in _places(content, entries)):
-        raise DataError(f"{where}: truncated (pixels lie behind its end)")
+        raise DataError(f"{where}: cannot be read (truncated: pixels lie behind its end)")
     tile = first(_TILE_WIDTH, 0) * first(_TILE_LENGTH, 0)
     if tile > _MOST_TILE:
         raise DataError(f"{where}: damaged (tiles of {tile} pixels, allowed are at most {_MOST_TILE})")
@@ -148,7 +148,7 @@ def _entries(content: bytes, where: str) -> tuple[dict[int, bytes], int]:
         (number,) = struct.unpack_from(f"{order}H", content, at)
         (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
     except struct.error:
-        raise DataError(f"{where}: truncated (its list of tags lies behind its end)") from None
+        raise DataError(f"{where}: cannot be read (truncated: its list of tags lies behind its end)") from None
     if not 0 < number <= _MOST_TAGS:
         raise DataError(f"{where}: damaged (a TIFF of {number} tags, allowed are 1 to {_MOST_TAGS})")
     entries: dict[int, bytes] = {}
@@ -158,7 +158,7 @@ def _entries(content: bytes, where: str) -> tuple[dict[int, bytes], int]:
             continue
         length = struct.calcsize(_CODES[kind]) * count if kind in _CODES else 0
         if length > 4 and offset + length > len(content):
-            raise DataError(f"{where}: truncated (TIFF tag {tag} lies behind its end)")
+            raise DataError(f"{where}: cannot be read (truncated: TIFF tag {tag} lies behind its end)")
         if length == 0 or count > _MOST_VALUES:
             raise DataError(
                 f"{where}: damaged (TIFF tag {tag} has {plural(count, 'value')} of type {kind} at {offset})"

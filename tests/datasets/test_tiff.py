@@ -127,7 +127,7 @@ def test_a_damaged_list_of_tags_is_an_error(at: int, number: int) -> None:
 )  # the first two lie behind the end
 def test_tags_point_into_the_file_and_have_few_values(entry: tuple[int, int, int, int]) -> None:
     content = struct.pack("<2sHIH", b"II", 42, 8, 1) + struct.pack("<HHII", *entry) + bytes(4)
-    assert ("truncated" if entry[2] > 1 else "damaged") + " (TIFF tag 273" in refusal(content)
+    assert ("truncated: TIFF tag 273" if entry[2] > 1 else "damaged (TIFF tag 273") in refusal(content)
 
 
 def test_only_tags_of_the_pixels_get_as_far_as_pillow() -> None:
