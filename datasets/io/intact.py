@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator
 
+import numpy as np
 import simplejpeg  # type: ignore[import-untyped]
 from PIL import Image
 
@@ -26,7 +27,7 @@ _MARKER = re.compile(rb"\xff+([^\x00\xff\xd0-\xd7])")  # neither a byte of data 
 _SCAN, _TABLES, _END, _BASELINE, _PROGRESSIVE = 0xDA, 0xC4, 0xD9, (0xC0, 0xC1), 0xC2
 _ZEROS = 64  # bytes in a row that compressed data have where pixels are flat, if at all
 #: The fewest pixels of a flat area to a byte of zeros.
-_FLAT_JPEG, _FLAT_WEBP = 64, {b"VP8 ": 4096, b"VP8L": 2}
+_FLAT_JPEG, _FLAT_LOSSY, _FLAT_LOSSLESS = 64, 4096, 2
 _MOST_STEPS = 1 << 10  # megabytes that a strip or tile is unpacked to
 _HOLE = "a run of zeros in its compressed pixels"
 
@@ -56,7 +57,13 @@ def _damage(content: bytes, pixels: int) -> str:
     if content.startswith(tiff.MAGIC):
         compression, pieces = tiff.pieces(content)
         return next(filter(None, (_of_piece(compression, piece, pixels) for piece in pieces)), "")
-    return _HOLE if any(bytes(most + 1) in data for data, most in _webp(content, pixels)) else ""
+    # Of what is flat, little is zeros; lossless data have them where neighbours are equal, if at all.
+    for kind, data in _webp(content) if content[8:12] == b"WEBP" else ():
+        if bytes(_ZEROS) in data:
+            most = pixels // _FLAT_LOSSY if kind == b"VP8 " else _equal_neighbours(content) // _FLAT_LOSSLESS
+            if bytes(max(_ZEROS, most)) in data:
+                return _HOLE
+    return ""
 
 
 def _of_piece(compression: str, content: bytes, pixels: int) -> str:
@@ -112,13 +119,19 @@ def _holes(content: bytes, pixels: int) -> Iterator[bool]:
             yield content.find(bytes(max(_ZEROS, pixels // _FLAT_JPEG if flat else 0)), at, end) >= 0
 
 
-def _webp(content: bytes, pixels: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the compressed pixels of a WebP, each with the most zeros in a row that flat pixels make."""
-    at = 12 if content[8:12] == b"WEBP" else len(content)
+def _webp(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the compressed pixels of a WebP, each with its kind."""
+    at = 12
     while at + 8 < len(content):
         kind, length = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         if kind == b"ANMF":  # a frame holds such chunks
             length = 16
-        elif kind in _FLAT_WEBP:
-            yield content[at + 8 : at + 8 + length], max(_ZEROS, pixels // _FLAT_WEBP[kind])
+        elif kind in (b"VP8 ", b"VP8L"):
+            yield kind, content[at + 8 : at + 8 + length]
         at += 8 + length + length % 2
+
+
+def _equal_neighbours(content: bytes) -> int:
+    with Image.open(io.BytesIO(content), formats=("WEBP",)) as image:
+        pixels = np.asarray(image)
+    return int(np.count_nonzero((pixels[:, 1:] == pixels[:, :-1]).all(axis=-1)))

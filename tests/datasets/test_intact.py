@@ -90,6 +90,7 @@ OTHERS = {
     "dicom-rle": dicom("rle"),
     "webp": saved(photo(), "WEBP"),
     "webp-alpha": saved(photo().convert("RGBA"), "WEBP", exif=b"Exif\0\0" + bytes(300)),
+    "webp-lossless": saved(photo(), "WEBP", lossless=True),
     "png": saved(photo(), "PNG"),
 }
 
