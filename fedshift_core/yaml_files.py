@@ -30,6 +30,15 @@ LARGEST_INTEGER = 2**63 - 1  # limit of NumPy, torch and Flower's messages
 #: Tabs and directives, of which PyYAML takes less than libyaml, which reads eight times as fast.
 _OWN_WAY = re.compile(r"\t|^%", re.M)
 
+#: Keys of sections that hold names of a user's own, which are taken as typed: 010 and on are no number and no truth.
+NAMES = {
+    "dataset": ("name", "of", "labels", "public"),
+}
+#: Keys of sections that hold a list of such names, or a mapping by them.
+BY_NAME = {
+    "dataset": ("domains", "classes"), "allocation": ("counts", "share", "held_out"), "train": ("class_weights",),
+}  # fmt: skip
+
 _TAG = "tag:yaml.org,2002:"
 _KNOWN = tuple(_TAG + kind for kind in ("null", "bool", "int", "float", "str", "seq", "map"))
 _KINDS = {"timestamp": "a date", "binary": "binary data", "set": "a set", "omap": "a list of pairs"}
@@ -40,9 +49,10 @@ class _OnceLoader(yaml.SafeLoader):
 
     keys: tuple[type, ...] = (str,)  # allowed types of a mapping's keys
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, dotted: str = "") -> None:
         super().__init__(text)
         self._depth = self._values = 0
+        self._dotted = dotted
 
     def read_by(self, parser: Any) -> None:
         """Take what the text consists of from another parser of it."""
@@ -64,6 +74,8 @@ class _OnceLoader(yaml.SafeLoader):
         if node is not None:
             self._values, self._characters = 0, 0
             self._walk(node, 1)
+            section, _, key = self._dotted.partition(".")
+            _take_as_typed(section, key, node)
         return node
 
     def _walk(self, node: Node, depth: int) -> None:
@@ -73,6 +85,10 @@ class _OnceLoader(yaml.SafeLoader):
             self._characters += len(node.value)
             if self._characters > MOST_BYTES:
                 raise _problem(f"with expanded aliases it has more than {MOST_BYTES} characters", node)
+        if isinstance(node, MappingNode):
+            for section, content in node.value:
+                for key, value in content.value if isinstance(content, MappingNode) else ():
+                    _take_as_typed(str(section.value), str(key.value), value)
         for part in () if isinstance(node, ScalarNode) else node.value:
             for inner in part if isinstance(node, MappingNode) else (part,):
                 self._walk(inner, depth + 1)
@@ -162,6 +178,27 @@ def _problem(problem: str, node: Node) -> _ProblemError:
     return _ProblemError(problem, node.start_mark)
 
 
+def _take_as_typed(section: str, key: str, node: Node) -> None:
+    """Make names in a value words: itself, those of a list, the keys of a mapping."""
+    scalars: list[Node] = []
+    if key in BY_NAME.get(section, ()) and isinstance(node, MappingNode):
+        scalars = [name for name, _ in node.value]
+    elif key in BY_NAME.get(section, ()) and not isinstance(node, ScalarNode):
+        scalars = node.value
+    elif key in NAMES.get(section, ()) and node.tag != _TAG + "null":
+        scalars = [] if key == "public" and _is_share(node.value) else [node]
+    for scalar in scalars:
+        if isinstance(scalar, ScalarNode):
+            scalar.tag = _TAG + "str"
+
+
+def _is_share(text: object) -> bool:
+    try:
+        return 0 < float(str(text)) < 1
+    except ValueError:
+        return False
+
+
 def _left_out(node: Node) -> bool:
     """Return whether a value is absent, without even null or quotes."""
     return isinstance(node, ScalarNode) and node.tag == _TAG + "null" and node.value == ""
@@ -173,11 +210,12 @@ def _check_word(word: str, node: Node) -> None:
         raise _problem(f"{as_found(word)} contains NUL or half a character, which no key accepts", node)
 
 
-def parse(text: str, *, scalar_keys: bool = False) -> Any:
+def parse(text: str, *, scalar_keys: bool = False, dotted: str = "") -> Any:
     """Return the value of a YAML text.
 
     Args:
         text: The text.
+        dotted: The key whose value it is, such as ``dataset.domains``; empty for a file.
         scalar_keys: Keys may also be true, false and numbers, not only words.
 
     Raises:
@@ -186,21 +224,22 @@ def parse(text: str, *, scalar_keys: bool = False) -> Any:
     if len(text) > MOST_BYTES:
         raise ValueError(f"it has more than {MOST_BYTES} characters")
     if len(text) > _MOST_KEPT:
-        return _parse(text, scalar_keys)
-    return copy.deepcopy(_kept(text, scalar_keys))  # callers may change what they get
+        return _parse(text, scalar_keys, dotted)
+    return copy.deepcopy(_kept(text, scalar_keys, dotted))  # callers may change what they get
 
 
-def _parse(text: str, scalar_keys: bool) -> Any:
+def _parse(text: str, scalar_keys: bool, dotted: str = "") -> Any:
+    kind = _OnceLoaderOfMethods if scalar_keys else _OnceLoader
     if yaml.__with_libyaml__ and not _OWN_WAY.search(text):
         from yaml._yaml import CParser
 
         # What libyaml refuses, PyYAML reads again, for its message: the same with and without libyaml.
         with contextlib.suppress(yaml.YAMLError, UnicodeError):
-            loader = (_OnceLoaderOfMethods if scalar_keys else _OnceLoader)(text)
+            loader = kind(text, dotted)
             loader.read_by(CParser(text))
             return loader.get_single_data()
     try:
-        return yaml.load(text, Loader=_OnceLoaderOfMethods if scalar_keys else _OnceLoader)
+        return kind(text, dotted).get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -33,7 +33,7 @@ from fedshift_core import private_files
 from fedshift_core.errors import DataError
 from fedshift_core.limits import shown
 
-FORMAT = 3  # changes if the same files would be decoded to other pixels, or have another fingerprint
+FORMAT = 4  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
 #: Files of the cache folder that hold names of image files (datasets.io.kept_sites, datasets.io.corrupt_files).
 LISTS = ("site-*.list", "site-*.json", "broken-*.json")

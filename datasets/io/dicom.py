@@ -4,13 +4,14 @@ Only the parts of a header that decide pixels are read (:data:`_READ`), so that 
 """
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from datasets.io import dicom_header
+from datasets.io import dicom_header, intact
 from datasets.io.resize import levels
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
@@ -55,6 +56,8 @@ def decoded(
     data = _read(content, where)
     about = _about(data)
     pixels = _stored(data, where)
+    if (frame := _compressed(data)) is not None:
+        intact.check(frame, name, int(data.Rows) * int(data.Columns))
     if data.SamplesPerPixel == 3:
         return Image.fromarray(np.ascontiguousarray(pixels, dtype=np.uint8)), about
     dicom_header.settle_rescaling(data, where)
@@ -99,6 +102,7 @@ def _stored(data: "Dataset", where: str) -> NDArray[Any]:
     """Return stored values (H, W), or (H, W, 3) of colours, YCbCr as RGB."""
     from pydicom.pixels import pixel_array
 
+    warnings.filterwarnings("error", "The decoded RLE segment")  # more pixels than there are: their data are damaged
     shift = dicom_header.shift(data, where)
     if not shift:
         return pixel_array(data, index=0)
@@ -116,12 +120,11 @@ def _check(data: "Dataset", where: str) -> None:
     Raises:
         DataError: With the reason.
     """
-    from pydicom.encaps import get_frame
     from pydicom.pixels import get_decoder
     from pydicom.uid import UID
 
     if "PixelData" not in data:
-        raise DataError(f"{where}: a DICOM file without pixels of whole numbers (Pixel Data)")
+        raise DataError(f"{where}: a DICOM file without pixels of whole numbers (Pixel Data), or a truncated one")
     if int(data.get("NumberOfFrames") or 1) != 1:
         raise DataError(f"{where}: a DICOM file of {shown(data.NumberOfFrames, MOST_NAME)} frames; allowed is one")
     rows, columns = int(data.Rows), int(data.Columns)
@@ -138,8 +141,18 @@ def _check(data: "Dataset", where: str) -> None:
     syntax = UID(data.file_meta.TransferSyntaxUID)
     if syntax.is_compressed and not get_decoder(syntax).is_available:
         raise DataError(f"{where}: compressed as {shown(syntax.name, MOST_NAME)}; to read it run: {_DECODERS}")
-    if syntax.is_compressed and get_frame(data.PixelData, 0, number_of_frames=1).startswith(_JP2):
+    if (_compressed(data) or b"").startswith(_JP2):
         raise DataError(f"{where}: JPEG 2000 within a JP2 file; allowed is its codestream alone, as DICOM has it")
+
+
+def _compressed(data: "Dataset") -> bytes | None:
+    """Return the compressed pixels; None if they are not compressed."""
+    from pydicom.encaps import get_frame
+    from pydicom.uid import UID
+
+    if not UID(data.file_meta.TransferSyntaxUID).is_compressed:
+        return None
+    return get_frame(data.PixelData, 0, number_of_frames=1)
 
 
 def _grey(stored: NDArray[Any], data: "Dataset", window: tuple[float, float] | None, where: str) -> NDArray[np.uint8]:

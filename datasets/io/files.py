@@ -136,18 +136,14 @@ def labelled_images(
         others: As for :func:`class_folders`.
 
     Raises:
-        DataError: As in :func:`class_folders`, or if a class folder has only other files.
+        DataError: As in :func:`class_folders` and :func:`datasets.io.layout.class_folder`.
     """
     labelled: list[tuple[Path, int]] = []
     ignored: Counter[str] = Counter()
     for label, sub in class_folders(folder, classes, aliases=aliases, others=others):
-        visible_files = [path for path in layout.visible(sub) if not path.is_dir()]  # including broken links
-        images = [(path, label) for path in visible_files if pictures.is_image_name(path.name)]
-        not_taken = pictures.not_taken(path.name for path in visible_files)
-        if not_taken and not images:
-            raise DataError(f"{shown(sub)}: no images found; {pictures.describe(not_taken)}")
-        labelled += images
-        ignored += not_taken
+        images, others, _ = layout.class_folder(sub)
+        labelled += [(sub / name, label) for name in images]
+        ignored += pictures.not_taken(others)
     pictures.warn_of_ignored(folder, ignored)
     return labelled
 

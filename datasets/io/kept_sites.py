@@ -24,7 +24,7 @@ from datasets.io import cache, part_folder, pictures, unchanged
 from datasets.io.site import Pictures, Site
 from fedshift_core import private_files
 
-FORMAT = 2  # another one if the same folders would be listed or kept in another way
+FORMAT = 3  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]

@@ -1,7 +1,7 @@
 """Lists a folder by name: folders, split folders, npz files; an unreadable entry is an error, not absent."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from datasets.base import OWN_SPLITS, Split
@@ -9,30 +9,81 @@ from datasets.io import pictures, presence, split_names
 from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import MOST_NAME, shown
+from fedshift_core.plural import plural
+
+LABELS = "labels.csv"
+LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
+DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
 
 
 def visible(folder: Path) -> list[Path]:
-    """Return the entries of a folder by name, without hidden files."""
-    return sorted((path for path in folder.iterdir() if not path.name.startswith(".")), key=lambda path: path.name)
+    """Return the entries of a folder by name, without hidden ones and by-products."""
+    entries = (path for path in folder.iterdir() if not pictures.is_passed_over(path.name))
+    return sorted(entries, key=lambda path: path.name)
 
 
 def divided(folder: Path) -> tuple[list[Path], list[str]]:
     """Return the folders in a folder, and the names of all else, by name and without hidden ones.
 
     No file is looked at for it.
+
+    Raises:
+        DataError: As :func:`is_folder`, of a link.
     """
     folders: list[Path] = []
     names: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith("."):
+            if pictures.is_passed_over(entry.name):
                 continue
             # Of a link, Path says it: one to itself is no folder, and no error.
             if (folder / entry.name).is_dir() if entry.is_symlink() else entry.is_dir():
                 folders.append(folder / entry.name)
-            else:
-                names.append(entry.name)
+                continue
+            if entry.is_symlink() and not pictures.is_image_name(entry.name):
+                is_folder(folder / entry.name)
+            names.append(entry.name)
     return sorted(folders, key=lambda path: path.name), sorted(names)
+
+
+def class_folder(folder: Path) -> tuple[list[str], list[str], list[Path]]:
+    """Return the names of the images of a class folder, of its other files, and its folders, which have no image.
+
+    Raises:
+        DataError: If images lie in folders below, or it has other files alone.
+    """
+    presence.check(folder)
+    folders, names = divided(folder)
+    images = list(filter(pictures.is_image_name, names))
+    others = [name for name in names if pictures.not_taken([name])] if len(images) < len(names) else []
+    if folders and (deeper := [path for path in files_below(folders) if pictures.is_image_name(path.name)]):
+        raise DataError(
+            f"{shown(folder)}: {plural(len(images), 'image')} right in this class folder and {len(deeper)} in folders "
+            f"below, such as {shown(deeper[0].relative_to(folder))}; expected {LAYOUTS}: {DEEPER}"
+        )
+    if others and not images:
+        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(pictures.not_taken(others))}")
+    return images, others, folders
+
+
+def files_below(folders: Sequence[Path]) -> Iterator[Path]:
+    """Yield the files in folders, at any depth, broken links too; a folder that two links lead to counts once.
+
+    Raises:
+        DataError: If a folder there cannot be listed.
+    """
+    parents = {folder.parent.resolve() for folder in folders}
+    seen = {place for parent in parents for place in (parent, *parent.parents)}
+    waiting = list(folders)
+    while waiting:
+        folder = waiting.pop(0)
+        if (place := folder.resolve()) in seen:  # a link, as to a folder above
+            continue
+        seen.add(place)
+        presence.check(folder)
+        inside, names = divided(folder)
+        yield from (folder / name for name in names)
+        waiting += inside
 
 
 #: Returns the entries of a folder by the key of their names.

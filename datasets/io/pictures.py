@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from datasets.io import dicom, exif, png, tiff
+from datasets.io import dicom, exif, intact, png, tiff
 from datasets.io.resize import levels
 from fedshift_core import said_once
 from fedshift_core.errors import DataError
@@ -24,8 +24,14 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp", ".tif", ".tiff", ".dcm")
 #: Ghostscript for one of them. TIFF is reduced first (datasets/io/tiff.py), and Pillow does not read DICOM
 #: (datasets/io/dicom.py). A JPEG named .png is accepted, as published data sets have some.
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
-#: Files of file managers and authors in a folder of images; hidden files are ignored anyway.
-_BY_PRODUCTS = ("thumbs.db", "desktop.ini")
+#: Files and folders of systems and file managers that no folder of images lists, in any letter case.
+_BY_PRODUCTS = frozenset(
+    {
+        *("@eadir", "@__thumb", "@recycle", "#recycle", "#snapshot", "$recycle.bin", "recycler", "__macosx"),
+        *("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r"),
+        *("lost+found", "system volume information", "network trash folder"),
+    }
+)
 _AUTHORS = ("readme", "license", "licence", "copying", "copyright", "citation")
 _TEXTS = ("", ".txt", ".md", ".rst")
 _MOST_SUFFIXES = 6  # named in a message
@@ -78,9 +84,11 @@ def read(content: bytes, name: object, window: tuple[float, float] | None = None
     with image:
         if packed is not None:
             grey = _grey(png.grey(image), ends, depth, whole=True)
+            intact.check(content, name, grey.size)
             return Image.fromarray(grey).convert("RGB"), header(content, name)
         size, mode = image.size, image.mode
         rgb = _rgb(image, name, ends, depth, windowed=window is not None)
+        intact.check(content, name, size[0] * size[1])
         return rgb, Header(size, mode, exif.orientation(content, image))
 
 
@@ -167,6 +175,11 @@ def _unknown(content: bytes) -> str:
     return f"by its content it is no {', '.join(FORMATS)}, TIFF or DICOM image"
 
 
+def is_passed_over(name: str) -> bool:
+    """Return whether a file or folder is hidden, or a by-product of a system or file manager: none is ever listed."""
+    return name.startswith(".") or name.lower() in _BY_PRODUCTS
+
+
 def is_image_name(name: str) -> bool:
     """Return whether a file name is that of an image: a known suffix, and not hidden."""
     return name.lower().endswith(SUFFIXES) and not name.startswith(".")
@@ -182,8 +195,7 @@ def not_taken(names: Iterable[str]) -> Counter[str]:
         shown(Path(name).suffix.lower(), MOST_NAME) or "no suffix"
         for name in names
         if not is_image_name(name)
-        and not name.startswith(".")
-        and name.lower() not in _BY_PRODUCTS
+        and not is_passed_over(name)
         and not (Path(name).stem.lower() in _AUTHORS and Path(name).suffix.lower() in _TEXTS)
     )
 

@@ -11,6 +11,8 @@ import numpy as np
 
 from datasets.base import OWN_SPLITS, SPLITS, Source, Split
 from datasets.io import files, layout, pictures, presence, same_file, split_names, table
+from datasets.io.layout import DEEPER, LABELS
+from datasets.io.layout import LAYOUTS as LAYOUTS
 from datasets.io.site import Pictures
 from datasets.io.site import Site as Site
 from datasets.partition import stratified
@@ -18,10 +20,6 @@ from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.limits import as_found, shown
 from fedshift_core.plural import plural
-
-LABELS = "labels.csv"
-LAYOUTS = f"<site>/<class>/*, <site>/{{train,validation,test}}/<class>/* or {LABELS}"
-_DEEPER = f"list the images in {LABELS}, with a column patient where a folder is one"
 
 
 class _Found(NamedTuple):
@@ -208,53 +206,15 @@ def _from_folder(domain: str, folder: Path, source: Source) -> Site:
         if loose:
             notes.append(f"{shown(loose[0])}: lies next to class folders; ignored: {plural(len(loose), 'such image')}")
         for label, sub in files.class_folders(place, source.classes):
-            images, others, deeper = _class_folder(sub)
+            images, others, empty = layout.class_folder(sub)
             kind = source.classes[label]
             found += [_Found(label, f"{kind}/{name}", f"{sub}/{name}", split) for name in images]
-            ignored += others
-            notes += [f"{shown(path)}: a folder in a class folder is ignored" for path in deeper]
+            ignored += [sub / name for name in others]
+            notes += [f"{shown(path)}: a folder in a class folder is ignored; it has no image" for path in empty]
     if not found:
         raise DataError(f"{shown(folder)}: no images found; expected <class>/*{{{','.join(pictures.SUFFIXES)}}}")
     form = "splits" if splits else "classes"
     return _split_up(domain, form, found, source, drawn=not splits, ignored=ignored, notes=notes)
-
-
-def _class_folder(folder: Path) -> tuple[list[str], list[Path], list[Path]]:
-    """Return the names of the images of a class folder, its other files, and its folders.
-
-    Raises:
-        DataError: If it has no image itself, but other files, or images in folders below.
-    """
-    presence.check(folder)
-    folders, names = layout.divided(folder)
-    images = list(filter(pictures.is_image_name, names))
-    others = [name for name in names if pictures.not_taken([name])] if len(images) < len(names) else []
-    if others and not images:
-        raise DataError(f"{shown(folder)}: no images found; {pictures.describe(pictures.not_taken(others))}")
-    if not images and (first := _first_below(folders)):
-        raise DataError(f"{shown(first)}: an image below a folder in a class folder; expected {LAYOUTS}: {_DEEPER}")
-    return images, [folder / name for name in others], folders
-
-
-def _first_below(folders: Sequence[Path]) -> Path | None:
-    """Return an image below some folders, at any depth; None if there is none.
-
-    Raises:
-        DataError: If a folder there cannot be listed.
-    """
-    seen: set[Path] = set()
-    waiting = list(folders)
-    while waiting:
-        folder = waiting.pop(0)
-        if (place := folder.resolve()) in seen:  # a link to a folder above
-            continue
-        seen.add(place)
-        presence.check(folder)
-        for path in layout.visible(folder):
-            if is_image(path):
-                return path
-            waiting += [path] if path.is_dir() else []
-    return None
 
 
 def _split_up(
@@ -358,14 +318,15 @@ def check_site(folder: Path) -> bool:
     for place in places:
         presence.check(place)
     is_site = any(is_image(path) for place in places for path in layout.visible(place))
-    first = None if is_site else _first_below([folder] if folder.is_dir() else [])
+    below = layout.files_below([folder] if folder.is_dir() and not is_site else [])
+    first = next((path for path in below if pictures.is_image_name(path.name)), None)
     if (is_site or first) and split_names.split_of(folder.name):
         raise _is_no_site(folder.parent, folder.name)
     if first and not inside:
         raise DataError(f"{shown(folder)}: it has images but no class folders; expected {LAYOUTS}")
     if first:
         raise DataError(
-            f"{shown(folder)}: images in no known layout, such as {shown(first)}; expected {LAYOUTS}: {_DEEPER}; "
+            f"{shown(folder)}: images in no known layout, such as {shown(first)}; expected {LAYOUTS}: {DEEPER}; "
             "dataset.domains leaves out a folder that is no site"
         )
     return is_site

@@ -7,6 +7,7 @@ scanners and microscopes, and without a second page.
 """
 
 import struct
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from fedshift_core.errors import DataError
@@ -33,6 +34,7 @@ _WHITE_IS_ZERO, _BLACK_IS_ZERO = 0, 1
 _UNSIGNED, _SIGNED, _FLOAT = 1, 2, 3
 _UNCOMPRESSED = 1
 _APART = 2  # the value of _PLANES if channels are stored one after the other
+_PLACES, _TABLES = ((273, 279), (324, 325)), 347  # offsets and bytes of strips, and of tiles; tables of all JPEGs
 
 
 class Depth(NamedTuple):
@@ -60,26 +62,31 @@ def reduced(content: bytes, name: object) -> tuple[bytes, Depth]:
         DataError: If it is damaged, has several pages, holds floating-point numbers, is compressed in another way, or
             is of a kind that Pillow reads wrongly.
     """
-    where, order = shown(name), "<" if content[:2] == b"II" else ">"
-    (at,) = struct.unpack_from(f"{order}I", content, 4)
-    entries, following = _entries(content, at, order, where)
+    where, order = shown(name), _order(content)
+    entries, following = _entries(content, where)
+
+    def first(tag: int, default: int) -> int:
+        return _values(content, entries, tag, default)[0]
+
     if following:
         raise DataError(f"{where}: a TIFF of several pages; allowed is one, as nothing says which of them is the image")
-    compression = _first(content, entries, _COMPRESSION, order, _UNCOMPRESSED)
+    compression = first(_COMPRESSION, _UNCOMPRESSED)
     if compression not in _COMPRESSIONS:
         allowed = ", ".join(dict.fromkeys(_COMPRESSIONS.values()))
         raise DataError(f"{where}: a TIFF with compression {compression}; allowed are {allowed}")
-    if _first(content, entries, _SAMPLE_FORMAT, order, 1) == _FLOAT:
+    if first(_SAMPLE_FORMAT, 1) == _FLOAT:
         raise DataError(f"{where}: pixels are floating-point numbers; allowed are whole ones of 8 or 16 bits a channel")
-    tile = _first(content, entries, _TILE_WIDTH, order, 0) * _first(content, entries, _TILE_LENGTH, order, 0)
+    if any(end > len(content) for _, end in _places(content, entries)):
+        raise DataError(f"{where}: cannot be read (truncated: pixels lie behind its end)")
+    tile = first(_TILE_WIDTH, 0) * first(_TILE_LENGTH, 0)
     if tile > _MOST_TILE:
         raise DataError(f"{where}: damaged (tiles of {tile} pixels, allowed are at most {_MOST_TILE})")
-    bits = _first(content, entries, _BITS, order, 1)
-    kind = _first(content, entries, _SAMPLE_FORMAT, order, _UNSIGNED)
-    if _first(content, entries, _SAMPLES, order, 1) == 1:
+    bits = first(_BITS, 1)
+    kind = first(_SAMPLE_FORMAT, _UNSIGNED)
+    if first(_SAMPLES, 1) == 1:
         entries.pop(_PLANES, None)  # one channel lies in one piece; Pillow refuses the other word for it
-    _check_readable(where, order, bits, kind, compression, apart=_first(content, entries, _PLANES, order, 1) == _APART)
-    inverted = bits > 8 and _first(content, entries, _PHOTOMETRIC, order, _BLACK_IS_ZERO) == _WHITE_IS_ZERO
+    _check_readable(where, order, bits, kind, compression, apart=first(_PLANES, 1) == _APART)
+    inverted = bits > 8 and first(_PHOTOMETRIC, _BLACK_IS_ZERO) == _WHITE_IS_ZERO
     if inverted:
         entries[_PHOTOMETRIC] = struct.pack(f"{order}HHIHH", _PHOTOMETRIC, 3, 1, _BLACK_IS_ZERO, 0)
     start = len(content) + len(content) % 2
@@ -112,9 +119,36 @@ def _check_readable(where: str, order: str, bits: int, kind: int, compression: i
         )
 
 
-def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int, bytes], int]:
+def pieces(content: bytes) -> tuple[str, Iterator[bytes]]:
+    """Return the compression of a TIFF that :func:`reduced` takes, and its strips or tiles; JPEGs with their tables."""
+    entries, _ = _entries(content, "")
+    compression = _COMPRESSIONS[_values(content, entries, _COMPRESSION, _UNCOMPRESSED)[0]]
+    start = bytes(_values(content, entries, _TABLES))[:-2]  # without the mark of an end
+    places = sorted(set(_places(content, entries)))
+    if sum(end - at for at, end in places) > len(content):
+        places = []  # they overlap: thousands may name the same megabytes
+    return compression, (start + content[at + (len(start) and 2) : end] for at, end in places)
+
+
+def _places(content: bytes, entries: dict[int, bytes]) -> list[tuple[int, int]]:
+    """Return the start and end of each strip or tile."""
+    listed = (zip(_values(content, entries, at), _values(content, entries, of), strict=False) for at, of in _PLACES)
+    return [(start, start + length) for pairs in listed for start, length in pairs]
+
+
+def _order(content: bytes) -> str:
+    return "<" if content[:2] == b"II" else ">"
+
+
+def _entries(content: bytes, where: str) -> tuple[dict[int, bytes], int]:
     """Return the kept tags, each with its 12 bytes, and the start of the next page's list."""
-    (number,) = struct.unpack_from(f"{order}H", content, at)
+    order = _order(content)
+    try:
+        (at,) = struct.unpack_from(f"{order}I", content, 4)
+        (number,) = struct.unpack_from(f"{order}H", content, at)
+        (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
+    except struct.error:
+        raise DataError(f"{where}: cannot be read (truncated: its list of tags lies behind its end)") from None
     if not 0 < number <= _MOST_TAGS:
         raise DataError(f"{where}: damaged (a TIFF of {number} tags, allowed are 1 to {_MOST_TAGS})")
     entries: dict[int, bytes] = {}
@@ -123,20 +157,22 @@ def _entries(content: bytes, at: int, order: str, where: str) -> tuple[dict[int,
         if tag not in _KEPT or tag in entries:
             continue
         length = struct.calcsize(_CODES[kind]) * count if kind in _CODES else 0
-        if length == 0 or count > _MOST_VALUES or (length > 4 and offset + length > len(content)):
+        if length > 4 and offset + length > len(content):
+            raise DataError(f"{where}: cannot be read (truncated: TIFF tag {tag} lies behind its end)")
+        if length == 0 or count > _MOST_VALUES:
             raise DataError(
                 f"{where}: damaged (TIFF tag {tag} has {plural(count, 'value')} of type {kind} at {offset})"
             )
         entries[tag] = content[place : place + 12]
-    (following,) = struct.unpack_from(f"{order}I", content, at + 2 + 12 * number)
     return entries, following
 
 
-def _first(content: bytes, entries: dict[int, bytes], tag: int, order: str, default: int) -> int:
-    """Return the first value of a tag of whole numbers."""
+def _values(content: bytes, entries: dict[int, bytes], tag: int, *default: int) -> tuple[int, ...]:
+    """Return the values of a tag of whole numbers."""
     if tag not in entries:
         return default
+    order = _order(content)
     _, kind, count, offset = struct.unpack(f"{order}HHII", entries[tag])
     outside = count * struct.calcsize(_CODES[kind]) > 4
     place = (content, offset) if outside else (entries[tag], 8)
-    return int(struct.unpack_from(f"{order}{_CODES[kind]}", *place)[0])
+    return struct.unpack_from(f"{order}{count}{_CODES[kind]}", *place)

@@ -184,7 +184,7 @@ def _listed(where: Path, state: tuple[int, ...], domain_names: frozenset[str], c
     items: dict[tuple[int, str], Item] = {}
     members = [(member, PurePosixPath(member.name)) for member in _members(where) if member.isfile()]
     for member, name in members:
-        if not pictures.is_image_name(name.name):
+        if not pictures.is_image_name(name.name) or any(map(pictures.is_passed_over, name.parts)):
             continue
         if len(name.parts) < 3 or key(name.parts[-3]) not in domain_names or member.issparse():
             raise DataError(

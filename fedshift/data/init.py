@@ -335,12 +335,23 @@ def _summary(path: Path, survey: folders.Survey, proposal: Proposal, rare: Unequ
 {shown(path, 4096)}
   sites: {sites}
   classes: {classes}
-{_unequal_line(rare)}{_left(survey)}
+{_empty_line(survey)}{_unequal_line(rare)}{_left(survey)}
 Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={methods} seed=0,1
                                 # compare methods
   fedshift deploy-demo {file}   # the same on SuperNodes of this machine; elsewhere: {elsewhere}"""
+
+
+def _empty_line(survey: folders.Survey) -> str:
+    """Return a line on classes whose folders are empty at all sites; empty where there are none."""
+    if any(site.archives for site in survey.sites):  # their labels are not read
+        return ""
+    there = {label for site in survey.sites for label in site.pictures.labels.tolist()}
+    empty = [shown(kind) for label, kind in enumerate(survey.classes) if label not in there]
+    kinds = plural(len(empty), "class has", "classes have")
+    again = "remove the empty folders and run `fedshift init` again"
+    return f"  {kinds} no image at any site: {', '.join(empty)}; {again}\n" if empty else ""
 
 
 def _unequal_line(rare: Unequal | None) -> str:

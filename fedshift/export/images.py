@@ -77,22 +77,34 @@ def find(given: Sequence[Path], classes: Sequence[str]) -> tuple[list[Picture], 
 
 
 def _in_folder(folder: Path, classes: Sequence[str]) -> tuple[list[Picture], str]:
-    """Return the images of a folder, and the reason why some are not scored; empty if all are."""
-    inner = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    labels = {name: same_names.place(name, classes) for name in inner}
-    others = [name for name, label in labels.items() if label is None]
-    if inner and not others:
-        taken = [Picture(file, labels[name]) for name in inner for file in _files(folder / name)]
-        loose = [Picture(path) for path in _files(folder) if path.parent == folder]
-        note = (
-            f"{shown(folder)}: {plural(len(loose), 'image directly in it is', 'images directly in it are')} not "
-            "scored: in no class folder"
-        )
-        note = note if loose else ""
-        taken += loose
-    else:
-        taken = [Picture(file) for file in _files(folder)]
-        note = f"{shown(folder)} is not scored: {_why(inner, others, classes)}"
+    """Return the images of a folder, and the reason why some are not scored; empty if all are.
+
+    Raises:
+        ConfigError: If there is none.
+        DataError: If a folder cannot be listed, or class folders are none that a data set takes.
+    """
+    with files.reading(folder):
+        folders, names = layout.divided(folder)
+        labels = {path.name: same_names.place(path.name, classes) for path in folders}
+        others = [name for name, label in labels.items() if label is None]
+        note, ignored = "", names
+        if folders and not others:
+            loose = list(filter(pictures.is_image_name, names))
+            taken = []
+            for path in folders:
+                images, not_taken, _ = layout.class_folder(path)
+                taken += [Picture(path / name, labels[path.name]) for name in images]
+                ignored = [*ignored, *not_taken]
+            taken += [Picture(folder / name) for name in loose]
+            if loose:
+                are = plural(len(loose), "image directly in it is", "images directly in it are")
+                note = f"{shown(folder)}: {are} not scored: in no class folder"
+        else:
+            below = sorted(layout.files_below([folder]))
+            taken = [Picture(path) for path in below if pictures.is_image_name(path.name)]
+            ignored = [path.name for path in below]
+            note = f"{shown(folder)} is not scored: {_why(list(labels), others, classes)}"
+    pictures.warn_of_ignored(folder, pictures.not_taken(ignored))
     if not taken:
         raise ConfigError(f"{shown(folder)} holds no image; accepted are {', '.join(pictures.SUFFIXES)}")
     return taken, note
@@ -109,29 +121,6 @@ def _why(inner: Sequence[str], others: Sequence[str], classes: Sequence[str]) ->
     known = ", ".join(shown(name, MOST_NAME) for name in classes[:MOST_CLASSES])
     known += ", ..." if len(classes) > MOST_CLASSES else ""
     return f"{why} of the model, which has {known}; {_SCORED}"
-
-
-def _files(folder: Path) -> list[Path]:
-    """Return the image files below a folder, in order; log other files and skip hidden ones.
-
-    Links to folders are followed. An image whose content is missing is included: its decoding fails later.
-
-    Raises:
-        DataError: If a folder cannot be listed.
-    """
-    with files.reading(folder):
-        below = sorted(_below(folder, {folder.resolve()}))
-    pictures.warn_of_ignored(folder, pictures.not_taken(path.name for path in below))
-    return [path for path in below if pictures.is_image_name(path.name)]
-
-
-def _below(folder: Path, above: set[Path]) -> list[Path]:
-    """Return the files below a folder; a link to one of the folders above it is not followed."""
-    files = []
-    for sub in layout.folders_in(folder):
-        if (place := sub.resolve()) not in above:
-            files += _below(sub, above | {place})
-    return files + [path for path in layout.visible(folder) if not path.is_dir()]
 
 
 def read(path: Path, size: int, form: Form) -> NDArray[np.uint8]:

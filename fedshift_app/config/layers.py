@@ -8,7 +8,7 @@ from fedshift_app.config import dotted_keys, registry
 from fedshift_app.config.sections import RunConfig
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import as_found
-from fedshift_core.yaml_files import MOST_BYTES, parse
+from fedshift_core.yaml_files import BY_NAME, MOST_BYTES, NAMES, parse
 
 #: Name of ``model.per_node`` in an experiment.
 MODEL_PER_NODE = "model_per_node"
@@ -26,28 +26,40 @@ def parse_set(text: str) -> dict[str, Any]:
     if len(text) > MOST_BYTES:
         raise ConfigError(f"set: expected at most {MOST_BYTES} characters, found {len(text)}")
     try:
-        parts = shlex.split(text)
+        words = shlex.split(text)
     except ValueError as error:
         raise ConfigError(f"set: {error} in {as_found(text)}") from None
-    for part in parts:
+    for part in words:
         dotted, sep, value = part.partition("=")
         if not sep or not dotted:
             raise ConfigError(f"set: {as_found(part)} is not of the form section.key=value, for example train.lr=0.005")
-        if len(dotted) > MOST_KEY or dotted.count(".") >= MOST_PARTS or not dotted.isprintable():
+        parts = split_key(dotted)
+        if max(map(len, parts)) > MOST_KEY or len(parts) > MOST_PARTS or not dotted.isprintable():
             raise ConfigError(
                 f"set: {as_found(dotted)} is not a key; a key has at most {MOST_PARTS} parts and {MOST_KEY} characters"
             )
-        key = dotted.replace("-", "_")
-        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, dotted)
+        key = ".".join(parts)
+        overrides["model.per_node" if key == MODEL_PER_NODE else key] = _scalar(value, key, dotted)
     return overrides
 
 
-def _scalar(text: str, key: str) -> Any:
+def split_key(dotted: str) -> tuple[str, ...]:
+    """Return the parts of a typed key; what follows a key that holds a mapping by names is a name, taken as typed."""
+    section, *rest = dotted.split(".", 2)
+    if len(rest) == 2 and rest[0].replace("-", "_") in BY_NAME.get(section, ()):
+        return section, rest[0].replace("-", "_"), rest[1]
+    return tuple(dotted.replace("-", "_").split("."))
+
+
+def _scalar(text: str, key: str, typed: str) -> Any:
     try:
-        value = parse(text)
+        value = parse(text, dotted=key)
     except ValueError as error:
-        raise ConfigError(f"set: the value of {key}, {as_found(text)}, is not valid YAML for a key: {error}") from None
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a word
+        raise ConfigError(
+            f"set: the value of {typed}, {as_found(text)}, is not valid YAML for a key: {error}"
+        ) from None
+    section, _, name = key.partition(".")
+    if isinstance(value, str) and name not in NAMES.get(section, ()):  # YAML 1.1 reads 1e-3 as a word
         try:
             return float(value)
         except ValueError:
@@ -126,7 +138,7 @@ def set_dotted(layers: dict[str, Any], dotted: str, value: Any) -> None:
     Raises:
         ConfigError: If there is no such section, or the key is a section.
     """
-    *sections, key = dotted.split(".")
+    *sections, key = split_key(dotted)
     if (sections or [key])[0] not in RunConfig.model_fields:
         raise ConfigError(
             f"set: unknown key {as_found(dotted)}; it starts with one of {', '.join(RunConfig.model_fields)}"

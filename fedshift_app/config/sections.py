@@ -47,16 +47,6 @@ KeptRounds = Annotated[
 ]
 
 
-def _as_names(given: Any) -> Any:
-    """Return class names as text, also where YAML reads whole numbers, such as ``[0, 1]``."""
-    if not isinstance(given, list | tuple):
-        return given
-    return [str(name) if type(name) is int else name for name in given]
-
-
-ClassNames = Annotated[tuple[str, ...], BeforeValidator(_as_names)]
-
-
 class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """Which images."""
 
@@ -69,7 +59,7 @@ class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         "empty: `dataset.name`.",
     )
     domains: tuple[str, ...] = Field(description="Domains of this run, in the order of the tables.")
-    classes: ClassNames = Field(
+    classes: tuple[str, ...] = Field(
         (),
         description="Class names of a folders data set, in the order of the labels; empty for data "
         "sets that have their own.",

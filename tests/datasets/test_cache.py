@@ -392,7 +392,7 @@ def test_the_fingerprint_of_plain_images_says_nothing_of_forms(photos: Path) -> 
     """What decides where a part lies, written down: another format means that all parts are decoded once more."""
     lines = listed(photos)
     assert cache.Part("pets", "photo", "train", 8).stem == "pets-photo-train-8px"
-    digest = hashlib.sha256(f"3 8 {len(lines)}\n".encode())
+    digest = hashlib.sha256(f"4 8 {len(lines)}\n".encode())
     digest.update("\0".join(item.name for item in lines.items).encode())
     stats = [item.path.stat() for item in lines.items]
     digest.update(np.array([(stat.st_size, stat.st_mtime_ns) for stat in stats], np.int64).tobytes())

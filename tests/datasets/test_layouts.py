@@ -91,7 +91,12 @@ def test_npz_files_in_other_spellings(tmp_path: Path) -> None:
         (lambda r: fill(r / "c" / "train" / "x", {"p1": 2}), "/c: images in no known layout"),
         (
             lambda r: fill(r / "a" / "y", {"p1": 2}) or _empty(r / "a" / "y"),
-            "an image below a folder in a class folder",
+            "/a/y: 0 images right in this class folder and 2 in folders below, such as ",
+        ),
+        (lambda r: fill(r / "a" / "y" / "p1", {"deep": 2}), "/a/y: 5 images right in this class folder and 2 in "),
+        (
+            lambda r: fill(r / "c" / "train", {"x": 3, "y": 3}) or fill(r / "c" / "train" / "x", {"p": 1}),
+            "/c/train/x: 3 images right in this class folder and 1 in folders below, such as ",
         ),
         (lambda r: fill(r / "c", {"x": 2, "train": 1}) or fill(r / "c" / "train", {"x": 1}), "next to split folders"),
         (lambda r: fill(r / "c" / "train", {"x": 1}) or fill(r / "c" / "Training", {"x": 1}), "both name the split"),

@@ -352,7 +352,7 @@ def test_who_may_not_write_there_takes_a_sound_cache(
     integrity._checked.clear()
     (folder_of(kept) / integrity.NOTE_FILE).unlink(missing_ok=True)
     checks.clear()
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & os.W_OK)
     monkeypatch.setattr(cache, "_lock", lambda folder: pytest.fail("written"))
     images, decoded = load(photos)
     assert decoded == 0 and len(checks) == 1 and np.array_equal(images.x, originals(photos))

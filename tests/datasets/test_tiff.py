@@ -118,16 +118,16 @@ def test_what_is_not_taken_is_refused_in_a_line(content: bytes, words: str) -> N
 @pytest.mark.parametrize(("at", "number"), [(10**6, 1), (8, 0), (8, 1025)])
 def test_a_damaged_list_of_tags_is_an_error(at: int, number: int) -> None:
     content = struct.pack("<2sHIH", b"II", 42, at, number)
-    with pytest.raises((DataError, struct.error)):  # files.reading makes the latter a DataError
+    with pytest.raises(DataError):
         tiff.reduced(content, "a.tif")
 
 
 @pytest.mark.parametrize(
     "entry", [(273, 4, 1 << 16, 8), (273, 4, 1 << 20, 8), (273, 13, 1, 8), (273, 12, 1, 8), (273, 4, 0, 8)]
-)
+)  # the first two lie behind the end
 def test_tags_point_into_the_file_and_have_few_values(entry: tuple[int, int, int, int]) -> None:
     content = struct.pack("<2sHIH", b"II", 42, 8, 1) + struct.pack("<HHII", *entry) + bytes(4)
-    assert "damaged (TIFF tag 273" in refusal(content)
+    assert ("truncated: TIFF tag 273" if entry[2] > 1 else "damaged (TIFF tag 273") in refusal(content)
 
 
 def test_only_tags_of_the_pixels_get_as_far_as_pillow() -> None:

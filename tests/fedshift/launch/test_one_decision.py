@@ -8,10 +8,13 @@ import pytest
 from PIL import Image
 from support import refusal_of
 
-from datasets.base import OWN_SPLITS
+from datasets.base import OWN_SPLITS, Source
+from datasets.io import trees
+from datasets.sets import folders
 from fedshift.data import checking, prepare
 from fedshift.data import init as init_files
 from fedshift.deploy import exporting
+from fedshift.export import images as predicted
 from fedshift_app.config.resolving import resolve
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
@@ -74,6 +77,16 @@ AB = ["a", "b"]
 REFUSED: dict[str, tuple[Callable[[Path], None], list[str], str]] = {
     "nested": (lambda r: nested(r / "b"), AB, "/b: images in no known layout"),
     "one class nested": (both(put("b", x=6), lambda r: nested(r / "b" / "y")), AB, "expected <site>/<class>/*"),
+    "half a class nested": (
+        both(put("b", x=6, y=6), put("b", "y", deep=3)),
+        AB,
+        "/b/y: 6 images right in this class folder and 3 in folders ",
+    ),
+    "half a class nested in a split": (
+        lambda r: train_val_test(r, "train", "val", "test") or draw(r / "h1" / "test" / "x" / "more", {"deep": 2}),
+        ["h1", "h2"],
+        "/h1/test/x: 3 images right in this class folder and 2 in folders below, such as ",
+    ),
     "splits as sites": (lambda r: sites(r, "Training", "Testing"), ["Training", "Testing"], "is no site, but the name"),
     "one image": (put("b", x=1), AB, "b has no test images: its only image is train"),
     "one of each": (put("b", x=1, y=1), AB, "b has no test images: all 2 images are"),
@@ -125,6 +138,49 @@ def test_what_one_takes_all_take(tmp_path: Path, mess: Callable[[Path], None], d
             alone = Place(domain, index, -1, config.dataset.source(root), shared=False, threads=1)
             for where in (there, alone):
                 assert len(node_data.own_images(config, where).train) and node_data.num_test(config, where)
+
+
+def test_predict_counts_as_the_data_set(tmp_path: Path) -> None:
+    sites(tmp_path, "a", "b")
+    put("b", "y", deep=3)(tmp_path)
+    assert len(predicted.find([tmp_path / "a"], CLASSES)[0]) == 12
+    reason = refusal_of(FedShiftError, predicted.find, [tmp_path / "b"], CLASSES)
+    assert "/b/y: 6 images right in this class folder and 3 in folders below" in reason
+    assert reason in refusal_of(FedShiftError, trees.list_folders, tmp_path / "b", CLASSES)
+
+
+def test_by_products_of_systems_are_passed_over(tmp_path: Path) -> None:
+    root = tmp_path / "images"
+    sites(root, "a", "b")
+    for name in ("@eaDir", "__MACOSX", ".ipynb_checkpoints", "lost+found", "#recycle", "$RECYCLE.BIN"):
+        for below in ((), ("a",), ("a", "x"), ("b", "y", name)):
+            draw(root.joinpath(*below), {name: 2})
+    for folder in (root, root / "a", root / "a" / "x"):
+        for name in (".DS_Store", "Thumbs.db", "desktop.ini", "._000.png"):
+            (folder / name).write_bytes(b"Bud1")
+    survey = folders.survey(Source(root))
+    assert (survey.classes, [site.domain for site in survey.sites], survey.others) == (CLASSES, AB, ())
+    assert [(len(site.pictures), site.not_taken, site.notes) for site in survey.sites] == [(12, (), ())] * 2
+    for site in AB:
+        assert len(predicted.find([root / site], CLASSES)[0]) == len(trees.list_folders(root / site, CLASSES)) == 12
+
+
+def test_a_class_that_is_empty_everywhere_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sites(root := tmp_path / "images", "a", "b")
+    for site in AB:
+        (root / site / "ring").mkdir()
+    init_files.init(str(tmp_path / "new"), [f"data-dir={root}"])
+    assert "1 class has no image at any site: ring; remove the empty folders" in capsys.readouterr().out
+
+
+def test_names_that_yaml_takes_for_something_else_are_taken_as_typed(tmp_path: Path) -> None:
+    names = ["010", "1_1", "2024-01-01", "0x10", "1e3", "on", "north-east", "st.gallen"]
+    sites(root := tmp_path / "images", *names)
+    made = init_files.init(str(tmp_path / "new"), [f"data-dir={root}", f"dataset.domains=[{','.join(names)}]"])
+    for path in (made, experiment(tmp_path / "own.yaml", root, names, "validation_fraction: 0")):
+        assert list(as_run(path).dataset.domains) == names
+        config = resolve({"experiment": str(path), "set": " ".join(f"allocation.counts.{name}=2" for name in names)})
+        assert config.allocation.counts == dict.fromkeys(names, 2)
 
 
 def test_a_site_of_test_images_is_taken_where_it_is_held_out(tmp_path: Path) -> None:

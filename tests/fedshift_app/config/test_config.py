@@ -275,7 +275,7 @@ def test_networks_that_cannot_be(flat: dict[str, Any], reason: list[str]) -> Non
     "key",
     [
         "rounds", "train.lr", "federation.min_nodes", "privacy.clipping_norm", "method.mu", "evaluate.every",
-        "images.views", "server.lr", "dataset.public",
+        "images.views", "server.lr",
     ],
 )  # fmt: skip
 def test_true_and_yes_are_no_numbers(key: str) -> None:
@@ -387,6 +387,16 @@ def test_a_relative_data_dir_elsewhere_is_refused() -> None:
         ("a=b=c", {"a": "b=c"}),
         ("a=", {"a": None}),
         ("dataset.data-dir=/x-y", {"dataset.data_dir": "/x-y"}),
+        (
+            "dataset.domains=[010,1_1,2024-01-01,12:30,0x10,1e3,on,no,.5]",
+            {"dataset.domains": ["010", "1_1", "2024-01-01", "12:30", "0x10", "1e3", "on", "no", ".5"]},
+        ),
+        ("dataset.name=1e3 dataset.public=010", {"dataset.name": "1e3", "dataset.public": "010"}),
+        ("dataset.public=0.1 allocation.share=1", {"dataset.public": 0.1, "allocation.share": 1}),
+        ("'allocation.counts={010: 2, no: 1}'", {"allocation.counts": {"010": 2, "no": 1}}),
+        ("allocation.held-out=[yes]", {"allocation.held_out": ["yes"]}),
+        ("allocation.counts.north-east=2", {"allocation.counts.north-east": 2}),
+        ("train.class-weights.a.b-c.d.e.f=2", {"train.class_weights.a.b-c.d.e.f": 2}),
         ("a=1 a=2", {"a": 2}),
     ],
 )

@@ -1,0 +1,182 @@
+"""Images that are half there are refused in every format whose decoder can tell; whole ones of any kind are not."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dicom_files
+import numpy as np
+import pytest
+from PIL import Image
+from pydicom.encaps import encapsulate
+from pydicom.uid import JPEGBaseline8Bit, RLELossless
+
+from datasets.io import corrupt_files, decode
+from datasets.listing import Item, Listing
+from fedshift_core.errors import DataError
+
+EOI = b"\xff\xd9"
+Damage = Callable[[bytes], bytes]
+
+
+def photo(width: int = 240, height: int = 180) -> Image.Image:
+    """Return an image whose parts all differ."""
+    values = np.random.default_rng(0).integers(0, 256, (height // 12, width // 12, 3), dtype=np.uint8)
+    noise = np.random.default_rng(1).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    smooth = Image.fromarray(values).resize((width, height), Image.Resampling.BICUBIC)
+    return Image.blend(smooth, Image.fromarray(noise), 0.3)
+
+
+def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, kind, **options)
+    return file.getvalue()
+
+
+def dicom(kind: str) -> bytes:
+    grey = photo().convert("L")
+    data = dicom_files.made(np.asarray(grey))
+    if kind == "rle":
+        data.compress(RLELossless)
+        return dicom_files.written(data)
+    data.file_meta.TransferSyntaxUID = JPEGBaseline8Bit
+    data.PixelData = encapsulate([saved(grey, "JPEG")])
+    data["PixelData"].is_undefined_length = True
+    return dicom_files.written(data)
+
+
+def zeros(start: float, length: int | None = None) -> Damage:
+    """Return what puts zeros into a file from a part of it on; the last two bytes stay."""
+
+    def damaged(content: bytes) -> bytes:
+        at = int(start * len(content))
+        end = len(content) - 2 if length is None else at + length
+        return content[:at] + bytes(end - at) + content[end:]
+
+    return damaged
+
+
+def closed(content: bytes) -> bytes:
+    return content[: len(content) // 2] + EOI
+
+
+def garbage(content: bytes) -> bytes:
+    at = len(content) // 2
+    return content[:at] + np.random.default_rng(2).bytes(512) + content[at + 512 :]
+
+
+def removed(content: bytes) -> bytes:
+    at = len(content) // 2
+    return content[:at] + content[at + 512 :]
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+JPEGS = {
+    "baseline": saved(photo(), "JPEG", quality=90),
+    "progressive": saved(photo(), "JPEG", quality=90, progressive=True),
+    "restarts": saved(photo(), "JPEG", restart_marker_rows=1),
+    "cmyk": saved(photo().convert("CMYK"), "JPEG", quality=90),
+}
+OTHERS = {
+    "tiff-jpeg": saved(photo(), "TIFF", compression="jpeg"),
+    "tiff-deflate": saved(photo(), "TIFF", compression="tiff_adobe_deflate"),
+    "tiff-lzw": saved(photo(), "TIFF", compression="tiff_lzw"),
+    "tiff-packbits": saved(photo(), "TIFF", compression="packbits"),
+    "dicom-jpeg": dicom("jpeg"),
+    "dicom-rle": dicom("rle"),
+    "webp": saved(photo(), "WEBP"),
+    "webp-alpha": saved(photo().convert("RGBA"), "WEBP", exif=b"Exif\0\0" + bytes(300)),
+    "webp-lossless": saved(photo(), "WEBP", lossless=True),
+    "png": saved(photo(), "PNG"),
+}
+
+
+def read(folder: Path, content: bytes) -> str:
+    """Return the reason why a file is refused; empty if it is read."""
+    path = folder / "a.jpg"
+    path.write_bytes(content)
+    try:
+        decode.decode(Item(path, str(path)), 16)
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("damage", [zeros(0.5), zeros(0.5, 2000), closed, garbage, removed, cut])
+@pytest.mark.parametrize("kind", JPEGS)
+def test_a_jpeg_that_is_half_there_is_refused(tmp_path: Path, kind: str, damage: Damage) -> None:
+    assert not read(tmp_path, JPEGS[kind])
+    assert read(tmp_path, damage(JPEGS[kind]))
+
+
+@pytest.mark.filterwarnings("ignore:End of file reached")  # pydicom's
+@pytest.mark.parametrize("damage", [zeros(0.5), zeros(0.5, 200), zeros(0.4, 2000), zeros(0.97, 150), cut])
+@pytest.mark.parametrize("kind", OTHERS)
+def test_so_are_others_and_jpegs_within_them(tmp_path: Path, kind: str, damage: Damage) -> None:
+    assert not read(tmp_path, OTHERS[kind])
+    assert read(tmp_path, damage(OTHERS[kind]))
+
+
+def test_a_hole_of_as_many_blocks_as_were_there_is_found(tmp_path: Path) -> None:
+    """The decoder then sees neither missing nor further data."""
+    whole = saved(photo(128, 128), "JPEG", quality=88)
+    holes = [whole[:at] + bytes(512) + whole[at + 512 :] for at in range(1000, len(whole) - 600, 16)]
+    assert all(read(tmp_path, content) for content in holes)
+
+
+@pytest.mark.parametrize("part", [1, 20, 2000, 0.5, 0.9])
+@pytest.mark.parametrize("compression", ["jpeg", "tiff_lzw", "tiff_adobe_deflate", "packbits", None])
+def test_a_cut_tiff_is_truncated(tmp_path: Path, compression: str | None, part: float) -> None:
+    whole = saved(photo(), "TIFF", compression=compression)
+    short = whole[: int(len(whole) * part) if part < 1 else -int(part)]
+    assert "truncated" in read(tmp_path, short)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        JPEGS["baseline"] + bytes(5000),
+        JPEGS["baseline"] * 2,
+        JPEGS["baseline"][:-2] + bytes(16) + EOI,
+        saved(photo(), "JPEG", exif=b"Exif\0\0MM\0*\0\0\0\x08" + bytes(5000)),
+        saved(photo(), "JPEG", exif=b"Exif\0\0" + saved(photo(48, 36), "JPEG")),
+        saved(photo(), "JPEG", comment=b"\xff\xda\0\x0c" + bytes(200)),
+        saved(photo().convert("L"), "JPEG", restart_marker_blocks=1, optimize=True),
+        saved(photo(), "PNG", compress_level=0),
+    ],
+)
+def test_what_cameras_add_is_no_damage(tmp_path: Path, content: bytes) -> None:
+    assert not read(tmp_path, content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("JPEG", {}), ("JPEG", {"optimize": True}), ("JPEG", {"progressive": True}),
+        ("JPEG", {"optimize": True, "subsampling": 0}), ("WEBP", {}), ("WEBP", {"method": 0}),
+        ("WEBP", {"lossless": True}), ("WEBP", {"lossless": True, "method": 0, "quality": 0}),
+        ("TIFF", {"compression": "tiff_lzw"}), ("TIFF", {"compression": "packbits"}),
+        ("TIFF", {"compression": "jpeg"}), ("TIFF", {"compression": "tiff_adobe_deflate"}), ("PNG", {}),
+    ],
+)  # fmt: skip
+def test_flat_images_are_no_damage(tmp_path: Path, kind: str, options: dict[str, Any]) -> None:
+    """Their compressed pixels are zeros, some for 100 kB."""
+    black = Image.new("RGB", (3000, 2000))
+    partly = black.copy()
+    partly.paste(photo(), (100, 100))
+    for image in (black, partly, Image.new("RGB", (9, 7), "white")):
+        assert not read(tmp_path, saved(image, kind, **options))
+
+
+def test_they_are_counted_among_the_broken_ones(tmp_path: Path) -> None:
+    items = []
+    for number, content in enumerate((JPEGS["baseline"], closed(JPEGS["baseline"]), zeros(0.5)(OTHERS["webp"]))):
+        path = tmp_path / f"{number}.jpg"
+        path.write_bytes(content)
+        items.append(Item(path, str(path)))
+    found = corrupt_files.of(Listing(tuple(items), np.zeros(3, np.int64)))
+    assert [(image.place, "damaged" in image.reason) for image in found] == [(1, True), (2, True)]
