@@ -107,8 +107,9 @@ class Results(_Results):
     curve: dict[int, float] = Field(default_factory=dict, max_length=MOST_ROUNDS)  # only of a file that --keep wrote
 
 
-#: Settings of the section ``dataset`` that do not change a domain's images once they are read.
-READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
+#: Settings of the section ``dataset`` that do not change a domain's images once they are read; runs from before
+#: ``patients`` lack it, and the hash of images that have patients is another one.
+READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.patients", "dataset.public")
 
 
 @dataclass(frozen=True)
