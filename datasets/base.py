@@ -19,6 +19,7 @@ OWN_SPLITS: tuple[Split, ...] = ("train", "validation", "test")  # a user's own 
 TEST_SHARE = 0.2  # test part of a user's own images
 Resize = Literal["squash", "crop", "pad"]
 Exif = Literal["ignore", "apply"]
+Patients = Literal["all", "listed"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,7 @@ class Source:
         skip_broken: Leave out images that cannot be read.
         classes_stated: Somebody stated the order of ``classes``; False if it is the order of folder names, so that an
             integer label has no meaning.
+        patients: all: patients are looked for wherever they may be known; listed: ``labels`` alone states them.
     """
 
     data_dir: Path | None = None
@@ -75,6 +77,7 @@ class Source:
     test_share: float = TEST_SHARE
     skip_broken: bool = False
     classes_stated: bool = True
+    patients: Patients = "all"
 
 
 @dataclass(frozen=True)

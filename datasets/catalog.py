@@ -1,6 +1,7 @@
 """Lists all data sets by name, and reads them through the cache of decoded images."""
 
 import functools
+import hashlib
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -38,6 +39,11 @@ def get(name: str) -> Dataset:
 def of_users() -> list[str]:
     """Return the names of the data sets that leave domains and classes to the user."""
     return [name for name, dataset in DATASETS.items() if dataset.own is not None]
+
+
+def may_have_patients(name: str) -> bool:
+    """Return whether images of a data set may have patients, as a user's own, Camelyon17's and those of a package."""
+    return name in (folders.NAME, camelyon.NAME) or all(name != known.name for known in _OURS)
 
 
 def stated(name: str, names: Names, as_name: str = "") -> Dataset:
@@ -212,18 +218,22 @@ def _refuse_twice(lists: Sequence[tuple[str, ...]]) -> None:
 def content(
     name: str, domain: str, split: Split, source: Source, size: int | None = None, form: Form = PLAIN
 ) -> str | None:
-    """Return a hash of the images of one domain and split; None if they are generated, not read.
+    """Return a hash of the images of one domain and split, and of which are of one patient.
+
+    None if they are generated, not read.
 
     Raises:
         DataError: As for :func:`load`.
     """
     dataset = get(name)
     image_files = _image_files(dataset, domain, split, source, form)
-    return (
-        None
-        if _drawn(image_files)
-        else cache.content(cache.Part(name, domain, split, size or dataset.size, form), image_files)
-    )
+    if _drawn(image_files):
+        return None
+    mark = cache.content(cache.Part(name, domain, split, size or dataset.size, form), image_files)
+    if image_files.groups is None or source.patients == "listed":
+        return mark
+    groups = "\0".join(image_files.groups.tolist())
+    return hashlib.sha256(f"{mark} {groups}".encode(errors="surrogateescape")).hexdigest()
 
 
 def skipped(

@@ -5,19 +5,22 @@ NFD), spaces around the name, the kind and number of spaces inside it, letters o
 mark, soft hyphen), the non-breaking hyphen. Letters of other alphabets that look alike are different.
 
 Numbers are special: ``0`` and ``0.0``, or ``1`` and ``01``, are different names, as one of them may be an identifier.
-Both together are a mistake, so :func:`check_numbers` refuses them.
+Both together are a mistake, so :func:`check_numbers` refuses them. Of patients they are one, as nothing is lost by
+keeping two people's images together, and all by dividing one's.
 """
 
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from fedshift_core.limits import as_found
 
 #: Letters of no width whose category is not Cf: a joiner, fillers, variation selectors.
 _NO_WIDTH = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0") | {chr(code) for code in range(0xFE00, 0xFE10)}
 _HYPHENS = str.maketrans("\u2010\u2011", "--")  # they look like the one on the keyboard
+#: How tables write that a patient is unknown.
+NO_PATIENT = frozenset(("", "nan", "na", "n/a", "<na>", "nat", "none", "null", "unknown", "-", "?"))
 _NUMBER = re.compile(r"([+-]?)(\d+)(?:[.,](\d*))?")
 
 
@@ -100,7 +103,7 @@ def check_numbers(names: Iterable[str], what: str, places: Mapping[str, object] 
 
     Args:
         names: The names.
-        what: The kind of names for the message: classes, sites, patients.
+        what: The kind of names for the message: classes, sites.
         places: The place of each name for the message; None for no places.
 
     Raises:
@@ -110,3 +113,22 @@ def check_numbers(names: Iterable[str], what: str, places: Mapping[str, object] 
     if pair is not None:
         first, second = (as_found(name) + (f" ({places[name]})" if places else "") for name in pair)
         raise ValueError(f"{what} {first} and {second} are one number in two spellings; write it in one form")
+
+
+def patient(name: str) -> str:
+    """Return a key that is equal for all spellings of a patient's name or number."""
+    return number(name) or key(name)
+
+
+def patients(names: Sequence[str], *, unknown: Collection[str] = NO_PATIENT) -> list[str]:
+    """Return for each name of a patient the one spelling that stands for all, empty for an unknown patient.
+
+    Args:
+        names: The names.
+        unknown: Keys of names that stand for an unknown patient.
+    """
+    first: dict[str, str] = {}
+    keys = {name: patient(name) for name in sorted(set(names))}
+    for name, of_patient in keys.items():
+        first.setdefault(of_patient, "" if of_patient in unknown else cleaned(name))
+    return [first[keys[name]] for name in names]

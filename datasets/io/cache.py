@@ -35,8 +35,8 @@ from fedshift_core.limits import shown
 
 FORMAT = 4  # changes if the same files would be decoded to other pixels or be refused, or have another fingerprint
 CACHE_DIR = "FEDSHIFT_CACHE"  # environment variable: the folder of the cache
-#: Files of the cache folder that hold names of image files (datasets.io.kept_sites, datasets.io.corrupt_files).
-LISTS = ("site-*.list", "site-*.json", "broken-*.json")
+#: Files of the cache folder with names of image files or patients (datasets.io: kept_sites, corrupt_files, patients).
+LISTS = ("site-*.list", "site-*.json", "broken-*.json", "patients-*.json")
 HASHED = 1024  # images that are hashed at a time
 X_FILE, Y_FILE, META_FILE = part_folder.X_FILE, part_folder.Y_FILE, part_folder.META_FILE
 CONTENT_FILE = part_folder.CONTENT_FILE

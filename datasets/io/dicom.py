@@ -1,9 +1,11 @@
 """Reads DICOM files through pydicom, an optional extra: only their pixels, as radiologists' screens show them.
 
-Only the parts of a header that decide pixels are read (:data:`_READ`), so that no patient's name reaches an error.
+Only the parts of a header that decide pixels are read (:data:`_READ`), so that no patient's name reaches an error, and
+by itself the PatientID, which decides which images stay together.
 """
 
 import io
+import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ _READ = ["PlanarConfiguration", "NumberOfFrames", "Rows", "Columns", "PixelData"
 _DEFLATED = b"1.2.840.10008.1.2.1.99"  # a transfer syntax that is unpacked completely before any check
 _JP2 = b"\0\0\0\x0cjP  "  # start of a JP2 file; a damaged one sends pydicom 3.0.2 into an endless loop
 _MOST_TABLE = 16  # bits of values that are computed once each, not for each pixel
+_PATIENT = 0x00100020  # the tag of PatientID
 _GREY, _INVERTED = "MONOCHROME2", "MONOCHROME1"
 _EXTRA = 'pip install "fedshift[medical]"'
 _DECODERS = "pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
@@ -77,6 +80,33 @@ def header(content: bytes, name: object) -> tuple[tuple[int, int], str]:
     return _about(_read(content, shown(name)))
 
 
+def _lacking(where: str) -> DataError:
+    return DataError(f"{where}: a DICOM file, which needs pydicom; run: {_EXTRA}")
+
+
+def patient(file: str) -> str:
+    """Return the PatientID of a file; empty if it has none or is damaged.
+
+    Raises:
+        DataError: If pydicom is missing.
+    """
+    try:
+        from pydicom.filereader import read_file_meta_info, read_partial
+    except ImportError:
+        raise _lacking(shown(file)) from None
+    try:
+        if not os.path.isfile(file):  # noqa: PTH113 - a pipe would never end
+            return ""
+        if read_file_meta_info(file).TransferSyntaxUID == _DEFLATED.decode():  # it would be unpacked first
+            return ""
+        with open(file, "rb") as content:  # noqa: PTH123 - ten thousand of them
+            data = read_partial(content, stop_when=lambda tag, *_: tag > _PATIENT, specific_tags=[_PATIENT])
+        written = data.get_item(_PATIENT).value or b""  # as bytes: a warning of pydicom about the text would show it
+        return written.decode(errors="backslashreplace").strip(" \0")
+    except Exception:  # pydicom raises nearly any type on damaged bytes, and decoding says what is wrong
+        return ""
+
+
 def _about(data: "Dataset") -> tuple[tuple[int, int], str]:
     return (int(data.Columns), int(data.Rows)), f"{data.PhotometricInterpretation} {int(data.BitsStored)}"
 
@@ -90,7 +120,7 @@ def _read(content: bytes, where: str) -> "Dataset":
     try:
         from pydicom import dcmread
     except ImportError:
-        raise DataError(f"{where}: a DICOM file, which needs pydicom; run: {_EXTRA}") from None
+        raise _lacking(where) from None
     if _DEFLATED in content:
         raise DataError(f"{where}: a deflated DICOM file; allowed are others, as nothing bounds what it unpacks to")
     data = dcmread(io.BytesIO(content), specific_tags=list(_READ))

@@ -1,8 +1,8 @@
 """Keeps the listing of a site of class folders on disk, so that a run need not list, order and divide its images again.
 
 It is taken again only if all its folders have the same inodes, times of writing and times of change, which nobody can
-set back, and the names in them are the same, as some network disks have no times of folders. What is in the files is
-not kept here: :mod:`datasets.io.cache` compares them one by one.
+set back, and the names in them are the same, as some network disks have no times of folders; and if the files that tell
+patients are as they were. What else is in files is not kept here: :mod:`datasets.io.cache` compares them one by one.
 
 A file is two lines of JSON, a checksum of all that follows it and what there is one of, and then columns: the images'
 labels, folders and splits, as bytes, and their names.
@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from datasets.io import cache, part_folder, pictures, unchanged
+from datasets.io import cache, part_folder, patients, pictures, unchanged
 from datasets.io.site import Pictures, Site
 from fedshift_core import private_files
 
 FORMAT = 3  # another one if the same folders would be listed or kept in another way
 _NUMBER = np.dtype("<u4")  # of a label or a folder
+_ON_PATIENTS = ("tables", "headers", "state", "patients_by", "patient_notes")
 #: Of a folder: inode, times of writing and of change, and a hash of the names in it.
 State = list[Any]
 
@@ -82,7 +83,8 @@ def _kept(path: Path, key: str) -> Site | None:
             return None
         if _states([folder for folder, _ in kept["states"]]) != [(folder, state) for folder, state in kept["states"]]:
             return None
-        return _site(kept, columns)
+        site = _site(kept, columns)
+        return site if patients.are_still(site.patient_files, site.state) else None
     except (OSError, ValueError, TypeError, KeyError, IndexError):
         return None
 
@@ -93,7 +95,8 @@ def _keep(path: Path, key: str, site: Site, states: Sequence[tuple[str, State]])
     head = {
         "key": key, "states": [list(pair) for pair in states], "images": len(split), "folders": list(place),
         "domain": site.domain, "layout": site.layout, "drawn": site.drawn, "notes": site.notes,
-        "not_taken": list(map(str, site.not_taken)),
+        "not_taken": list(map(str, site.not_taken)), "groups": site.pictures.groups,
+        **{name: getattr(site, name) for name in _ON_PATIENTS},
     }  # fmt: skip
     columns = (
         site.pictures.labels.astype(_NUMBER).tobytes(),
@@ -113,12 +116,16 @@ def _site(kept: dict[str, Any], columns: bytes) -> Site:
     names = columns[(2 * size + 1) * number :].decode(errors="surrogateescape").split("\0")
     folders = [f"{folder}/" for folder in kept["folders"]]
     files = tuple([folders[place] + name for place, name in zip(places.tolist(), names, strict=True)])
+    on_patients: dict[str, Any] = {
+        name: tuple(value) if isinstance(value := kept[name], list) else value for name in _ON_PATIENTS
+    }
     return Site(
         kept["domain"],
         kept["layout"],
-        Pictures(files, labels.astype(np.int64), splits),
+        Pictures(files, labels.astype(np.int64), splits, tuple(kept["groups"])),
         not_taken=tuple(map(Path, kept["not_taken"])),
         notes=tuple(kept["notes"]),
         drawn=kept["drawn"],
         folders=tuple(Path(folder) for folder, _ in kept["states"]),
+        **on_patients,
     )

@@ -62,7 +62,7 @@ def groups(found: NDArray[Any] | None, number: int, where: str) -> NDArray[np.st
             f"{shown(where)}: {GROUPS} has {description}; allowed are text, integers and ({number},). Name the key "
             "otherwise if it does not say which images are of one patient"
         )
-    return found.astype(np.str_)
+    return np.array(same_names.patients(found.astype(np.str_).tolist()), np.str_)
 
 
 def load(path: Path, wanted: tuple[str, ...]) -> dict[str, NDArray[Any]]:

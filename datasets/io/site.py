@@ -94,6 +94,11 @@ class Site:
         notes: Lines on irregularities.
         drawn: Its split is drawn, as it is not stated.
         folders: The folders that decide all this; empty where the content of files does, or nobody looked.
+        tables: Tables next to the images that were asked for patients.
+        headers: Whether DICOM files were asked for patients.
+        state: The state of both kinds of files then.
+        patients_by: What tells the patients, as :class:`datasets.io.patients.Patients` has it.
+        patient_notes: Lines on what does not tell them.
     """
 
     domain: str
@@ -104,6 +109,17 @@ class Site:
     notes: tuple[str, ...] = ()
     drawn: bool = False
     folders: tuple[Path, ...] = field(default=(), compare=False)
+    tables: tuple[str, ...] = ()
+    headers: bool = False
+    state: str = ""
+    patients_by: tuple[str, ...] = ()
+    patient_notes: tuple[str, ...] = ()
+
+    @property
+    def patient_files(self) -> tuple[str, ...]:
+        """The files whose content decides the patients, and so a drawn split."""
+        dicom = [file for file in self.pictures.files if file.lower().endswith(".dcm")] if self.headers else ()
+        return (*self.tables, *dicom)
 
     @functools.cached_property
     def splits(self) -> tuple[Split, ...]:

@@ -1,16 +1,17 @@
 """Finds a site's images: in class folders, with or without split folders, in rows of a table, or in npz files."""
 
 import functools
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from datasets.base import OWN_SPLITS, SPLITS, Source, Split
-from datasets.io import files, layout, pictures, presence, same_file, split_names, table
+from datasets.io import files, layout, patients, pictures, presence, same_file, split_names, table
 from datasets.io.layout import DEEPER, LABELS
 from datasets.io.layout import LAYOUTS as LAYOUTS
 from datasets.io.site import Pictures
@@ -125,24 +126,9 @@ def _from_table(domain: str, rows: Sequence[table.Row], source: Source) -> Site 
     if len(has_split) > 1:
         first = next(row for row in rows_of_domain if row.split is None)
         raise DataError(f"{shown(path)} line {first.line}: split is empty; other rows of {domain} have one")
-    groups = _groups(rows_of_domain, path)
     entries = functools.cache(layout.by_key)  # a folder is listed once, however many of its files are spelled otherwise
-    images = [_picture(row, path, domain, source.classes, groups, entries) for row in rows_of_domain]
+    images = [_picture(row, path, domain, source.classes, entries) for row in rows_of_domain]
     return _split_up(domain, "table", images, source, drawn=has_split == {False})
-
-
-def _groups(rows: Sequence[table.Row], path: Path) -> dict[str, str]:
-    """Return one spelling of each patient or group of a site, by its name's key.
-
-    Raises:
-        DataError: If two are one number in two spellings.
-    """
-    lines = {row.group: f"line {row.line}" for row in reversed(rows) if row.group}
-    try:
-        same_names.check_numbers(sorted(lines), "patients", lines)
-    except ValueError as problem:
-        raise DataError(f"{shown(path)}: {problem}") from None
-    return same_names.spellings(sorted(lines))
 
 
 def _picture(
@@ -150,7 +136,6 @@ def _picture(
     path: Path,
     domain: str,
     classes: tuple[str, ...],
-    groups: Mapping[str, str],
     entries: layout.ByKey,
 ) -> _Found:
     label = files.label_of(row.label, classes, {})
@@ -167,10 +152,9 @@ def _picture(
         suffixes_text = f"; taken are {', '.join(pictures.SUFFIXES)}" if not pictures.is_image_name(file.name) else ""
         separator_text = "; folders in a path are divided by /" if "\\" in row.file else ""
         raise DataError(f"{shown(path)} line {row.line}: no image file {shown(file)}{suffixes_text}{separator_text}")
-    group = groups[same_names.key(row.group)] if row.group else ""
     parts = PurePosixPath(row.file).parts
     parts_below = parts[1:] if len(parts) > 1 and same_names.same(parts[0], domain) else parts
-    return _Found(label, "/".join(parts_below), str(file), row.split or "train", group)
+    return _Found(label, "/".join(parts_below), str(file), row.split or "train", row.group)
 
 
 def _respelled(folder: Path, name: str, entries: layout.ByKey) -> Path:
@@ -234,37 +218,48 @@ def _split_up(
     where = f"{shown(data_dir(source))}: {domain}"
     if pair := same_file.twice(picture.file for picture in ordered):
         raise DataError(f"{where}: {shown(pair[0])} and {shown(pair[1])} are one file; keep one of them")
+    files_of_site, stated = [picture.file for picture in ordered], [picture.group for picture in ordered]
+    known = patients.find(domain, files_of_site, stated, source, data_dir(source), table_path(source))
     splits = [picture.split for picture in ordered]
     if drawn:
-        units = [
-            f"/{picture.group}" if picture.group else picture.name for picture in ordered
-        ]  # no name starts with a slash
+        # No name starts with a slash.
+        units = [f"/{group}" if group else picture.name for group, picture in zip(known.groups, ordered, strict=True)]
         test = stratified.test_part(labels, units, source.test_share, source.seed)
         splits = [SPLITS[int(is_test)] for is_test in test.tolist()]
-        for label, in_test in stratified.uncovered(labels, test):
-            sides = ("train", "test") if in_test else ("test", "train")
-            all_notes.append(
-                f"{where}: all {plural(labels.count(label), 'image')} of class {source.classes[label]} are in "
-                f"{sides[0]}, none is in {sides[1]}: they are one image, or their groups allow no other split"
-            )
-    groups = tuple(picture.group for picture in ordered)
-    split_groups = _on_both_sides(groups, splits)
-    if split_groups:
-        number = plural(len(split_groups), "group")
-        all_notes.append(f"{where}: in train and in test: {number} ({as_found(split_groups[0])} first)")
-    place = {split: number for number, split in enumerate(OWN_SPLITS)}
+        all_notes += _uncovered(labels, test, source.classes, where)
     columns = Pictures(
-        tuple(picture.file for picture in ordered),
+        tuple(files_of_site),
         np.array(labels, np.int64),
-        np.array([place[split] for split in splits], np.uint8),
-        groups if any(groups) else (),
+        np.array([OWN_SPLITS.index(split) for split in splits], np.uint8),
+        known.groups if any(known.groups) else (),
     )
-    return Site(domain, kind, columns, (), tuple(ignored), tuple(all_notes), drawn)
+    used = {data_dir(source) / name for name in known.by}
+    site = Site(
+        domain,
+        kind,
+        columns,
+        (),
+        tuple(path for path in ignored if path not in used),
+        tuple(all_notes),
+        drawn,
+        tables=known.tables,
+        headers=known.headers,
+        patients_by=known.by,
+        patient_notes=known.notes,
+    )
+    return replace(site, state=patients.state(site.patient_files))
 
 
-def _on_both_sides(groups: Sequence[str], splits: Sequence[Split]) -> list[str]:
-    sides = {(group, split) for group, split in zip(groups, splits, strict=True) if group}
-    return sorted(group for group, count in Counter(group for group, _ in sides).items() if count > 1)
+def _uncovered(labels: list[int], test: NDArray[np.bool_], classes: tuple[str, ...], where: str) -> list[str]:
+    """Return a note on each class that one side of a drawn split lacks."""
+    notes = []
+    for label, in_test in stratified.uncovered(labels, test):
+        sides = ("train", "test") if in_test else ("test", "train")
+        notes.append(
+            f"{where}: all {plural(labels.count(label), 'image')} of class {classes[label]} are in {sides[0]}, none is "
+            f"in {sides[1]}: they are one image, or their groups allow no other split"
+        )
+    return notes
 
 
 def _is_split(folder: Path) -> bool:

@@ -55,7 +55,7 @@ class _Cells(csv.excel):
 Make = Callable[[int, Mapping[str, str]], Row]
 
 
-def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = False) -> tuple[Row, ...]:
+def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool | None = False) -> tuple[Row, ...]:
     """Return the rows of a table; commas, semicolons or tabs separate cells, and columns have any order.
 
     Args:
@@ -63,7 +63,7 @@ def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = Fal
         columns: Lower-case names of columns that it must have.
         make: Makes a row.
         resolved: Compare files below the table's folder, so that a link or another spelling of a path is the same file.
-            Otherwise compare paths.
+            Otherwise compare paths; with None not at all, so that a file may have several rows.
 
     Raises:
         DataError: With the line, if something is missing, empty or not allowed, or a file comes twice.
@@ -74,9 +74,9 @@ def read(path: Path, columns: Sequence[str], make: Make, *, resolved: bool = Fal
     return _read(path, status.st_size, stamp, tuple(columns), make, resolved)
 
 
-@functools.lru_cache(maxsize=2)  # each domain and split of a run reads it again
+@functools.lru_cache(maxsize=4)  # each domain and split of a run reads it again
 def _read(
-    path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool
+    path: Path, size: int, _: tuple[int, ...], columns: tuple[str, ...], make: Make, resolved: bool | None
 ) -> tuple[Row, ...]:
     if size > MOST_BYTES:
         raise DataError(f"{shown(path)}: {plural(size, 'byte')}; a table has at most {MOST_BYTES}")
@@ -91,7 +91,7 @@ def _read(
                 continue
             line = reader.line_num + 1
             row = _row(path, line, names, cells, make)
-            for mark in _keys(path, row, resolved):
+            for mark in () if resolved is None else _keys(path, row, resolved):
                 if (other := seen.setdefault(mark, row)) is not row:
                     raise DataError(f"{shown(path)} line {line}: {_duplicate(row, other)}")
             rows.append(row)

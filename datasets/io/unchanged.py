@@ -22,16 +22,22 @@ Answer = TypeVar("Answer")
 _known: OrderedDict[Hashable, tuple[Times, Any]] = OrderedDict()
 
 
-def answer(key: Hashable, look: Callable[[], Answer], folders: Callable[[Answer], Sequence[Path] | None]) -> Answer:
+def answer(
+    key: Hashable,
+    look: Callable[[], Answer],
+    folders: Callable[[Answer], Sequence[Path] | None],
+    still: Callable[[Answer], bool] = lambda _: True,
+) -> Answer:
     """Return what ``look`` returns, or returned before if no folder has changed since.
 
     Args:
         key: What is asked.
         look: Finds the answer.
         folders: Returns the folders that decide an answer; None if it is not to be remembered.
+        still: Tells whether a remembered answer is right, as far as more than folders decides it.
     """
     if (known := _known.get(key)) is not None:
-        if times([path for path, _ in known[0]]) == known[0]:
+        if times([path for path, _ in known[0]]) == known[0] and still(known[1]):
             _known.move_to_end(key)
             found: Answer = known[1]
             return found

@@ -3,10 +3,13 @@
 Images are indices (n,), int64, into the N images of the domain; ``labels`` (N,) are those of all of them.
 """
 
+from typing import Literal
+
 import numpy as np
 from numpy.typing import NDArray
 
 from datasets.partition import stratified
+from fedshift_core import same_names
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
@@ -160,20 +163,44 @@ def cut(images: Indices, labels: Indices, fraction: float, rng: np.random.Genera
     return np.setdiff1d(images, off), off
 
 
-def test_of_groups(labels: Indices, groups: NDArray[np.str_], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Return which images of a domain are test images where all images of a group stay on one side.
+def units_of(groups: NDArray[np.str_]) -> list[str]:
+    """Return what is not divided: the name of each image's group after a slash, or its own place.
+
+    Spellings of one patient, which two files may have, are one unit.
+    """
+    names = same_names.patients(groups.tolist(), unknown=())
+    return [f"/{name}" if name else str(place) for place, name in enumerate(names)]
+
+
+def part_of_groups(
+    part: Literal["test", "validation"],
+    among: Indices,
+    labels: Indices,
+    groups: NDArray[np.str_],
+    fraction: float,
+    seed: int,
+) -> NDArray[np.bool_]:
+    """Return which images of a domain are set aside for a part, where all images of a group stay on one side.
 
     Args:
+        part: The part; of a test part each class is on both sides, as far as groups allow.
+        among: The images that may be set aside.
         labels: Labels of the domain's images, shape (N,).
         groups: The group of each, shape (N,), texts; an image without one is on its own.
         fraction: Share of each class that is wanted, above 0 and below 1.
         seed: The run's seed.
 
     Returns:
-        True for test images, shape (N,); none or all of them where groups allow no other cut.
+        True for these images, shape (N,); none or all of them where groups allow no other cut.
     """
-    units = [f"/{group}" if group else str(place) for place, group in enumerate(groups.tolist())]
-    return stratified.test_part(labels.tolist(), units, fraction, seed)
+    all_units = units_of(groups)
+    units = [all_units[place] for place in among.tolist()]
+    chosen = np.zeros(len(labels), bool)
+    if part == "test":
+        chosen[among] = stratified.test_part(labels[among].tolist(), units, fraction, seed)
+    else:  # drawn apart, so that it is not of those who were nearly chosen for the test
+        chosen[among] = stratified.some_part(labels[among].tolist(), [f"validation {u}" for u in units], fraction, seed)
+    return chosen
 
 
 def _proportional(counts: Indices, fraction: float) -> Indices:
@@ -222,9 +249,9 @@ def spread_groups(
     if groups is None:
         return spread(labels, nodes, rng)
     units: dict[str, list[int]] = {}
+    names = units_of(groups)
     for place in rng.permutation(len(labels)).tolist():
-        group = str(groups[place])
-        units.setdefault(f"/{group}" if group else str(place), []).append(place)
+        units.setdefault(names[place], []).append(place)
     if len(units) < nodes:
         return spread(labels, nodes, rng)
     parts: list[list[int]] = [[] for _ in range(nodes)]

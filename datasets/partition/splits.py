@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from datasets.partition import shares
 from datasets.partition.allocation import Allocation
 from datasets.partition.shares import Indices
+from fedshift_core import said_once
 from fedshift_core.errors import DataError
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
@@ -22,8 +23,9 @@ class Parts:
     Attributes:
         train: Images to train on, at least one.
         validation: Images to choose a round by; empty where none are set aside.
-        test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split. No
-            group of images (a patient) is in it that a node of the domain trains or validates on.
+        test: The node's own test set; empty if ``test_fraction`` is 0: it is tested on its domain's test split.
+
+    No group of images (a patient) is in one of them on this node and in another one on any node of the domain.
     """
 
     train: Indices
@@ -31,6 +33,7 @@ class Parts:
     test: Indices
 
 
+_CUT: tuple[Literal["test"], Literal["validation"]] = ("test", "validation")  # parts of what a node holds, in turn
 MOST_KEPT = 1000  # nodes of a domain whose parts are in memory at once, where they are worked out when asked for
 
 
@@ -97,7 +100,9 @@ class _WhenAsked(Sequence[Indices]):
         return len(self.sizes)
 
 
-def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indices:
+def public_part(
+    domain: str, labels: Indices, share: float, seed: int, groups: NDArray[np.str_] | None = None
+) -> Indices:
     """Return which images of a domain belong to the public set (``dataset.public``), and so to no node.
 
     They are the end of the order in which nodes draw from the front, so that a node holds the same images with a public
@@ -108,6 +113,8 @@ def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indice
         labels: Labels of the images that its nodes divide, shape (N,).
         share: The part of them that is public, above 0 and below 1.
         seed: The run's seed.
+        groups: As ``ImageSet.groups``, of the same images: whole groups are public, as many as come nearest to the
+            share. None to draw images whatever their group.
 
     Returns:
         Indices (n,), int64, ascending.
@@ -115,13 +122,22 @@ def public_part(domain: str, labels: Indices, share: float, seed: int) -> Indice
     Raises:
         DataError: If that is no image, or all of them.
     """
-    size = round(share * len(labels))
+    size, order = round(share * len(labels)), _order(domain, len(labels), seed)
+    if groups is not None:
+        units: dict[str, list[int]] = {}
+        names = shares.units_of(groups)
+        for place in order[::-1].tolist():
+            units.setdefault(names[place], []).append(place)
+        ends = np.cumsum([len(unit) for unit in units.values()])
+        number = 1 + int(np.abs(ends[:-1] - size).argmin()) if len(units) > 1 else 0
+        order = np.array([place for unit in list(units.values())[:number] for place in unit][::-1], np.int64)
+        size = len(order)
     if not 0 < size < len(labels):
         raise DataError(
             f"dataset.public={share:g}: of the {plural(len(labels), 'image')} of {domain!r} that is {size}; at "
             "least one must be public, and one left for a node"
         )
-    return np.sort(_order(domain, len(labels), seed)[len(labels) - size :])
+    return np.sort(order[len(order) - size :])
 
 
 def _order(domain: str, number: int, seed: int) -> Indices:
@@ -131,7 +147,7 @@ def _order(domain: str, number: int, seed: int) -> Indices:
 
 def node_parts(
     allocation: Allocation, dealt: tuple[str, ...], index: int, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0, groups: NDArray[np.str_] | None = None,
+    public: float = 0.0, groups: NDArray[np.str_] | None = None, *, only_test: bool = False,
 ) -> Parts:  # fmt: skip
     """Return which of its domain's images a node holds.
 
@@ -147,31 +163,34 @@ def node_parts(
         num_classes: Number of classes of the data set.
         seed: The run's seed.
         public: Which share of them is public (:func:`public_part`); 0 for none.
-        groups: As ``ImageSet.groups``, of the same images, shape (N,); a test set is cut by group then.
+        groups: As ``ImageSet.groups``, of the same images, shape (N,): all parts are cut by group then.
+        only_test: Only the test set is cut by group (``dataset.patients=listed``).
 
     Raises:
         DataError: If the domain has too few images, or groups allow no test set.
     """
     domain = dealt[index]
-    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed, public)
-    in_test = _test_of_groups(allocation, domain, labels, groups, seed, public)
-    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed, in_test)
+    whole = None if only_test else groups
+    holdings = _holdings(allocation, domain, dealt.count(domain), labels, num_classes, seed, public, whole)
+    by_group = _by_group(allocation, domain, labels, groups, seed, public, only_test)
+    return _parts_of(allocation, domain, holdings, dealt[:index].count(domain), index, labels, seed, by_group)
 
 
 def domain_parts(
     allocation: Allocation, dealt: tuple[str, ...], domain: str, labels: Indices, num_classes: int, seed: int,
-    public: float = 0.0, groups: NDArray[np.str_] | None = None,
+    public: float = 0.0, groups: NDArray[np.str_] | None = None, *, only_test: bool = False,
 ) -> Mapping[int, Parts]:  # fmt: skip
     """Return what each node of a domain holds, by its index; arguments and errors as for :func:`node_parts`."""
     nodes = np.array([index for index, held in enumerate(dealt) if held == domain], np.int64)
-    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public)
+    whole = None if only_test else groups
+    holdings = _holdings(allocation, domain, len(nodes), labels, num_classes, seed, public, whole)
     if isinstance(holdings, _WhenAsked) and not (allocation.test_fraction or allocation.validation_fraction):
         if 0 in holdings.sizes:
             raise _no_image(domain, int(nodes[holdings.sizes.index(0)]), labels, len(nodes))
         return DomainParts(nodes, holdings)
-    in_test = _test_of_groups(allocation, domain, labels, groups, seed, public)
+    by_group = _by_group(allocation, domain, labels, groups, seed, public, only_test)
     return {
-        index: _parts_of(allocation, domain, holdings, place, index, labels, seed, in_test)
+        index: _parts_of(allocation, domain, holdings, place, index, labels, seed, by_group)
         for place, index in enumerate(nodes.tolist())
     }
 
@@ -180,46 +199,63 @@ def _no_image(domain: str, index: int, labels: Indices, nodes: int) -> DataError
     return DataError(f"node {index} gets no image: domain {domain!r} has {len(labels)} for {plural(nodes, 'node')}")
 
 
-def _test_of_groups(
-    allocation: Allocation, domain: str, labels: Indices, groups: NDArray[np.str_] | None, seed: int, public: float
-) -> NDArray[np.bool_] | None:
-    """Return which images of a domain are test images, (N,), where its nodes' test sets are cut by group; else None.
+#: Parts that are cut by group, each as a mask of the images of a domain, (N,).
+_ByGroup = Mapping[str, NDArray[np.bool_]]
 
-    All nodes of a domain have one cut, as they may divide the images of a group.
 
-    Raises:
-        DataError: If a part of the images is public: all nodes have those, whatever their group.
+def _by_group(
+    allocation: Allocation,
+    domain: str,
+    labels: Indices,
+    groups: NDArray[np.str_] | None,
+    seed: int,
+    public: float,
+    only_test: bool,
+) -> _ByGroup:
+    """Return the parts that are cut by group: one cut for all nodes of a domain, as they may divide a group's images.
+
+    Images that are public belong to none.
     """
-    if groups is None or allocation.test_fraction == 0:
-        return None
+    cut: dict[str, NDArray[np.bool_]] = {}
+    if groups is None:
+        return cut
+    left = np.ones(len(labels), bool)
     if public:
-        raise DataError(
-            f"dataset.public={public:g} and allocation.test_fraction={allocation.test_fraction:g}: images of "
-            f"{domain!r} have groups (patients), and public images may be of one that is tested on; allowed is one of "
-            "both keys"
+        left[public_part(domain, labels, public, seed, None if only_test else groups)] = False
+    for part in _CUT[: 1 if only_test else 2]:
+        if fraction := allocation.fraction_of(part):
+            cut[part] = shares.part_of_groups(part, np.flatnonzero(left), labels, groups, fraction, seed)
+            left &= ~cut[part]
+    if "validation" in cut and not cut["validation"].any():
+        said_once.warn(
+            f"allocation.validation_fraction: {domain!r} has no validation part, as all its "
+            f"{plural(int(left.sum()), 'training image')} are of one patient or group"
         )
-    return shares.test_of_groups(labels, groups, allocation.test_fraction, seed)
+    return cut
 
 
 def _parts_of(
     allocation: Allocation, domain: str, holdings: Sequence[Indices], place: int, index: int, labels: Indices,
-    seed: int, in_test: NDArray[np.bool_] | None,
+    seed: int, by_group: _ByGroup,
 ) -> Parts:  # fmt: skip
     """Divide what one node holds, the ``place``-th of its domain, into its parts."""
-    held = holdings[place]
-    if len(held) == 0:
+    train = holdings[place]
+    if len(train) == 0:
         raise _no_image(domain, index, labels, len(holdings))
-    if in_test is None:
-        train, test = _cut(allocation, "test", held, index, labels, seed)
-    else:
-        train, test = np.sort(held[~in_test[held]]), np.sort(held[in_test[held]])
-        if len(train) == 0 or len(test) == 0:
+    parts = {}
+    for part in _CUT:
+        if part not in by_group:
+            train, parts[part] = _cut(allocation, part, train, index, labels, seed)
+            continue
+        held, aside = train, by_group[part][train]
+        train, parts[part] = np.sort(held[~aside]), np.sort(held[aside])
+        if len(train) == 0 or (part == "test" and not aside.any()):
             raise DataError(
-                f"allocation.test_fraction: node {index} holds {plural(len(held), 'image')} of {domain!r}, and all of "
-                f"them are to {'train' if len(train) else 'test'} on, as images of a group (a patient) stay together"
+                f"allocation.{part}_fraction: node {index} holds {plural(len(held), 'image')} of {domain!r}, and all "
+                f"of them are to {'train on' if len(train) else f'be its {part} part'}, as images of a group (a "
+                "patient) stay together"
             )
-    train, validation = _cut(allocation, "validation", train, index, labels, seed)
-    return Parts(train, validation, test)
+    return Parts(train, parts["validation"], parts["test"])
 
 
 def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, labels: Indices, seed: int) -> Indices:
@@ -249,11 +285,18 @@ def mixed_test(dealt: tuple[str, ...], index: int, domain: str, mix: Indices, la
 
 
 def _holdings(
-    allocation: Allocation, domain: str, nodes: int, labels: Indices, num_classes: int, seed: int, public: float
+    allocation: Allocation,
+    domain: str,
+    nodes: int,
+    labels: Indices,
+    num_classes: int,
+    seed: int,
+    public: float,
+    groups: NDArray[np.str_] | None,
 ) -> Sequence[Indices]:
     """Return what each node of a domain holds."""
     share = allocation.share_of(domain)
-    aside = public_part(domain, labels, public, seed) if public else labels[:0]
+    aside = public_part(domain, labels, public, seed, groups) if public else labels[:0]
     if public and share is not None:
         _check_left(allocation, domain, nodes, share, public)
     if share is not None and allocation.with_replacement:
@@ -267,7 +310,8 @@ def _holdings(
             return _WhenAsked([size] * nodes, lambda part: drawn(part)[:size])
         orders = (drawn(part) for part in range(nodes))
         return [shares.cover_classes([order[:size]], order[size:], labels, num_classes, domain)[0] for order in orders]
-    order = _order(domain, len(labels), seed)[: len(labels) - len(aside)]
+    order = _order(domain, len(labels), seed)
+    order = order[~np.isin(order, aside)] if public else order
     sizes = _sizes(allocation, domain, nodes, len(labels), len(order))
     chosen, spare = order[: sum(sizes)], order[sum(sizes) :]
     parts: Sequence[Indices]

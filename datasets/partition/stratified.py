@@ -33,24 +33,26 @@ def test_part(labels: Sequence[int], units: Sequence[str], share: float, seed: i
     Returns:
         True for test images, shape (N,).
     """
-    held: dict[str, Counter[int]] = defaultdict(Counter)
-    for label, unit in zip(labels, units, strict=True):
-        held[unit][label] += 1
-    order = sorted(held, key=lambda unit: (_rank(unit, seed), unit))
+    held, order = _held(labels, units, seed)
     total = Counter(labels)
-    test: Counter[int] = Counter()
-    chosen: set[str] = set()
-    for _ in range(_PASSES):
-        before = set(chosen)
-        for unit in order:
-            sign = -1 if unit in chosen else 1
-            if _change(test, held[unit], total, share, sign) < -_NOTHING:
-                chosen ^= {unit}
-                for label, count in held[unit].items():
-                    test[label] += sign * count
-        if chosen == before:
-            break
+    chosen = _nearest(order, held, total, Counter(), share)
     _cover(order, held, chosen, total, share)
+    return np.array([unit in chosen for unit in units], bool)
+
+
+def some_part(labels: Sequence[int], units: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
+    """Return a mask of a small part of images, as :func:`test_part`, but which need not have each class.
+
+    It has a unit at least, unless there is only one: the unit that misses the share least, of classes that other units
+    have too, if there is such a unit.
+    """
+    held, order = _held(labels, units, seed)
+    total, part = Counter(labels), Counter[int]()
+    chosen = _nearest(order, held, total, part, share)
+    if not chosen and len(order) > 1:
+        times = Counter(label for unit in order for label in held[unit])
+        spare = [unit for unit in order if all(times[label] > 1 for label in held[unit])] or order
+        chosen = {min(spare, key=lambda unit: _change(part, held[unit], total, share, 1))}
     return np.array([unit in chosen for unit in units], bool)
 
 
@@ -64,6 +66,32 @@ def uncovered(labels: Sequence[int], test: NDArray[np.bool_]) -> list[tuple[int,
         for label, sides_of_label in sorted(sides.items())
         if len(sides_of_label) == 1
     ]
+
+
+def _held(labels: Sequence[int], units: Sequence[str], seed: int) -> tuple[dict[str, Counter[int]], list[str]]:
+    """Return how many images of each label each unit has, and the order of the units."""
+    held: dict[str, Counter[int]] = defaultdict(Counter)
+    for label, unit in zip(labels, units, strict=True):
+        held[unit][label] += 1
+    return held, sorted(held, key=lambda unit: (_rank(unit, seed), unit))
+
+
+def _nearest(
+    order: Sequence[str], held: dict[str, Counter[int]], total: Counter[int], part: Counter[int], share: float
+) -> set[str]:
+    """Return units whose images, which are counted in ``part``, are near the share of each class."""
+    chosen: set[str] = set()
+    for _ in range(_PASSES):
+        before = set(chosen)
+        for unit in order:
+            sign = -1 if unit in chosen else 1
+            if _change(part, held[unit], total, share, sign) < -_NOTHING:
+                chosen ^= {unit}
+                for label, count in held[unit].items():
+                    part[label] += sign * count
+        if chosen == before:
+            break
+    return chosen
 
 
 def _rank(unit: str, seed: int) -> bytes:

@@ -10,7 +10,7 @@ import numpy as np
 
 from datasets import catalog
 from datasets.base import OWN_SPLITS, SPLITS, Dataset, Form, ImageSet, Source, Split
-from datasets.io import cache, corrupt_files, files, pictures, threads
+from datasets.io import cache, corrupt_files, files, patients, pictures, threads
 from datasets.io.corrupt_files import Broken
 from datasets.io.decode import decode_into, encoded
 from datasets.io.pictures import Header
@@ -80,6 +80,8 @@ class Checkup:
         copies: Nearly equal images in different parts.
         exact: Exact copies among a user's own images; None if they were not searched.
         exact_lines: Lines on exact copies.
+        patient_lines: Lines on patients (:func:`datasets.io.patients.lines`).
+        patients: Number of known patients by domain.
         inside: Number of nearly equal pairs within a part.
         complete: False if there were too many similar images to compare all.
     """
@@ -89,6 +91,8 @@ class Checkup:
     copies: tuple[Copy, ...] = ()
     exact: Copies | None = None
     exact_lines: tuple[str, ...] = ()
+    patient_lines: tuple[str, ...] = ()
+    patients: Mapping[str, int] = field(default_factory=dict)
     inside: int = 0
     complete: bool = field(default=True)
 
@@ -127,6 +131,15 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
     ]
     parts = [part for part, _ in looked_at]
     exact, lines = _exact(looked_at) if known.own is not None else (None, ())
+    used = [patients.Part(part.domain, part.split, images) for part, images in looked_at]
+    known_patients = {domain: len(uses) for domain, uses in patients.uses_of_patients(used).items()}
+    copies, inside, complete = _near(parts)
+    of_patients = tuple(patients.lines(used)), known_patients
+    return Checkup(known.classes, tuple(parts), copies, exact, lines, *of_patients, inside, complete)
+
+
+def _near(parts: Sequence[Part]) -> tuple[tuple[Copy, ...], int, bool]:
+    """Return nearly equal images in different parts, the number of pairs within a part, and whether these are all."""
     near_copies = duplicates.pairs(duplicates.joined([part.sketches for part in parts]))
     owner = list(chain.from_iterable([place] * len(part.names) for place, part in enumerate(parts)))
     names = list(chain.from_iterable(part.names for part in parts))
@@ -137,7 +150,7 @@ def check(known: Dataset, kind: str, domains: Sequence[str], source: Source, for
             continue
         a, b = parts[owner[first]], parts[owner[second]]
         copies.append(Copy((a.domain, a.split, names[first]), (b.domain, b.split, names[second])))
-    return Checkup(known.classes, tuple(parts), tuple(copies), exact, lines, inside, near_copies.complete)
+    return tuple(copies), inside, near_copies.complete
 
 
 def _exact(parts: Sequence[tuple[Part, ImageSet]]) -> tuple[Copies, tuple[str, ...]]:
@@ -205,7 +218,7 @@ def _readable(listing: Listing, broken: Sequence[Broken], form: Form) -> ImageSe
     readable = _without(listing, broken)
     out = np.empty((len(readable), _LOOK, _LOOK, 3), np.uint8)
     decode_into(readable, out, form, workers=os.cpu_count() or 1)
-    return ImageSet(out, readable.labels)
+    return ImageSet(out, readable.labels, groups=readable.groups)
 
 
 def headers(items: Sequence[Item]) -> list[Header]:

@@ -16,7 +16,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from datasets.base import SPLITS, Dataset, Names, Source, Split
-from datasets.io import files, kept_sites, layout, npz, pictures, same_file, sites, split_names, table, trees, unchanged
+from datasets.io import (
+    files,
+    kept_sites,
+    layout,
+    npz,
+    patients,
+    pictures,
+    same_file,
+    sites,
+    split_names,
+    table,
+    trees,
+    unchanged,
+)
 from datasets.io.sites import LAYOUTS, Site
 from datasets.listing import ImageFiles
 from fedshift_core import said_once, same_names
@@ -235,7 +248,7 @@ def survey(
     for path in (path for site in there for _, path in site.archives):
         trees.npz_arrays(path, whole.classes, stated=stated)
     used = {layout.named(root, domain) for domain in known.domains} | {
-        path for site in there for _, path in site.archives
+        path for site in there for path in (*(path for _, path in site.archives), *map(root.joinpath, site.patients_by))
     }
     others = [path for path in layout.visible(root) if path not in used and path != sites.table_path(source)]
     taken = [path for path in others if path.is_dir() or pictures.not_taken([path.name]) or sites.is_image(path)]
@@ -279,7 +292,10 @@ def _there(domain: str, source: Source, *, own: bool) -> Site:
         return kept_sites.answer((domain, str(root), repr(same), apart), source.classes, look)
 
     site = unchanged.answer(
-        (sites.look, domain, root, same, apart), kept, lambda site: site.folders if site and site.folders else None
+        (sites.look, domain, root, same, apart),
+        kept,
+        lambda site: site.folders if site and site.folders else None,
+        lambda site: site is None or patients.are_still(site.patient_files, site.state),
     )
     if site is None:
         raise sites.absent(domain, source, own=own)
@@ -306,7 +322,7 @@ def _find(domain: str, split: Split, source: Source, *, own: bool) -> ImageFiles
     for name, path in site.archives:
         if name == split:
             return trees.npz_arrays(path, source.classes, stated=source.classes_stated)
-    for note in site.notes:
+    for note in (*site.patient_notes, *site.notes):
         said_once.warn(note)
     pictures.warn_of_ignored(sites.data_dir(source) / domain, pictures.not_taken(path.name for path in site.not_taken))
     return site.listings[split]

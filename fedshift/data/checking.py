@@ -65,7 +65,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
         config: The run's configuration.
         nodes: Number of nodes.
         labels: Of every domain and split that the run reads; missing domains are not checked.
-        groups: Of domains whose images have some; None if no test set is cut (``allocation.test_fraction``).
+        groups: Of domains whose images have some.
 
     Returns:
         How many images a node trains on, on average.
@@ -85,7 +85,7 @@ def check_shares(config: RunConfig, nodes: int, labels: Labels, groups: Groups |
         given = labels.get((domain, "validation"))
         parts = domain_parts(
             allocation.cut(given), dealt, domain, pool, classes, config.seed, cfg.public_share,
-            groups.get(domain) if groups else None,
+            groups.get(domain) if groups else None, only_test=cfg.patients == "listed",
         )  # fmt: skip
         if given is not None:
             divide_given(domain, "validation", given, dealt.count(domain), config.seed)

@@ -33,11 +33,15 @@ class Around:
         layouts: Of each domain, as :class:`datasets.sets.folders.Site`.
         not_taken: Files that were left out, each with its reason.
         notes: Problems of the folders, one per line.
+        patients: What does not tell the patients of images, one per line.
+        patients_by: Of each domain, what tells them.
     """
 
     layouts: tuple[tuple[str, str], ...] = ()
     not_taken: tuple[tuple[Path, str], ...] = ()
     notes: tuple[str, ...] = ()
+    patients: tuple[str, ...] = ()
+    patients_by: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,13 @@ def around(cfg: DatasetConfig, allocation: Allocation | None = None) -> Around:
             f"validation images of {shown(', '.join(validating), MOST_NAME)}: they are neither trained nor tested on; "
             "with allocation.validation_fraction above 0 nodes choose a round by them"
         )
-    return Around(tuple((site.domain, site.layout) for site in survey.sites), tuple(left), tuple(notes))
+    return Around(
+        tuple((site.domain, site.layout) for site in survey.sites),
+        tuple(left),
+        tuple(notes),
+        tuple(note for site in survey.sites for note in site.patient_notes),
+        tuple((site.domain, site.patients_by) for site in survey.sites),
+    )
 
 
 def _why(path: Path) -> str:
@@ -101,6 +111,7 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: 
             "sizes": [[w, h, n] for (w, h), n in sorted(_summed(part.sizes for part in parts.values()).items())],
             "modes": dict(sorted(_summed(part.modes for part in parts.values()).items())),
             "published": _published(cfg, list(parts.values())),
+            "patients": checkup.patients.get(domain),
             "pixels": {split: pixels.as_json(part) for split, part in parts.items()},
         }
     report: dict[str, Any] = {
@@ -116,7 +127,7 @@ def as_json(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: 
         "not_taken": [
             {"file": shown(path, _PATH), "reason": why} for path, why in surroundings.not_taken[:MOST_LISTED]
         ],
-        "notes": list(surroundings.notes),
+        "notes": list(surroundings.notes), "patients": [*checkup.patient_lines, *surroundings.patients],
         "exact_copies": _exact(checkup),
         "nearly_same": {
             "across_splits": sum(copy.across == "splits" for copy in checkup.copies),
@@ -149,14 +160,15 @@ def as_text(cfg: DatasetConfig, checkup: Checkup, surroundings: Around, public: 
         f"{cfg.name}: {plural(len(cfg.domains), 'domain')}, {plural(len(checkup.classes), 'class', 'classes')}; "
         f"images become {size}x{size}"
     ]
-    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in checkup.exact_lines), ""]
+    first = (*checkup.patient_lines, *surroundings.patients, *checkup.exact_lines)
+    lines += [*(line.replace(f"{cfg.data_dir}/", "") for line in first), ""]
     lines += [line for block in blocks for line in (*block, "")]
     lines += [_domain(cfg, domain, checkup, surroundings) for domain in cfg.domains]
     lines += ["", *pixels.lines(cfg.domains, checkup.parts)]
     if turned := sum(_turned(cfg, checkup).values()):
         follows = "followed" if cfg.exif == "apply" else "ignored; dataset.exif=apply applies it"
         lines.append(f"EXIF orientation: {plural(turned, 'image')} must be turned or mirrored, {follows}")
-    lines += [_public(cfg, public)] if public is not None else []
+    lines += [_public(cfg, public, checkup)] if public is not None else []
     empty = [
         f"{domain} has no {split} image of class {shown(kind, MOST_NAME)}" for domain, split, kind in checkup.empty()
     ]
@@ -205,14 +217,15 @@ def public_set(cfg: DatasetConfig, checkup: Checkup, allocation: Allocation, hel
     return Public({domain: round(cfg.public_share * number) for domain, number in divided.items()}, allocation.pool)
 
 
-def _public(cfg: DatasetConfig, public: Public) -> str:
+def _public(cfg: DatasetConfig, public: Public, checkup: Checkup) -> str:
     """Return the line of the public set."""
     if cfg.public_domain:
         return (
             f"public: {shown(cfg.public_domain, MOST_NAME)}, {plural(sum(public.counts.values()), 'image')}; no node "
             "holds this domain"
         )
-    each = ", ".join(f"{shown(domain, MOST_NAME)} {number}" for domain, number in public.counts.items())
+    about = {domain: "about " if checkup.patients.get(domain) else "" for domain in public.counts}  # whole patients
+    each = ", ".join(f"{shown(domain, MOST_NAME)} {about[domain]}{number}" for domain, number in public.counts.items())
     divided = "training and test images" if "test" in public.splits else "training images"
     return f"public: {100 * cfg.public_share:g} % of each domain's {divided}, which no node holds: {each}"
 
@@ -258,6 +271,9 @@ def _domain(cfg: DatasetConfig, domain: str, checkup: Checkup, surroundings: Aro
     facts = [f"{split} {sum(part.counts)}" for part in parts for split in (part.split,)]
     if layout := dict(surroundings.layouts).get(domain):
         facts.append(f"layout {layout}")
+    if number := checkup.patients.get(domain):
+        by = dict(surroundings.patients_by).get(domain, ())
+        facts.append(plural(number, "patient") + (f" ({' and '.join(map(shown, by))})" if by else ""))
     if sizes:
         low, high = min(sizes, key=_area), max(sizes, key=_area)
         facts.append(f"{low[0]}x{low[1]}" if low == high else f"{low[0]}x{low[1]} to {high[0]}x{high[1]} pixels")

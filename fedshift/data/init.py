@@ -12,7 +12,7 @@ import typer
 
 from clients.models import packages
 from datasets.base import OWN_SPLITS
-from datasets.io import sites
+from datasets.io import patients, sites
 from datasets.listing import Item
 from datasets.quality import checkup
 from datasets.sets import folders
@@ -169,7 +169,7 @@ def init(folder: str, arguments: Sequence[str]) -> Path:
         raise ConfigError(f"DIR: {shown(home)} cannot be written ({error.strerror})") from None
     try:
         config = configuration.resolve({"experiment": str(path)})
-        checking.check_shares(config, runner.num_nodes(config, None), _labels(survey))
+        checking.check_shares(config, runner.num_nodes(config, None), _labels(survey), _groups(survey))
     except FedShiftError:
         path.unlink()  # no file that a run would refuse
         raise
@@ -185,6 +185,11 @@ def _labels(survey: folders.Survey) -> checking.Labels:
         if len(site.pictures)
         for split, listing in site.listings.items()
     }
+
+
+def _groups(survey: folders.Survey) -> checking.Groups:
+    """Return the patients of the training images of the sites whose images are files."""
+    return {site.domain: site.listings["train"].groups for site in survey.sites if "train" in site.listings}
 
 
 def _dataset(arguments: Sequence[str]) -> DatasetConfig:
@@ -223,7 +228,8 @@ def _text(name: str, dataset: DatasetConfig, survey: folders.Survey, proposal: P
     for site in survey.sites:
         by_split = {split: site.pictures.number(split) for split in OWN_SPLITS}
         numbers = " + ".join(f"{number} {split}" for split, number in by_split.items() if number)
-        sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout})")
+        patients = f", patients by {' and '.join(map(shown, site.patients_by))}" if site.patients_by else ""
+        sites.append(f"#   {shown(site.domain)}: {numbers or 'npz files'} (layout {site.layout}{patients})")
     stated = [f"  {key}: {_quoted(getattr(dataset, key))}" for key in ("labels",) if getattr(dataset, key)]
     if dataset.test_share is not None:
         stated.append(f"  test_share: {dataset.test_share}")
@@ -335,7 +341,7 @@ def _summary(path: Path, survey: folders.Survey, proposal: Proposal, rare: Unequ
 {shown(path, 4096)}
   sites: {sites}
   classes: {classes}
-{_empty_line(survey)}{_unequal_line(rare)}{_left(survey)}
+{_empty_line(survey)}{_unequal_line(rare)}{_patient_lines(survey)}{_left(survey)}
 Read it, then:
   fedshift prepare {file}       # check the images
   fedshift sweep {file} method={methods} seed=0,1
@@ -361,6 +367,19 @@ def _unequal_line(rare: Unequal | None) -> str:
         if rare is None
         else f"  unequal classes: of training images {rare}: train.class_weights=balanced is proposed\n"
     )
+
+
+def _patient_lines(survey: folders.Survey) -> str:
+    """Return lines on what tells patients, and on what does not; empty where nobody says anything of them."""
+    parts = [patients.Part(site.domain, split, part) for site in survey.sites for split, part in site.listings.items()]
+    known = {domain: len(uses) for domain, uses in patients.uses_of_patients(parts).items()}
+    lines = [
+        f"patients: {known[site.domain]} of {shown(site.domain)} ({' and '.join(map(shown, site.patients_by))})"
+        for site in survey.sites
+        if site.patients_by
+    ]
+    lines += patients.lines(parts) + [note for site in survey.sites for note in site.patient_notes]
+    return "".join(f"  {line}\n" for line in lines)
 
 
 def _left(survey: folders.Survey) -> str:

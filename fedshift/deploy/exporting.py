@@ -24,7 +24,7 @@ from fedshift_app.node.data import (
     train_places,
     uncorrupted,
 )
-from fedshift_core import atomic_io, private_files
+from fedshift_core import atomic_io, private_files, same_names
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import shown
 from fedshift_core.paths import user_path
@@ -91,7 +91,7 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
     number = runner.num_nodes(config, requested_nodes)
     dealt = config.allocation.deal(config.dataset.domains, number, config.seed)
     undivided = config.allocation.model_copy(update={"validation_fraction": 0.0})
-    config = config.model_copy(update={"allocation": undivided})  # once: holdings are cached by allocation
+    divided, config = config, config.model_copy(update={"allocation": undivided})  # holdings are cached by allocation
     folders = [
         NodeFolder(output / node_name(i, domain), domain, i, _others(config, dealt, i))
         for i, domain in enumerate(dealt)
@@ -108,7 +108,7 @@ def export(config: RunConfig, requested_nodes: int | None, output: Path) -> list
         private_files.make_folder(part)
         for folder in folders:
             inside = part / folder.path.name
-            for (domain, split), images in _unnamed(_images(config, dealt, folder.index)).items():
+            for (domain, split), images in _unnamed(_images(config, divided, dealt, folder.index)).items():
                 files.write_npz(inside / f"{domain}_{split}.npz", images, classes)
             if public is not None:
                 files.write_npz(inside / f"{catalog.PUBLIC}_train.npz", ImageSet(public.x, public.y), classes)
@@ -141,11 +141,20 @@ def _others(config: RunConfig, dealt: tuple[str, ...], index: int) -> tuple[str,
     return tuple(others)
 
 
-def _images(config: RunConfig, dealt: tuple[str, ...], index: int) -> dict[tuple[str, Split], ImageSet]:
-    """Return the images of one node by domain and split; it takes validation images from its training images itself."""
+def _images(
+    config: RunConfig, divided: RunConfig, dealt: tuple[str, ...], index: int
+) -> dict[tuple[str, Split], ImageSet]:
+    """Return the images of one node by domain and split.
+
+    It takes validation images from its training images itself, unless it would divide patients of whom other nodes
+    have images too: then it gets those of the simulation.
+    """
     where = _place(config, dealt, index)
     own, places = own_images(config, where), train_places(config, where)
     images: dict[tuple[str, Split], ImageSet] = {}
+    if own.train.groups is not None and config.allocation.mixing == 0 and config.dataset.patients == "all":
+        own, places = own_images(divided, where), train_places(divided, where)
+        images |= {} if own.validation is None else {(where.domain, "validation"): own.validation}
     first = 0
     for domain, held in places.items():
         images[domain, "train"] = own.train.select(np.arange(first, first + len(held)))
@@ -164,7 +173,9 @@ def _unnamed(images: Mapping[tuple[str, Split], ImageSet]) -> dict[tuple[str, Sp
     unnamed: dict[tuple[str, Split], ImageSet] = {}
     for (domain, split), each in images.items():
         names = [] if each.groups is None else each.groups.tolist()
-        groups = [name and numbers.setdefault((domain, name), str(len(numbers) + 1)) for name in names]
+        groups = [
+            name and numbers.setdefault((domain, same_names.patient(name)), str(len(numbers) + 1)) for name in names
+        ]
         unnamed[domain, split] = ImageSet(each.x, each.y, groups=np.array(groups, np.str_)) if names else each
     return unnamed
 

@@ -114,8 +114,9 @@ class Results(_Results):
         return Losses.of(vars(self))
 
 
-#: Settings of the section ``dataset`` that do not change a domain's images once they are read.
-READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.public")
+#: Settings of the section ``dataset`` that do not change a domain's images once they are read; runs from before
+#: ``patients`` lack it, and the hash of images that have patients is another one.
+READ_ALIKE = ("dataset.data_dir", "dataset.download", "dataset.domains", "dataset.patients", "dataset.public")
 
 
 @dataclass(frozen=True)

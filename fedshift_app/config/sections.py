@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, fie
 
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from datasets import catalog
-from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Resize, Source
+from datasets.base import TEST_SHARE, Dataset, Exif, Form, Names, Patients, Resize, Source
 from datasets.corruptions import CORRUPTIONS
 from datasets.partition.allocation import Allocation
 from fedshift_app.config import registry
@@ -106,6 +106,12 @@ class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
     skip_broken: bool = Field(
         False, description="Whether a run continues without images that cannot be read, and names them."
     )
+    patients: Patients = Field(
+        "all",
+        description="Patients whose images stay together: all that are known, in every part of the images; or those "
+        "of the table of a folders data set and of npz files alone (listed), and in train and test alone, as before "
+        "this key.",
+    )
     #: A real node brings its copy of the public images.
     public: str | float | None = Field(
         None,
@@ -164,7 +170,15 @@ class DatasetConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=Fals
         there = data_dir or (Path(self.data_dir) if self.data_dir else None)
         share = TEST_SHARE if self.test_share is None else self.test_share
         return Source(
-            there, self.download, self.seed, self.classes, self.labels, share, self.skip_broken, self.classes_stated
+            there,
+            self.download,
+            self.seed,
+            self.classes,
+            self.labels,
+            share,
+            self.skip_broken,
+            self.classes_stated,
+            self.patients,
         )
 
     def known(self) -> Dataset:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from clients.adapt.catalog import ADAPTATIONS
+from datasets import catalog
 from fedshift_app.config import (
     class_balance,
     dp_sgd,
@@ -262,8 +263,14 @@ def upgraded(layers: Mapping[str, Any]) -> dict[str, Any]:
 def with_former_values(layers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sections of a recorded run with the values that keys had before they existed, where these mattered.
 
-    Statistics of BatchNorm used to be taken of images as they are listed.
+    Statistics of BatchNorm used to be taken of images as they are listed. Patients used to be those that a user's table
+    lists, and to count for train and test alone.
     """
+    dataset = layers.get("dataset")
+    if isinstance(dataset, Mapping) and "patients" not in dataset:
+        kind = dataset.get("of") or dataset.get("name")
+        if isinstance(kind, str) and catalog.may_have_patients(kind):
+            layers = {**layers, "dataset": {**dataset, "patients": "listed"}}
     evaluate = layers.get("evaluate")
     ways = evaluate.get("bn") if isinstance(evaluate, Mapping) else None
     if not isinstance(evaluate, Mapping) or "bn_order" in evaluate or not isinstance(ways, list | tuple):

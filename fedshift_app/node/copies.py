@@ -1,24 +1,27 @@
-"""Exact copies of a user's own images that are both trained and tested on."""
+"""Images, and patients, of a user's own data that are both trained and tested on."""
 
 import functools
 import logging
+from collections.abc import Mapping
 
 import numpy as np
 
 from datasets import catalog
-from datasets.base import SPLITS, ImageSet, Source, Split
+from datasets.base import OWN_SPLITS, ImageSet, Source, Split
+from datasets.io import patients
 from datasets.listing import joined
 from datasets.quality import exact_copies
 from datasets.quality.exact_copies import Place, Role
 from fedshift_app.config.sections import DatasetConfig, RunConfig
 from fedshift_app.node import holdings
+from fedshift_app.node.data import read_parts
 from fedshift_core.limits import MOST_NAME, shown
 
 log = logging.getLogger("fedshift")
 
 
 def of_run(config: RunConfig, nodes: int) -> list[str]:
-    """Return the lines that the log of a simulation has on exact copies.
+    """Return the lines that the log of a simulation has on patients and exact copies.
 
     Images have no names here: `fedshift prepare` names the files.
 
@@ -32,7 +35,13 @@ def of_run(config: RunConfig, nodes: int) -> list[str]:
     if catalog.get(config.dataset.kind).own is None:
         return []
     sets = [role for domain in config.dataset.domains for role in _roles(config, domain, nodes)]
-    return _lines(sets)
+    cfg = config.dataset
+    validated = {
+        domain: catalog.load(cfg.kind, domain, split, cfg.source(), cfg.size, cfg.form())
+        for domain, split in read_parts(config)
+        if split == "validation"
+    }
+    return _lines(sets, validated)
 
 
 def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
@@ -57,29 +66,29 @@ def _roles(config: RunConfig, domain: str, nodes: int) -> list[Role]:
 
 @functools.cache
 def warn_node(dataset: DatasetConfig, domains: tuple[str, ...], source: Source) -> None:
-    """Say once in a real node's own log how many of its test images are training images too.
+    """Say once in a real node's own log how many of its test images, and patients, are trained on too.
 
     Raises:
         DataError: If images are missing or broken.
     """
     if catalog.get(dataset.kind).own is None:
         return
-    tested = [domain for domain in domains if catalog.has_own(dataset.kind, domain, "test", source)]
-    sets = [
-        Role(
-            domain, split == "test", catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form())
-        )
-        for domain in (domains if tested else ())
-        for split in SPLITS
-        if split != "test" or domain in tested
+    there = [
+        (domain, split, catalog.load_own(dataset.kind, domain, split, source, dataset.size, dataset.form()))
+        for domain in domains
+        for split in OWN_SPLITS
+        if split == "train" or catalog.has_own(dataset.kind, domain, split, source)
     ]
-    for line in _lines(sets):
+    sets = [Role(domain, split == "test", images) for domain, split, images in there if split != "validation"]
+    for line in _lines(sets, {domain: images for domain, split, images in there if split == "validation"}):
         log.warning("%s", line)
 
 
-def _lines(sets: list[Role]) -> list[str]:
+def _lines(sets: list[Role], validated: Mapping[str, ImageSet]) -> list[str]:
     def name(place: Place) -> str:
         role = sets[place[0]]
         return f"{shown(role.domain, MOST_NAME)} {'test' if role.is_test else 'train'} image {place[1]}"
 
-    return exact_copies.lines(exact_copies.find(sets), sets, name)
+    parts = [patients.Part(role.domain, "test" if role.is_test else "train", role.images) for role in sets]
+    parts += [patients.Part(domain, "validation", images) for domain, images in validated.items()]
+    return [*patients.lines(parts), *exact_copies.lines(exact_copies.find(sets), sets, name)]

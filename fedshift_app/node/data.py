@@ -104,7 +104,8 @@ def public_images(
     parts = []
     for domain in held:
         images = _pool(dataset, allocation, source, domain)
-        parts.append(images.select(public_part(domain, images.y, dataset.public_share, seed)))
+        groups = images.groups if dataset.patients == "all" else None
+        parts.append(images.select(public_part(domain, images.y, dataset.public_share, seed, groups)))
     return joined(parts)
 
 
@@ -148,8 +149,10 @@ def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
         return holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
     alone = Allocation(validation_fraction=config.allocation.validation_fraction)
     alone = alone.cut(None if given is None else given.y)
-    labels = _split(config, where, "train", where.domain).y
-    return node_parts(alone, (where.domain,), 0, labels, _classes(config), config.seed)
+    pool, only_test = _split(config, where, "train", where.domain), config.dataset.patients == "listed"
+    return node_parts(
+        alone, (where.domain,), 0, pool.y, _classes(config), config.seed, groups=pool.groups, only_test=only_test
+    )
 
 
 def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:

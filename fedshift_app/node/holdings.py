@@ -52,7 +52,17 @@ def _domain_parts(
     classes = len(dataset.known().classes)
     if allocation.validation_fraction > 0 and catalog.gives(dataset.kind, domain, "validation", source, own=False):
         allocation = allocation.cut(read(dataset, domain, "validation", source, shared=True).y)
-    return domain_parts(allocation, held, domain, pool.y, classes, seed, dataset.public_share, pool.groups)
+    return domain_parts(
+        allocation,
+        held,
+        domain,
+        pool.y,
+        classes,
+        seed,
+        dataset.public_share,
+        pool.groups,
+        only_test=dataset.patients == "listed",
+    )
 
 
 @functools.lru_cache(maxsize=4)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datasets.partition import shares
 from datasets.partition.allocation import Allocation
-from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts
+from datasets.partition.splits import Parts, domain_parts, mixed_test, node_parts, public_part
 from fedshift_core.errors import DataError
 from fedshift_core.seeding import generator
 
@@ -285,44 +285,76 @@ def test_own_test_sets_are_cut_from_all_images_of_a_domain() -> None:
     assert Allocation(test_fraction=0.2).pool == ("train", "test")
 
 
-def grouped(nodes: int, groups: NDArray[np.str_], seed: int, **chosen: Any) -> list[Parts]:
+def grouped(
+    nodes: int, groups: NDArray[np.str_], seed: int, public: float = 0.0, *, only_test: bool = False, **chosen: Any
+) -> list[Parts]:
     """Deal one domain of two classes to its nodes, by group."""
     labels, allocation = labels_of([len(groups) // 2] * 2), Allocation(counts={"a": nodes}, **chosen)
     dealt = ("a",) * nodes
-    parts = domain_parts(allocation, dealt, "a", labels, 2, seed, 0.0, groups)
+    parts = domain_parts(allocation, dealt, "a", labels, 2, seed, public, groups, only_test=only_test)
     for index in range(nodes):
-        alone = node_parts(allocation, dealt, index, labels, 2, seed, 0.0, groups)
+        alone = node_parts(allocation, dealt, index, labels, 2, seed, public, groups, only_test=only_test)
         assert all(np.array_equal(getattr(parts[index], name), kept) for name, kept in vars(alone).items())
     return list(parts.values())
 
 
-@pytest.mark.parametrize("validation", [0.0, 0.2])
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_patient_is_not_tested_on_and_trained_on(nodes: int, validation: float) -> None:
-    """Nor by another node of the domain, which may hold other images of the patient."""
+@pytest.mark.parametrize("public", [0.0, 0.2])
+@pytest.mark.parametrize(("test", "validation"), [(0.2, 0.0), (0.0, 0.2), (0.2, 0.2)])
+@pytest.mark.parametrize(
+    ("nodes", "more"),
+    [
+        (1, {}),
+        (3, {}),
+        (3, {"label_skew": 0.5}),
+        (3, {"share": 0.2}),
+        (3, {"share": 0.4, "with_replacement": True}),
+        (3, {"share": 0.2, "class_coverage": True}),
+    ],
+)
+def test_a_patient_is_in_one_part(
+    nodes: int, more: dict[str, Any], test: float, validation: float, public: float
+) -> None:
+    """No other node of the domain, which may hold other images of the patient, has them in another part."""
+    test = 0.0 if "with_replacement" in more else test  # the two keys exclude each other
     patients = np.array([f"P{place % 15}" for place in range(120)])
-    parts = grouped(nodes, patients, 0, test_fraction=0.2, validation_fraction=validation)
-    tested = np.unique(np.concatenate([patients[each.test] for each in parts]))
-    others = np.unique(np.concatenate([patients[held] for each in parts for held in (each.train, each.validation)]))
-    assert len(tested) == 3
-    assert sorted([*tested, *others]) == sorted(set(patients))
-    assert sum(len(each.train) + len(each.validation) + len(each.test) for each in parts) == 120
+    parts = grouped(nodes, patients, 0, public, test_fraction=test, validation_fraction=validation, **more)
+    sides = {name: {who for each in parts for who in patients[getattr(each, name)]} for name in Parts.__annotations__}
+    if public:
+        sides["public"] = set(patients[public_part("a", np.zeros(120, np.int64), public, 0, patients)])
+    assert sum(map(len, sides.values())) == len(set.union(*sides.values())) <= 15
+    wanted = {"train": 1.0, "validation": validation, "test": test, "public": public}
+    assert all(bool(sides.get(name)) == bool(fraction) for name, fraction in wanted.items())
+    if not more:
+        images = [len(each.train) + len(each.validation) + len(each.test) for each in parts]
+        assert sum(images) == 120 - round(120 * public)
 
 
 def test_images_without_a_patient_are_on_their_own() -> None:
-    (parts,) = grouped(1, np.full(40, ""), 0, test_fraction=0.25)
-    assert len(parts.test) == 10
+    (parts,) = grouped(1, np.full(40, ""), 0, test_fraction=0.25, validation_fraction=0.2)
+    assert [len(parts.test), len(parts.validation)] == [10, 6]
 
 
-def test_without_a_test_part_patients_change_nothing() -> None:
+def test_patients_that_only_a_test_goes_by_leave_the_rest_as_it_was() -> None:
     patients = np.array([f"P{place % 15}" for place in range(120)])
     kept = deal([60, 60], 2, 0, validation_fraction=0.2).parts
-    for one, other in zip(grouped(2, patients, 0, validation_fraction=0.2), kept, strict=True):
+    for one, other in zip(grouped(2, patients, 0, validation_fraction=0.2, only_test=True), kept, strict=True):
         assert np.array_equal(one.train, other.train)
         assert np.array_equal(one.validation, other.validation)
 
 
-def test_a_single_patient_cannot_be_cut() -> None:
+@pytest.mark.parametrize("patients", [2, 3, 8])
+def test_a_few_patients_have_a_validation_part(patients: int) -> None:
+    """One of them is in it, however small it is to be, and no class goes with it that others have."""
+    groups = np.repeat([f"P{place}" for place in range(patients)], 12)
+    labels = np.array([0, 1] * (6 * patients))
+    labels[:12] = 2
+    chosen = shares.part_of_groups("validation", np.arange(len(labels)), labels, groups, 0.05, 0)
+    assert len(set(groups[chosen])) == 1 and (patients == 2 or "P0" not in groups[chosen])
+
+
+def test_a_single_patient_cannot_be_cut(caplog: pytest.LogCaptureFixture) -> None:
+    (parts,) = grouped(1, np.full(10, "P1"), 0, validation_fraction=0.2)
+    assert len(parts.train) == 10 and "'a' has no validation part, as all its 10 training images are of" in caplog.text
     with pytest.raises(
         DataError, match=r"allocation\.test_fraction: node 0 holds 10 images of 'a', and all .* train on"
     ):

@@ -228,13 +228,16 @@ def test_numbers_in_a_table_need_stated_classes(tmp_path: Path) -> None:
 # --- groups ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("groups", [["P1", "P1", ""], [7, 7, 8]])
-def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any]) -> None:
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [(["P1", "P1", ""], ["P1", "P1", ""]), ([7, 7, 8], ["7", "7", "8"]), (["p1 ", "P1", "nan"], ["P1", "P1", ""])],
+)
+def test_groups_of_images_are_read(tmp_path: Path, groups: list[Any], names: list[str]) -> None:
     """Patients, by which intervals and splits go; numbers are names too."""
     save(tmp_path, patient=np.array(groups))
     images = catalog.load("folders", "s2", "train", Source(tmp_path, classes=CLASSES), 16)
     assert images.groups is not None
-    assert images.groups.tolist() == list(map(str, groups))
+    assert images.groups.tolist() == names
     again = catalog.load("folders", "s2", "train", Source(tmp_path, classes=CLASSES), 16)  # from the cache
     assert again.groups is not None
 

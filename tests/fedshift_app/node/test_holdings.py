@@ -24,7 +24,7 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import holdings
 from fedshift_app.node.data import Own, Place, own_images
-from fedshift_core.errors import ConfigError, DataError
+from fedshift_core.errors import ConfigError
 
 FEW = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
 
@@ -65,17 +65,56 @@ def patients(folder: Path) -> str:
     return f"dataset.data_dir={folder} dataset.size=32 allocation.validation_fraction=0 allocation.test_fraction=0.3"
 
 
-def test_own_test_sets_are_cut_by_patient(tmp_path: Path) -> None:
-    cfg = config(patients(tmp_path), dataset="folders")
+def sides_of(own: list[Own], *tests: ImageSet) -> list[set[str]]:
+    """Return the patients that nodes train on, validate on and are tested on."""
+    parts = ([each.train for each in own], [each.validation for each in own], [*(each.test for each in own), *tests])
+    return [
+        {group for images in part if images is not None and images.groups is not None for group in images.groups}
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize(
+    "words", ["allocation.validation_fraction=0.2", "allocation.validation_fraction=0.2 dataset.public=0.2"]
+)
+def test_no_part_divides_a_patient_in_a_simulation_or_on_exported_nodes(tmp_path: Path, words: str) -> None:
+    text = f"{patients(tmp_path)} {words}"
+    cfg = config(text, dataset="folders", method="fedmd" if "public" in words else "fedavg")
     check_data(cfg, 4)
     own = [own_images(cfg, place(cfg, index, 4)) for index in (0, 2)]  # the two nodes of east
-    tested, trained = (
-        {group for each in sets if each is not None and each.groups is not None for group in each.groups.tolist()}
-        for sets in ([each.test for each in own], [each.train for each in own])
+    trained, validated, tested = sides_of(own)
+    public = (
+        set(node_data.public_images(cfg.dataset, cfg.allocation, cfg.dataset.source(), ("east",), 0).groups)
+        if ("public" in words)
+        else set()
     )
-    assert len(tested) == 3
-    assert len(trained) == 7
-    assert not tested & trained
+    assert trained and validated and len(tested) == (2 if public else 3) and bool(public) == ("public" in words)
+    assert len(trained) + len(validated) + len(tested) + len(public) == 10
+
+    cfg = config(text.replace("allocation.test_fraction=0.3", ""), dataset="folders", method=cfg.method["name"])
+    simulated = [own_images(cfg, place(cfg, index, 4)) for index in (0, 2)]
+    nodes = [folder for folder in export(cfg, 4, tmp_path / "nodes") if folder.domain == "east"]
+    for folder, there in zip(nodes, simulated, strict=True):
+        where = Place("east", 0, -1, cfg.dataset.source(folder.path), shared=False, threads=1)
+        here = own_images(cfg, where)
+        assert names(here.train) == names(there.train) and names(here.validation) == names(there.validation)
+    trained, validated, tested = sides_of(simulated, node_data.test_images(cfg, place(cfg, 0, 4), "east"))
+    assert trained and validated and len(trained | validated | tested) == len(trained) + len(validated) + len(tested)
+
+
+def test_a_real_node_divides_no_patient(tmp_path: Path) -> None:
+    cfg = config(
+        f"{patients(tmp_path)} allocation.validation_fraction=0.2 allocation.test_fraction=0", dataset="folders"
+    )
+    where = Place("east", 0, -1, cfg.dataset.source(tmp_path), shared=False, threads=1)
+    sides = sides_of([own_images(cfg, where)], node_data.test_images(cfg, where, "east"))
+    assert all(sides) and sum(map(len, sides)) == len(set.union(*sides)) == 10
+    listed = config(
+        f"{patients(tmp_path)} allocation.validation_fraction=0.2 allocation.test_fraction=0 dataset.patients=listed",
+        dataset="folders",
+    )
+    trained, validated, _ = sides_of([own_images(listed, where)])
+    assert trained & validated  # as runs from before the key
 
 
 def patients_of(folder: Path, cfg: RunConfig) -> list[set[str]]:
@@ -116,12 +155,6 @@ def test_exported_nodes_know_the_patients_of_their_images(tmp_path: Path) -> Non
             assert "patient" not in file.files
         with np.load(folder.path / f"{folder.domain}_train.npz") as file:
             assert "patient" in file.files
-
-
-def test_patients_of_a_public_set_cannot_be_kept_out_of_a_test(tmp_path: Path) -> None:
-    cfg = config(f"{patients(tmp_path)} dataset.public=0.1", dataset="folders", method="fedmd")
-    with pytest.raises(DataError, match=r"dataset\.public=0\.1 and allocation\.test_fraction=0\.3: images of 'east'"):
-        check_data(cfg, 4)
 
 
 def test_a_domain_is_then_tested_on_its_nodes_test_sets() -> None:
@@ -366,9 +399,9 @@ def test_what_all_nodes_of_a_domain_hold_is_worked_out_once_for_all_of_them(monk
     calls: list[str] = []
     real = holdings.domain_parts
 
-    def counted(allocation: Any, dealt: Any, domain: str, *more: Any) -> Any:
+    def counted(allocation: Any, dealt: Any, domain: str, *more: Any, **keys: Any) -> Any:
         calls.append(domain)
-        return real(allocation, dealt, domain, *more)
+        return real(allocation, dealt, domain, *more, **keys)
 
     monkeypatch.setattr(holdings, "domain_parts", counted)
     cfg = config("allocation.test_fraction=0.2")

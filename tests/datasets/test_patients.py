@@ -1,0 +1,245 @@
+"""Whose an image is: by tables next to the images and DICOM headers, in each layout; what does not tell is said."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import digit_files
+import numpy as np
+import pytest
+from dicom_files import made, written
+from image_trees import fill
+
+from datasets.base import ImageSet, Source
+from datasets.io import cache, dicom, patients, unchanged
+from datasets.io.patients import Part
+from datasets.io.site import Site
+from datasets.listing import Listing
+from datasets.sets import folders
+
+CLASSES = ("ill", "well")
+DCM = digit_files.noise(8, 8).astype(np.uint16)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return a data-dir: north with ten images of each class, two of a patient."""
+    fill(tmp_path / "north", {"ill": 10, "well": 10})
+    return tmp_path
+
+
+def images_of(root: Path) -> list[Path]:
+    return sorted(path for path in (root / "north").rglob("*.*") if path.suffix in (".jpg", ".JPG", ".png", ".dcm"))
+
+
+def whose(path: Path) -> str:
+    """Return the patient of an image: two images in turn, of each class."""
+    return f"{path.parent.name[0].upper()}{sorted(path.parent.iterdir()).index(path) // 2:03d}"
+
+
+def site_of(root: Path, **more: Any) -> Site:
+    (site,) = folders.survey(Source(root, classes=CLASSES, **more), ("north",)).sites
+    return site
+
+
+def check_whole(site: Site) -> None:
+    """Check that ten patients are known, each on one side."""
+    sides = {(picture.group, picture.split) for picture in site.pictures}
+    assert len(sides) == len({group for group, _ in sides}) == 10
+    assert {split for _, split in sides} == {"train", "test"}
+
+
+def rows(paths: list[Path], name: Callable[[Path], str], patient: Callable[[Path], str] = whose) -> str:
+    return "\n".join(f"{name(path)};{patient(path)}" for path in paths) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "head", "name"),
+    [
+        ("north/patients.csv", "file;patient", lambda path: f"{path.parent.name}/{path.name}"),
+        ("north/Metadata.CSV", "Image Path;Patient ID", lambda path: f"NORTH\\{path.parent.name}\\{path.name}"),
+        ("meta.csv", "patient_id;image_id", None),  # in the other order, without suffix
+        ("north/ill/of_ill.csv", "file;subject", lambda path: path.name),
+    ],
+)
+def test_a_table_next_to_the_images_tells_patients(
+    root: Path, place: str, head: str, name: Callable[[Path], str] | None
+) -> None:
+    paths = images_of(root)
+    if name is None:  # such as ISIC's
+        for path in paths:
+            path.rename(path.with_name(f"{path.parent.name}_{path.name}"))
+        text = "\n".join(f"{whose(path)};{path.stem}" for path in images_of(root))
+    else:
+        text = rows([path for path in paths if "of_ill" not in place or path.parent.name == "ill"], name)
+    (root / place).write_text(f"{head}\n{text}")
+    if "of_ill" in place:
+        (root / "north" / "patients.csv").write_text(
+            "file;patient\n" + rows(paths[10:], lambda path: f"well/{path.name}")
+        )
+    site = site_of(root)
+    check_whole(site)
+    assert place in site.patients_by and not site.patient_notes
+    assert not folders.survey(Source(root, classes=CLASSES)).others and not site.not_taken
+    assert site.drawn and site_of(root, patients="listed").pictures.groups == ()
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "patient", "reason"),
+    [
+        ("file;patient", lambda path: path.name, whose, "line 2: the file may be any of 2; write its path below north"),
+        ("file;patient", lambda path: f"elsewhere/{path.name}", whose, "none of its 10 rows is of an image of north"),
+        ("file;patient", lambda path: f"/data/ill/{path.name}", whose, "allowed is a path below data-dir"),
+        ("id;patient", lambda path: path.name, whose, "a column of patients, but no column file"),
+        ("file;age", lambda path: path.name, whose, "no column patient"),
+        ("file;patient", lambda _: "ill/0000.jpg", lambda path: path.name, "line 3: an image has two patients"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_said_and_changes_nothing(
+    root: Path, head: str, name: Callable[[Path], str], patient: Callable[[Path], str], reason: str
+) -> None:
+    images = images_of(root)[:10]
+    before = site_of(root).pictures
+    (root / "north" / "patients.csv").write_text(f"{head}\n{rows(images, name, patient)}")
+    site = site_of(root)
+    (note,) = site.patient_notes
+    assert (
+        note.startswith(f"{root / 'north' / 'patients.csv'}: it does not tell the patients of north") and reason in note
+    )
+    assert site.pictures == before and site.patients_by == ()
+
+
+def as_dicom(root: Path, patient: Callable[[Path], str]) -> None:
+    for path in images_of(root):
+        tags = {"PatientID": patient(path)} if patient(path) else {}
+        path.with_suffix(".dcm").write_bytes(written(made(DCM, **tags)))
+    for path in images_of(root):
+        if path.suffix != ".dcm":
+            path.unlink()
+
+
+def in_pairs(path: Path) -> str:
+    return f"{path.parent.name[0]}{int(path.stem) // 2}"
+
+
+@pytest.mark.parametrize("table", ["none", "patients", "labels"])
+def test_a_dicom_file_tells_its_patient(root: Path, table: str) -> None:
+    as_dicom(root, lambda path: "" if table == "patients" and path.parent.name == "ill" else f" {in_pairs(path)}\0")
+    paths = images_of(root)
+    if table == "labels":
+        lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in paths]
+        (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
+    if table == "patients":  # of those whose header does not tell
+        (root / "north" / "patients.csv").write_text(
+            "file;patient\n" + rows(paths[:10], lambda path: f"ill/{path.name}", in_pairs)
+        )
+    site = site_of(root)
+    check_whole(site)
+    assert site.patients_by == (("north/patients.csv", "PatientID") if table == "patients" else ("PatientID",))
+    own = Source(root / "north" if table == "none" else root, classes=CLASSES)
+    here, there = folders.find_own("north", "train", own), folders.find("north", "train", Source(root, classes=CLASSES))
+    assert isinstance(here, Listing) and isinstance(there, Listing) and here.names == there.names
+    assert here.groups is not None and there.groups is not None and here.groups.tolist() == there.groups.tolist()
+
+
+def test_a_damaged_header_and_a_pipe_tell_nothing(root: Path) -> None:
+    as_dicom(root, in_pairs)
+    first, second, *_ = images_of(root)
+    first.write_bytes(first.read_bytes()[:140])
+    second.unlink()
+    os.mkfifo(second)
+    groups = {picture.path: picture.group for picture in site_of(root).pictures}
+    assert [path for path, group in groups.items() if not group] == [first, second]
+
+
+@pytest.mark.parametrize("name", ["", "ANON", "0", "Anonymous", "nan", "7 in all"])
+def test_dicom_without_patients_is_said_with_a_remedy(root: Path, name: str) -> None:
+    before = site_of(root).pictures
+    as_dicom(root, lambda _: name)
+    site = site_of(root)
+    (note,) = site.patient_notes
+    assert "north: 20 DICOM files without a PatientID that tells patients apart (none, or one for all)" in note
+    assert note.endswith("list them in patients.csv next to the images (columns file and patient)")
+    assert site.pictures.groups == () and site.pictures.number("test") == before.number("test")
+
+
+def settled(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Let files count as old; return the list of the headers that are read from here on."""
+    seen: list[str] = []
+    read = dicom.patient
+    monkeypatch.setattr(unchanged, "SETTLED", -1_000_000_000)
+    monkeypatch.setattr(dicom, "patient", lambda file: seen.append(file) or read(file))
+    return seen
+
+
+@pytest.mark.parametrize("table", [False, True])
+def test_headers_are_read_once_and_again_where_a_file_changes(
+    root: Path, table: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_dicom(root, in_pairs)
+    if table:
+        lines = [f"north/{path.parent.name}/{path.name},{path.parent.name},north" for path in images_of(root)]
+        (root / "labels.csv").write_text("\n".join(["file,label,domain", *lines]))
+    seen = settled(root, monkeypatch)
+    first = site_of(root)
+    for _ in range(2):
+        unchanged._known.clear()  # as another process
+        assert site_of(root) == first and len(seen) == 20
+    changed = images_of(root)[0]
+    before = changed.stat()
+    with changed.open("r+b") as file:  # in its place, of the same size, under its old time
+        file.write(written(made(DCM, PatientID="w0")))
+    os.utime(changed, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        (group,) = {picture.group for picture in site_of(root).pictures if picture.path == changed}
+        assert group == "w0"
+        unchanged._known.clear()
+    kept = [path for path in cache.cache_dir().iterdir() if path.suffix in (".json", ".list")]
+    assert kept and all(path.stat().st_mode & 0o077 == 0 for path in kept)
+    assert not any(name in path.name for path in kept for name in ("w0", "i0"))
+    cache.remove_lists()
+    assert not [path for path in kept if path.exists()]
+
+
+@pytest.mark.parametrize("site", ["patients.csv", "north/patients.csv"])
+def test_an_edited_table_is_read_again(root: Path, site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settled(root, monkeypatch)
+    paths = images_of(root)
+    name = (
+        (lambda path: f"north/{path.parent.name}/{path.name}")
+        if "/" not in site
+        else (lambda path: f"{path.parent.name}/{path.name}")
+    )
+    (root / site).write_text("file;patient\n" + rows(paths, name))
+    check_whole(site_of(root))
+    (root / site).write_text("file;patient\n" + rows(paths, name, lambda path: "A" if int(path.stem) < 5 else "B"))
+    for _ in range(2):
+        assert {picture.group for picture in site_of(root).pictures} == {"A", "B"}
+        unchanged._known.clear()
+
+
+def images_with(*groups: str) -> ImageSet:
+    return ImageSet(
+        np.zeros((len(groups), 1, 1, 3), np.uint8), np.zeros(len(groups), np.int64), groups=np.array(groups)
+    )
+
+
+def test_patients_on_several_sides_and_sites_are_counted_and_not_named() -> None:
+    none = ImageSet(np.zeros((2, 1, 1, 3), np.uint8), np.zeros(2, np.int64))
+    told = patients.lines(
+        [
+            Part("a", "train", images_with("Doe", "7", "", "x")),
+            Part("a", "test", images_with("doe ", "007", "y")),
+            Part("b", "train", images_with("X")),
+            Part("c", "test", none),
+        ]
+    )
+    assert [line.partition(";")[0].partition(", so scores")[0] for line in told] == [
+        "patients: 2 of 4 of a are on several sides (train and test)",
+        "patients: 1 of 7 images of a are of unknown ones, so each counts as a patient of its own",
+        "patients: known at other sites, but not at c, where images are divided one by one",
+        "patients: 1 of one name at several sites",
+    ]
+    assert "doe" not in " ".join(told).lower()
+    assert patients.lines([Part("c", "train", none), Part("c", "test", none)]) == []
