@@ -86,7 +86,7 @@ class Scored:
         """Return the sums over each patient's images, (m,), of values of images, (n,)."""
         if self.groups is None:
             return np.asarray(values, np.float64)
-        return np.bincount(self.units[0], np.asarray(values, np.float64), self.units[1])
+        return np.asarray(np.bincount(self.units[0], values, self.units[1]), np.float64)
 
     def patients_of(self, some: Flags) -> int:
         """Return how many patients some images are of."""

@@ -133,11 +133,9 @@ def of_test_images(rows: Sequence[Row], headline: str, score: str) -> list[str]:
     if not errors:
         return []
     points = " to ".join(dict.fromkeys(f"{error:.1f}" for error in (min(errors), max(errors))))
-    of_two = f"{math.sqrt(2) * max(errors):.1f}"
     return [
-        f"all seeds share the test images, whose choice gives AVG a standard error of {points} points, which neither "
-        f"± nor p has; a difference of two rows has {of_two} if they err independently, less the more they err on the "
-        "same images"
+        f"all seeds share the test images: a standard error of {points} points of AVG "
+        f"({math.sqrt(2) * max(errors):.1f} of a difference, if rows err independently), which neither ± nor p has"
     ]
 
 

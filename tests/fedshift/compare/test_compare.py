@@ -110,7 +110,7 @@ def test_the_error_of_the_test_images_that_all_seeds_share_is_named_once(
         for method in ("fedavg", "i2pfl") for seed in range(3)
     ]  # fmt: skip
     table = compare(runs)
-    wanted = f"a standard error of {points} points, which neither ± nor p has; a difference of two rows has {of_two} "
+    wanted = f"a standard error of {points} points of AVG ({of_two} of a difference, if rows err independently)"
     for text in (
         table.text(),
         table.markdown(),
