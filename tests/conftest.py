@@ -151,15 +151,6 @@ def quicker_parts() -> Iterator[None]:
 
 
 @pytest.fixture
-def all_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw as many resamples as runs outside tests do."""
-    from clients.features import site_numbers
-    from fedshift_core.wire.site_figures import RESAMPLES
-
-    monkeypatch.setattr(site_numbers, "RESAMPLES", RESAMPLES)
-
-
-@pytest.fixture
 def run_inline(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> InlineRun:
     """Return a function that runs an experiment inline: ``run_inline("handwritten", nodes=4, rounds=1, set="...")``."""
     from finished_runs import flat_keys

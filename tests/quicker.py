@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from clients.features import site_numbers
 from clients.models import networks
 from datasets.base import ImageSet, Split
 from datasets.sets import handwritten
 from fedshift.report import analysis
-
-#: Enough that intervals are intervals; tests of their values ask for more.
-FEW_RESAMPLES = 100
 
 
 def _built_once(bare: Callable[..., networks.SplitModel]) -> Callable[..., networks.SplitModel]:
@@ -52,11 +48,10 @@ def _drawn_once(draw: Callable[..., ImageSet]) -> Callable[..., ImageSet]:
 
 @contextmanager
 def quicker() -> Iterator[None]:
-    """Build networks and draw digits once; few resamples behind an interval; short t-SNE."""
+    """Build networks and draw digits once; short t-SNE."""
     changes: tuple[tuple[Any, str, Any], ...] = (
         (networks, "bare", _built_once(networks.bare)),
         (handwritten, "draw", _drawn_once(handwritten.draw)),
-        (site_numbers, "RESAMPLES", FEW_RESAMPLES),
         (analysis, "TSNE_STEPS", 250),
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -21,7 +21,6 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, OVERALL, UNKNOWN, SiteNumbers
 
@@ -35,7 +34,6 @@ class Terms:
     """Under which terms figures are worked out.
 
     Attributes:
-        seed: The run's.
         least: Least images behind a number that leaves the node.
         server_round: The round.
         whole: Domains whose test images are all scored in one pass.
@@ -43,7 +41,6 @@ class Terms:
         class_names: For the log; empty where nobody said.
     """
 
-    seed: int
     least: int
     server_round: int
     whole: frozenset[str]
@@ -108,7 +105,7 @@ class SiteFiguresOnNode(NodeFeature):
         seen: Seen | None = scores.seen.get(self.name)
         if seen is None or domain not in seen.terms.whole:
             return {}
-        numbers = site_numbers.figures(seen.scored, generator(seen.terms.seed, f"site-{domain}"), seen.terms.least)
+        numbers = site_numbers.figures(seen.scored, seen.terms.least)
         if seen.terms.logged:
             fields = {"event": "site_figures", "round": seen.terms.server_round, "domain": domain}
             for line in lines_of(numbers, domain, seen.terms):
@@ -130,9 +127,7 @@ class SiteFiguresOnNode(NodeFeature):
         self, client: Client, request: Mapping[str, Any], whole: frozenset[str]
     ) -> AbstractContextManager[None]:
         setup = client.setup
-        terms = Terms(
-            setup.seed, setup.least_images, client.server_round, whole, STARTS not in request, client.class_names
-        )
+        terms = Terms(setup.least_images, client.server_round, whole, STARTS not in request, client.class_names)
         return client.observed_by(self.name, lambda images: Watching(images, client.model.num_classes, terms))
 
 

@@ -1,4 +1,4 @@
-r"""Figures of test images with 95 % intervals, on the node. NumPy only.
+r"""Figures of test images with 95 % intervals, on the node.
 
 With y the true class, :math:`\hat y` the predicted one and p the softmax probabilities of n images:
 
@@ -7,20 +7,21 @@ With y the true class, :math:`\hat y` the predicted one and p the softmax probab
     \mathrm{AUROC}_k=\frac{\sum_{y_i=k}\sum_{y_j\neq k}([p_{ik}>p_{jk}]+\tfrac12[p_{ik}=p_{jk}])}{n_k(n-n_k)}
 
 AUPRC of a class is its average precision, the mean over its images i of the share of the class among all images that
-score :math:`p_{ik}` or more; ECE is that of ``strategies.features.figures`` (15 bins). Proportions have Wilson's
-interval, the others that of a percentile bootstrap over patients, where they are known, else over images: each
-resample draws as many of them, and an image counts as often as its patient was drawn. scikit-learn's functions give
-the same values (tests), but take a second to import and one call for each class and resample.
+score :math:`p_{ik}` or more; ECE is that of ``strategies.features.figures`` (15 bins). The interval of each is that of
+``fedshift_core.intervals``, from the influence of each patient, where patients are known, else of each image: the
+derivative of the figure by how often the image counts. scikit-learn's functions give the same values (tests), but take
+a second to import.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.intervals import wilson
+from fedshift_core.intervals import LEAST_PATIENTS, Estimate, interval, over_classes
 from fedshift_core.suppression import hide
 from fedshift_core.wire.counts import CALIBRATION_BINS
 from fedshift_core.wire.site_figures import (
@@ -29,15 +30,10 @@ from fedshift_core.wire.site_figures import (
     MACRO,
     NOT_FINITE,
     OVERALL,
-    RESAMPLES,
     TOO_FEW,
     UNKNOWN,
     SiteNumbers,
 )  # fmt: skip
-
-#: Resamples times images times classes, about 2 s of one core; with more images there are fewer resamples.
-MOST_WORK, LEAST_RESAMPLES = 100_000_000, 100
-CHUNK = 1_000_000  # weights that are in memory at a time
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -70,7 +66,7 @@ class Scored:
 
     @cached_property
     def units(self) -> tuple[Ints, int]:
-        """What a bootstrap draws: the place of each image's patient, (n,), and the number of patients."""
+        """The place of each image's patient, (n,), and the number of patients."""
         n = len(self.y)
         if self.groups is None:
             return np.arange(n), n
@@ -79,6 +75,30 @@ class Scored:
         units = np.empty(n, np.int64)
         units[~alone], units[alone] = places, len(named) + np.arange(alone.sum())
         return units, len(named) + int(alone.sum())
+
+    def estimate(
+        self, value: float, influence: Floats, share: Floats, patients: int, most: float = math.inf
+    ) -> Estimate:
+        """Return a figure with influence and share of each patient, of those of images, (n,)."""
+        return Estimate(value, self.by_patient(influence), self.by_patient(share), patients, most)
+
+    def by_patient(self, values: Floats | Flags) -> Floats:
+        """Return the sums over each patient's images, (m,), of values of images, (n,)."""
+        if self.groups is None:
+            return np.asarray(values, np.float64)
+        return np.asarray(np.bincount(self.units[0], values, self.units[1]), np.float64)
+
+    def patients_of(self, some: Flags) -> int:
+        """Return how many patients some images are of."""
+        return int(np.count_nonzero(self.by_patient(some)))
+
+    def mean(self, values: NDArray[Any], of: Flags | None = None) -> Estimate:
+        """Return the mean of values (n,), from 0 to 1, of some images; of a proportion no image says more than one."""
+        some = np.ones(len(values), bool) if of is None else of
+        number, value = int(some.sum()), float(values[some].mean())
+        share = some / number
+        most = number if values.dtype == bool else math.inf
+        return self.estimate(value, share * (values - value), share, self.patients_of(some), most)
 
     @property
     def finite(self) -> bool:
@@ -98,184 +118,160 @@ def visible_classes(of_class: Ints, least: int) -> Flags:
     return visible
 
 
-def figures(scored: Scored, rng: np.random.Generator, least: int = 1) -> SiteNumbers:
+def figures(scored: Scored, least: int = 1) -> SiteNumbers:
     """Return the figures of scored images, of which only what ``least`` allows is a number.
 
     Args:
         scored: n images.
-        rng: Draws the resamples.
         least: Least images behind a number.
     """
     n, classes = scored.p.shape
     of_class = np.bincount(scored.y, minlength=classes)
-    visible = visible_classes(of_class, least) if n >= max(least, 1) else np.zeros(classes, bool)
     overall, by_class = np.zeros((len(OVERALL), 3)), np.zeros((len(BY_CLASS), classes, 3))
     overall_marks = np.full(len(OVERALL), TOO_FEW, np.uint8)
     by_class_marks = np.full((len(BY_CLASS), classes), TOO_FEW, np.uint8)
-    resamples = 0
+    visible = np.zeros(classes, bool)
     if n >= max(least, 1):
-        sides = visible & (n - of_class >= max(least, 1))
-        known = {"sensitivity": visible, "specificity": sides, "auroc": sides, "auprc": sides}
-        _proportions(scored, of_class, known, overall, by_class)
-        resamples = _number(n, classes)
-        _bootstrapped(scored, known, resamples, rng, overall, by_class)
-        finite = scored.finite
+        visible = visible_classes(of_class, least)
+        known = {name: visible & (n - of_class >= max(least, 1)) for name in BY_CLASS} | {"sensitivity": visible}
+        means = _of_classes(scored, known, by_class)
         for row, name in enumerate(BY_CLASS):
-            needs = name in ("auroc", "auprc")
-            by_class_marks[row, known[name]] = NOT_FINITE if needs and not finite else KNOWN
+            by_class_marks[row, known[name]] = NOT_FINITE if name in MACRO and not scored.finite else KNOWN
         for row, name in enumerate(OVERALL):
             if name in MACRO:
                 marks = set(by_class_marks[BY_CLASS.index(MACRO[name])].tolist())
                 overall_marks[row] = next(mark for mark in (KNOWN, NOT_FINITE, TOO_FEW) if mark in marks)
+                overall[row] = means[MACRO[name]].triple() if overall_marks[row] == KNOWN else 0
+            elif scored.finite or name == "accuracy":
+                overall_marks[row], overall[row] = KNOWN, OVER_IMAGES[name](scored)
             else:
-                overall_marks[row] = KNOWN if finite or name == "accuracy" else NOT_FINITE
-    overall[overall_marks != KNOWN] = 0
-    by_class[by_class_marks != KNOWN] = 0
+                overall_marks[row] = NOT_FINITE
     patients = UNKNOWN if scored.groups is None else scored.units[1]
-    return SiteNumbers(
-        n, patients, resamples, np.where(visible, of_class, UNKNOWN), overall, by_class, overall_marks, by_class_marks
-    )
+    of_class = np.where(visible, of_class, UNKNOWN)
+    return SiteNumbers(n, patients, of_class, overall, by_class, overall_marks, by_class_marks)
 
 
-def _proportions(scored: Scored, of_class: Ints, known: dict[str, Flags], overall: Floats, by_class: Floats) -> None:
-    """Write accuracy, sensitivity and specificity with Wilson's interval."""
-    n, classes = scored.p.shape
-    right = scored.predicted == scored.y
-    overall[OVERALL.index("accuracy")] = wilson(float(right.sum()), float(n))
-    hits = np.bincount(scored.y[right], minlength=classes)
-    wrongly = np.bincount(scored.predicted[~right], minlength=classes)
-    for name, number, of in (
-        ("sensitivity", hits, of_class), ("specificity", n - of_class - wrongly, n - of_class),
-    ):  # fmt: skip
-        some = known[name]
-        by_class[BY_CLASS.index(name), some] = wilson(number[some].astype(float), of[some].astype(float))
+@dataclass
+class _OverClasses:
+    """The mean of a figure over classes, class by class.
 
-
-def _number(images: int, classes: int) -> int:
-    return int(np.clip(MOST_WORK // (images * classes), LEAST_RESAMPLES, RESAMPLES))
-
-
-def _bootstrapped(
-    scored: Scored, known: dict[str, Flags], resamples: int, rng: np.random.Generator, overall: Floats, by_class: Floats
-) -> None:
-    """Write the figures that have no interval of their own, with that of a bootstrap."""
-    values = weighted(scored, known, np.ones((1, len(scored.y))))
-    draws = [weighted(scored, known, weights) for weights in resampled(scored, resamples, rng)]
-    for name, value in values.items():
-        each = np.concatenate([drawn[name] for drawn in draws])  # (B, ...)
-        triples = _interval(value[0], each, scored.units[1])
-        if name.startswith("class/"):
-            of = name.removeprefix("class/")
-            by_class[BY_CLASS.index(of), known[of]] = triples
-        else:
-            overall[OVERALL.index(name)] = triples
-
-
-def _interval(value: Floats, draws: Floats, units: int) -> Floats:
-    """Return value, low and high, (..., 3).
-
-    The interval holds the value, which that of the percentiles alone need not (ECE is larger in resamples). Resamples
-    that lack a class have no value. One patient alone says nothing of others.
+    Attributes:
+        patients: How many the site has.
+        sides: 1 if images of the class alone are behind its figure, 2 if all are.
     """
-    low, high = np.zeros_like(value), np.ones_like(value)
-    if units > 1:
-        ordered = np.sort(draws, axis=0)  # NaN comes last
-        number = (~np.isnan(draws)).sum(axis=0)
-        low, high = _quantile(ordered, number, 0.025), _quantile(ordered, number, 0.975)
-        low, high = np.where(number > 0, low, 0.0), np.where(number > 0, high, 1.0)
-    return np.stack([value, np.minimum(low, value), np.maximum(high, value)], axis=-1)
+
+    patients: int
+    sides: int
+    each: list[tuple[Floats, int]] = field(default_factory=list)
+    influence: Floats | float = 0.0
+    share: Floats | float = 0.0
+
+    def add(self, estimate: Estimate) -> Floats:
+        """Add the figure of a class; return it with its interval."""
+        self.influence, self.share = self.influence + estimate.influence, self.share + estimate.share
+        self.each.append((interval(estimate.value, estimate.size), estimate.patients))
+        return self.each[-1][0]
+
+    def triple(self) -> Floats:
+        """Return the mean with its interval."""
+        triples, number = np.array([triple for triple, _ in self.each]), len(self.each)
+        patients = [behind for _, behind in self.each]
+        if max(patients) < LEAST_PATIENTS:
+            return np.asarray(triples.sum(axis=0) / number)
+        behind = min(self.patients, max(LEAST_PATIENTS, number * min(patients) // self.sides))
+        value = float(triples[:, 0].sum() / number)
+        mean = Estimate(value, np.asarray(self.influence) / number, np.asarray(self.share) / number, behind)
+        return over_classes(interval(value, mean.size), triples)
 
 
-def _quantile(ordered: Floats, number: Ints, share: float) -> Floats:
-    """Return a quantile of the first ``number`` (...,) of sorted draws (B, ...), interpolated as NumPy does."""
-    place = share * np.maximum(number - 1, 0)
-    below = np.floor(place).astype(np.int64)
-    above = np.minimum(below + 1, np.maximum(number - 1, 0))
-    a, b = (np.take_along_axis(ordered, at[None], axis=0)[0] for at in (below, above))
-    return np.asarray(a + (b - a) * (place - below))
+def _of_classes(scored: Scored, known: dict[str, Flags], by_class: Floats) -> dict[str, _OverClasses]:
+    """Write the figures of the known classes; return the means over them."""
+    means = {name: _OverClasses(scored.units[1], 1 + (name in ("auroc", "auprc"))) for name in BY_CLASS}
+    for k in np.flatnonzero(known["sensitivity"]):
+        own = scored.y == k
+        estimates = {"sensitivity": scored.mean(scored.predicted == k, own)}
+        if known["specificity"][k]:
+            estimates["specificity"] = scored.mean(scored.predicted != k, ~own)
+            if scored.finite:
+                estimates |= dict(zip(("auroc", "auprc"), _ranked(scored, scored.p[:, k], own), strict=True))
+        for name, estimate in estimates.items():
+            by_class[BY_CLASS.index(name), k] = means[name].add(estimate)
+    return means
 
 
-def resampled(scored: Scored, resamples: int, rng: np.random.Generator) -> Iterator[Floats]:
-    """Yield how often each image counts in each resample, (b, n), a part of the resamples at a time."""
-    units, number = scored.units
-    step = max(1, CHUNK // len(units))
-    for first in range(0, resamples, step):
-        rows = min(step, resamples - first)
-        drawn = rng.integers(0, number, size=(rows, number))
-        places = (drawn + number * np.arange(rows)[:, None]).ravel()
-        yield np.bincount(places, minlength=rows * number).reshape(rows, number)[:, units].astype(np.float64)
-
-
-def weighted(scored: Scored, known: dict[str, Flags], weights: Floats) -> dict[str, Floats]:
-    """Return figures of images that count several times, or not at all; NaN where one is not defined.
-
-    Args:
-        scored: n images.
-        known: By figure of a class, the K classes whose figure is a number, (C,).
-        weights: How often each image counts, (b, n), whole numbers. Sums of products of them are exact, or in the order
-            of the images: they do not depend on threads.
-
-    Returns:
-        Balanced accuracy, Brier, ECE and the macro means, (b,); ``class/auroc`` and ``class/auprc``, (b, K).
-    """
-    right = scored.predicted == scored.y
-    total = weights.sum(axis=1)
-    by = np.eye(scored.p.shape[1])[scored.y][:, known["sensitivity"]]
-    hits, of = weights @ (by * right[:, None]), weights @ by
-    sensitivity = np.divide(hits, of, out=np.full(of.shape, np.nan), where=of > 0)
-    values = {"balanced_accuracy": _mean(sensitivity)}
-    if not scored.finite:
-        return values
-    values |= {"brier": (weights * _brier(scored)).sum(axis=1) / total, "ece": _ece(scored, weights) / total}
-    ranks = [_ranked(scored.p[:, k], scored.y == k, weights) for k in np.flatnonzero(known["auroc"])]
-    for place, name in enumerate(("auroc", "auprc")):
-        each = np.stack([pair[place] for pair in ranks], axis=1) if ranks else np.zeros((len(weights), 0))
-        values |= {f"class/{name}": each, name: _mean(each)}
-    return values
-
-
-def _mean(values: Floats) -> Floats:
-    """Return the mean over the classes (b, K) that have a number; NaN where none has."""
-    number = (~np.isnan(values)).sum(axis=1)
-    return np.asarray(np.divide(np.nansum(values, axis=1), number, out=np.full(len(values), np.nan), where=number > 0))
+def _accuracy(scored: Scored) -> Floats:
+    estimate = scored.mean(scored.predicted == scored.y)
+    return interval(estimate.value, estimate.size)
 
 
 def _brier(scored: Scored) -> Floats:
-    """Return half the squared distance of each image's probabilities to its class, (n,), from 0 to 1."""
+    """Return half the mean squared distance of the probabilities to the class, with its interval."""
     away = scored.p.copy()
     away[np.arange(len(away)), scored.y] -= 1
-    return np.asarray((away**2).sum(axis=1) / 2)
+    estimate = scored.mean((away**2).sum(axis=1) / 2)
+    return interval(estimate.value, estimate.size)
 
 
-def _ece(scored: Scored, weights: Floats) -> Floats:
-    """Return n times the expected calibration error, (b,)."""
-    confidence = scored.p.max(axis=1)
+def _ece(scored: Scored) -> Floats:
+    r"""Return the expected calibration error with its interval.
+
+    A bin's gap is never below 0, so that noise makes the error larger, by at most :math:`\sqrt{2/\pi}` times the sum of
+    the standard deviations of the bins' gaps: the lower limit is that of an error which is so much smaller.
+    """
+    n, confidence = len(scored.y), scored.p.max(axis=1)
     bins = np.clip(np.ceil(confidence * CALIBRATION_BINS).astype(np.int64) - 1, 0, CALIBRATION_BINS - 1)
-    gap = (scored.predicted == scored.y) - confidence
-    each = [np.abs((weights[:, bins == b] * gap[bins == b]).sum(axis=1)) for b in np.unique(bins)]
-    return np.asarray(np.sum(each, axis=0))
+    gap, influence = (scored.predicted == scored.y) - confidence, np.zeros(n)
+    total, noise = [], 0.0
+    for b in np.unique(bins):
+        inside = bins == b
+        total.append(abs(gap[inside].sum()))
+        influence[inside] = np.sign(gap[inside].sum()) * gap[inside]
+        noise += math.sqrt((np.bincount(scored.units[0][inside], gap[inside]) ** 2).sum())
+    value = float(np.sum(total)) / n
+    each = np.full(n, 1 / n)
+    estimates = [
+        scored.estimate(given, each * (influence - value), each, scored.units[1])
+        for given in (value, max(value - math.sqrt(2 / math.pi) * noise / n, 0.0))
+    ]
+    high, low = (interval(estimate.value, estimate.size) for estimate in estimates)
+    return np.array([value, low[1], high[2]])
 
 
-def _ranked(score: Floats, own: Flags, weights: Floats) -> tuple[Floats, Floats]:
-    """Return AUROC and average precision of a class, (b,) each.
+def _ranked(scored: Scored, score: Floats, own: Flags) -> list[Estimate]:
+    """Return AUROC and average precision of a class.
 
     Args:
-        score: The images' scores of the class, (n,).
+        scored: The images.
+        score: Their scores of the class, (n,).
         own: They are of the class, (n,).
-        weights: (b, n).
     """
     others, mine = np.flatnonzero(~own), np.flatnonzero(own)
     others, mine = others[np.argsort(score[others])], mine[np.argsort(-score[mine])]  # mine from the highest down
-    ordered = score[others]
-    left, right = (np.searchsorted(ordered, score[mine], side) for side in ("left", "right"))
-    below = np.concatenate([np.zeros((len(weights), 1)), np.cumsum(weights[:, others], axis=1)], axis=1)
-    w = weights[:, mine]
-    positives, negatives = w.sum(axis=1), below[:, -1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        area = (w * (below[:, left] + below[:, right])).sum(axis=1) / (2 * positives * negatives)
-        last = np.searchsorted(-score[mine], -score[mine], "right") - 1  # of those that score the same
-        hits = np.cumsum(w, axis=1)[:, last]
-        false = negatives[:, None] - below[:, left]
-        precision = np.divide(hits, hits + false, out=np.zeros_like(hits), where=hits > 0)
-        average = (w * precision).sum(axis=1) / positives
-    return np.asarray(area), np.where(negatives > 0, average, np.nan)
+    rising, falling = score[others], score[mine]
+    of, against = len(mine), len(others)
+    left, right = (np.searchsorted(rising, falling, side) for side in ("left", "right"))
+    above = [np.searchsorted(-falling, -rising, side) for side in ("left", "right")]
+    area = float((left + right).sum() / (2 * of * against))
+    each = np.zeros(len(own))
+    each[mine], each[others] = 1 / of, 1 / against
+    moves = np.zeros(len(own))
+    moves[mine], moves[others] = (left + right) / (2 * against), (above[0] + above[1]) / (2 * of)
+
+    hits = np.searchsorted(-falling, -falling, "right")  # mine that score as much or more; and others
+    taken = hits + (against - left)
+    precision = hits / taken
+    average = float(precision.sum() / of)
+    # An image counts for itself, and for the precision at each image of the class that scores as much or less.
+    gains, losses = (np.append(np.cumsum((part / taken**2)[::-1])[::-1], 0) for part in (taken - hits, hits))
+    lifts = np.zeros(len(own))
+    lifts[mine] = (precision - average + gains[np.searchsorted(-falling, -falling, "left")]) / of
+    lifts[others] = -losses[above[0]] / of
+    patients = min(scored.patients_of(own), scored.patients_of(~own))
+    return [
+        scored.estimate(area, each * (moves - area), each, patients),
+        scored.estimate(average, lifts, each, patients),
+    ]
+
+
+#: Figures over all images that are no means over classes.
+OVER_IMAGES = {"accuracy": _accuracy, "brier": _brier, "ece": _ece}

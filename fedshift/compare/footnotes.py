@@ -1,5 +1,6 @@
 """The notes below a comparison: what a reader must know about its numbers."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -8,12 +9,12 @@ from fedshift.compare import run_facts
 from fedshift.compare.rows import PaperRow, Row, baseline, named, same_worst
 from fedshift.papers import printed as printed_module
 from fedshift.papers.deviations import HELD_OUT, TEST_BATCH, Altered, listed
-from fedshift.results import contents, grouping
+from fedshift.results import contents, grouping, metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
 from fedshift_app.run.files import early_stop_text, untrained_line
-from fedshift_core.accuracies import OVERALL, WORST
+from fedshift_core.accuracies import AVG, OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
@@ -120,6 +121,39 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
                 f"standard deviation over nodes {each}"
             )
     return notes
+
+
+def of_test_images(rows: Sequence[Row], headline: str, score: str) -> list[str]:
+    """Return the standard error of AVG that comes from the test images, which all seeds share.
+
+    A domain of n images has p (1 - p) / n of a variance; where sites know their patients, n is what their intervals
+    count with. There is no line without a difference, or where no run recorded its numbers of images.
+    """
+    if headline != AVG or score in metrics.FIGURES or all(row.difference is None for row in rows):
+        return []
+    errors = [error for row in rows if (error := _image_error(row)) is not None]
+    if not errors:
+        return []
+    points = " to ".join(dict.fromkeys(f"{error:.1f}" for error in (min(errors), max(errors))))
+    return [
+        f"all seeds share the test images: a standard error of {points} points of AVG "
+        f"({math.sqrt(2) * max(errors):.1f} of a difference, if rows err independently), which neither ± nor p has"
+    ]
+
+
+def _image_error(row: Row) -> float | None:
+    """Return the standard error of a row's AVG by its test images, in points; None where their number is unknown."""
+    figures, variances = row.runs[0].results.figures, []
+    sites = [
+        site for part in row.runs[0].singles if part.results.site_figures for site in part.results.site_figures.sites
+    ]
+    for domain in row.values.keys() - {*OVERALL}:
+        of_domain, accuracy = figures and figures.domains.get(domain), row.values[domain].mean
+        if not of_domain or not of_domain.images or accuracy is None:
+            return None
+        shares = [site.independent for site in sites if site.domain == domain]
+        variances.append(accuracy * (100 - accuracy) / (of_domain.images * min(shares, default=1.0)))
+    return math.sqrt(sum(variances)) / len(variances) if variances else None
 
 
 def _other_images(rows: Sequence[Row]) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedshift.compare.footnotes import of_test_images
 from fedshift.compare.paper_names import column as column_name
 from fedshift.compare.paper_names import data_set, escaped, method, row_latex, row_text
 from fedshift.compare.rows import Row, same_worst
@@ -149,6 +150,8 @@ def _notes(numbers: Numbers, marks: dict[int, str]) -> list[str]:
             lines.append(f"Personal models are compared with {base}'s global model.")
     elif any(row.method != BASELINE for row in rows):
         lines.append(f"Without a test of significance ({_untested(numbers)}).")
+    shared = of_test_images(rows, numbers.headline, numbers.score) if numbers.headline in numbers.columns else []
+    lines += [f"{escaped(text[:1].upper() + text[1:])}." for text in shared]
     if STD in numbers.columns:
         lines.append("STD: over the domains of a run.")
     if WORST in numbers.columns:

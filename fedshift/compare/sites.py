@@ -3,7 +3,7 @@
 import json
 import statistics
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from fedshift_core.limits import MOST_NAME, as_found, plain
 from fedshift_core.plural import plural
 from fedshift_core.spelling import meant
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
-from strategies.features.site_section import Figure, Site, Sites
+from strategies.features.site_section import Figure, Site, Sites, how_intervals
 
 ALL = "all sites"
 
@@ -154,7 +154,7 @@ def table(
         sites=(*order, *last),
         rows=tuple(dict.fromkeys(entry.row for entry in entries)),
         entries=tuple(entries),
-        notes=tuple(_notes(entries, lacking)),
+        notes=tuple(_notes(entries, [sites for _, _, sites in have], lacking)),
         warnings=(*mix_warnings([run for _, run, _ in have]), *compared.warnings),
         unreadable=compared.unreadable,
     )
@@ -195,8 +195,11 @@ def _of_class(site: Site, classes: Sequence[str], name: str, label: str) -> tupl
     return images, column.at(k)
 
 
-def _notes(entries: Sequence[Entry], lacking: Sequence[str]) -> list[str]:
-    notes = ["95 % intervals, worked out on the nodes (docs/guide/figures.md); patients: -, where a site does not know"]
+def _notes(entries: Sequence[Entry], runs: Iterable[Sites], lacking: Sequence[str]) -> list[str]:
+    notes = [
+        f"95 %, worked out on the nodes (docs/guide/figures.md): {how_intervals(runs)}; patients: -, where a site does "
+        "not know"
+    ]
     seeds = {entry.seed for entry in entries}
     if len(seeds) > 1:
         notes.append("of several seeds: the mean of the values, and of the limits of their intervals")

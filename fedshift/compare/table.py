@@ -101,6 +101,7 @@ def numbers_of(
     called = run_metrics.called_of(called, runs, score)
     title = f"{', '.join(dict.fromkeys(run.results.dataset for run in runs))}: {measure(score)} (%), {called}"
     notes = [*remarks.of_rows(rows, headline, accuracy, lowest), *_rounds(rows, score), *made.notes, *repeated]
+    notes += remarks.of_test_images(rows, headline, score)
     notes += bn_statistics.other_orders(runs) if score == bn_statistics.ALL else []
     if held_out:
         notes.insert(0, leave_one_out.NOTE)

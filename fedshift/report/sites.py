@@ -7,7 +7,7 @@ from fedshift_core.limits import MOST_NAME, MOST_SHOWN, plain
 from fedshift_core.options.scoring import round_name
 from fedshift_core.plural import plural
 from fedshift_core.wire.site_figures import BY_CLASS, OVERALL
-from strategies.features.site_section import AVERAGED, Figure, Site, Sites
+from strategies.features.site_section import AVERAGED, Figure, Site, Sites, how_intervals
 
 HEADS = {
     "accuracy": "accuracy", "balanced_accuracy": "balanced accuracy", "auroc": "AUROC", "auprc": "AUPRC",
@@ -25,12 +25,10 @@ def section(sites: Sites | None) -> Section:
     shown = [*sites.sites[:MOST_SHOWN], *([sites.overall] if sites.overall else [])]
     if sites.mix.warning:
         part.notes.append(f"Warning: {sites.mix.warning}.")
-    resamples = sorted({site.resamples for site in sites.sites if site.resamples})
     part.notes.append(
         f"From 0 to 1, with 95 % intervals, of {round_name(sites.round)}, as each site worked them out of its own test "
-        "images. Accuracy, sensitivity, specificity: Wilson's interval; the others: a bootstrap over patients, where "
-        f"they are known, else over images ({' or '.join(map(str, resamples))} resamples). AUROC and AUPRC: one class "
-        "against the rest, mean over the classes that a site has."
+        f"images; {how_intervals([sites])}. AUROC and AUPRC: one class against the rest, mean over the classes that a "
+        "site has."
     )
     averaged = [
         HEADS[name] for name in OVERALL if sites.overall and sites.overall.figure(name).how.startswith(AVERAGED)

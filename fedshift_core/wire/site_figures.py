@@ -16,12 +16,10 @@ from fedshift_core.wire.names import SITE_COUNTS, SITE_MARKS, SITE_NUMBERS
 OVERALL = ("accuracy", "balanced_accuracy", "auroc", "auprc", "brier", "ece")
 MACRO = {"balanced_accuracy": "sensitivity", "auroc": "auroc", "auprc": "auprc"}
 BY_CLASS = ("sensitivity", "specificity", "auroc", "auprc")
-PROPORTIONS = ("accuracy", "sensitivity", "specificity")  # with Wilson's interval; of the others it is a bootstrap's
 #: Marks of a figure: there is a number; there are too few images; the model's scores are not finite.
 KNOWN, TOO_FEW, NOT_FINITE = 0, 1, 2
 UNKNOWN = -1  # number of patients, or of images of a class
-RESAMPLES = 1000  # of a bootstrap, where the images and classes are not so many that it would take seconds
-_HEAD = 3  # counts before those of classes
+_HEAD = 2  # counts before those of classes
 
 Ints = NDArray[np.int64]
 Marks = NDArray[np.uint8]
@@ -35,7 +33,6 @@ class SiteNumbers:
     Attributes:
         images: Number of images.
         patients: Number of patients, or other groups; ``UNKNOWN`` where the site does not say.
-        resamples: Number of resamples behind the intervals that a bootstrap gives.
         of_class: Images of each class, (C,); ``UNKNOWN`` where its figures do not leave the node.
         overall: Value, low and high of each of ``OVERALL``, (6, 3), from 0 to 1; 0 where there is none.
         by_class: Likewise of each of ``BY_CLASS``, (4, C, 3).
@@ -45,7 +42,6 @@ class SiteNumbers:
 
     images: int
     patients: int
-    resamples: int
     of_class: Ints
     overall: Numbers
     by_class: Numbers
@@ -61,7 +57,7 @@ class SiteNumbers:
         return {
             SITE_NUMBERS + domain: np.concatenate([self.overall, self.by_class.reshape(-1, 3)]),
             SITE_MARKS + domain: np.concatenate([self.overall_marks, self.by_class_marks.reshape(-1)]),
-            SITE_COUNTS + domain: np.array([self.images, self.patients, self.resamples, *self.of_class], np.int64),
+            SITE_COUNTS + domain: np.array([self.images, self.patients, *self.of_class], np.int64),
         }
 
 
@@ -78,10 +74,10 @@ def shapes(domain: str, classes: int) -> Mapping[str, tuple[tuple[int, ...], typ
 def from_arrays(arrays: Arrays, domain: str) -> SiteNumbers:
     """Return what :meth:`SiteNumbers.arrays` wrote; names, shapes and numbers are the caller's to check."""
     numbers, marks = arrays[SITE_NUMBERS + domain].copy(), arrays[SITE_MARKS + domain].copy()
-    images, patients, resamples, *of_class = arrays[SITE_COUNTS + domain].tolist()
+    images, patients, *of_class = arrays[SITE_COUNTS + domain].tolist()
     first, classes = len(OVERALL), len(of_class)
     return SiteNumbers(
-        images, patients, resamples, np.array(of_class, np.int64),
+        images, patients, np.array(of_class, np.int64),
         numbers[:first], numbers[first:].reshape(len(BY_CLASS), classes, 3),
         marks[:first], marks[first:].reshape(len(BY_CLASS), classes),
     )  # fmt: skip

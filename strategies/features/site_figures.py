@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import RecordDict
+from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.intervals import wilson
+from fedshift_core.intervals import interval
 from fedshift_core.limits import MOST_NAME, Refused, plain
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import ASK_SITE_FIGURES, SITE_FIGURES
@@ -22,7 +23,6 @@ from fedshift_core.wire.site_figures import (
     MACRO,
     NOT_FINITE,
     OVERALL,
-    RESAMPLES,
     TOO_FEW,
     UNKNOWN,
     Numbers,
@@ -153,8 +153,6 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
         raise Refused(f"{where} are of {plural(images, 'image')}, asked were {part.drawn}")
     if not (numbers.patients == UNKNOWN or 1 <= numbers.patients <= max(images, 1)):
         raise Refused(f"{where} are of {plural(numbers.patients, 'patient')} with {plural(images, 'image')}")
-    if not 0 <= numbers.resamples <= RESAMPLES:
-        raise Refused(f"{where} are of {plural(numbers.resamples, 'resample')}, allowed are 0 to {RESAMPLES}")
     visible = numbers.of_class[numbers.of_class != UNKNOWN]
     complete = len(visible) == len(numbers.of_class)
     if (visible <= 0).any() or visible.sum() > images or (complete and visible.sum() != images):
@@ -166,6 +164,8 @@ def _check(numbers: SiteNumbers, part: Part, correct: float | None) -> None:
             _check_numbers(f"{kind} of {part.domain}", value, mark)
     _check_classes(numbers, where)
     accuracy = numbers.overall[0, 0]
+    if numbers.overall_marks[0] == KNOWN:
+        _check_widths(f"{where}: accuracy", numbers.overall[:1], np.array([images]))
     if (
         correct is not None
         and numbers.overall_marks[0] == KNOWN
@@ -188,6 +188,13 @@ def _check_numbers(name: str, numbers: Numbers, marks: Any) -> None:
         raise Refused(f"{name} has a number though it is marked as too few or not finite")
 
 
+def _check_widths(name: str, triples: Numbers, images: NDArray[np.int64]) -> None:
+    """Check that intervals of proportions, (k, 3), say no more than the images behind them, (k,)."""
+    most = interval(triples[:, 0], images.astype(float))
+    if ((triples - most)[:, 1] > ROUNDING).any() or ((most - triples)[:, 2] > ROUNDING).any():
+        raise Refused(f"{name} has an interval that is narrower than that of as many independent images")
+
+
 def _check_classes(numbers: SiteNumbers, where: str) -> None:
     """Check that figures of a class go with its number of images, and means with figures of classes."""
     known = numbers.by_class_marks == KNOWN
@@ -196,10 +203,11 @@ def _check_classes(numbers: SiteNumbers, where: str) -> None:
         raise Refused(f"{where} have a number of a class whose images they do not tell")
     for name, of in (("sensitivity", numbers.of_class), ("specificity", numbers.images - numbers.of_class)):
         place = BY_CLASS.index(name)
-        triples, n = numbers.by_class[place, known[place]], of[known[place]].astype(float)
+        triples, n = numbers.by_class[place, known[place]], of[known[place]]
         right = np.round(triples[:, 0] * n)
-        if (n <= 0).any() or np.abs(wilson(right, np.maximum(n, 1)) - triples).max(initial=0) > ROUNDING:
+        if (n <= 0).any() or np.abs(right / np.maximum(n, 1) - triples[:, 0]).max(initial=0) > ROUNDING:
             raise Refused(f"{where} have a {name} that no number of right images gives")
+        _check_widths(f"{where}: {name}", triples, n)
     for name in MACRO:
         is_known = bool(numbers.overall_marks[OVERALL.index(name)] == KNOWN)
         if is_known != (numbers.macro_classes(name) > 0):

@@ -1,21 +1,18 @@
 r"""What a run shows of sites' figures: ``site_figures`` of ``results.json``.
 
-Over all sites, proportions are pooled: the sum of right images over the sum of images, with Wilson's interval. The mean
-squared error (Brier) is pooled, too, as the mean weighted by images. Balanced accuracy is the mean of pooled
-sensitivities. AUROC, AUPRC and ECE are none of these: their overall value is the mean of the sites weighted by images,
-and called so. With s the standard error of a site's figure, its interval's width over 2 z, the interval of a mean
-of independent sites with weights w is
-
-.. math:: \sum_iw_iv_i\pm z\sqrt{\sum_iw_i^2s_i^2},\quad s_i=\frac{h_i-l_i}{2z}
+Over all sites, accuracy, sensitivities, specificities and the mean squared error (Brier) are pooled: the mean of the
+sites weighted by the images behind each. Balanced accuracy is the mean of pooled sensitivities. AUROC, AUPRC and ECE
+cannot be pooled from figures: their overall value is the mean of the sites weighted by images, and called so. Sites are
+independent, classes only where no site has several images of a patient.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Self
 
 import numpy as np
 from pydantic import BaseModel, Field, model_validator
 
-from fedshift_core.intervals import Z, wilson
+from fedshift_core.intervals import over_classes, pooled, sizes
 from fedshift_core.limits import some
 from fedshift_core.plural import plural
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO_FEW, UNKNOWN, Numbers, SiteNumbers
@@ -23,6 +20,7 @@ from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, MACRO, OVERALL, TOO
 TOO_FEW_TEXT, NOT_FINITE_TEXT = "too few", "not finite"
 #: Class mixes of two sites differ where so large a share of the images of one would have to be of another class.
 MIX_BOUND = 0.2
+BIASED = ("auprc", "ece")  # of few images too high, at each site: a mean of sites is as far off as a site
 POOLED, AVERAGED = "pooled", "mean of sites weighted by images"
 MOST_SITES, MOST_CLASSES = 10_000, 20_000  # of a results file
 MOST_NAMED = 3  # sites and classes that a warning names
@@ -77,7 +75,7 @@ class Site(_FromFile):
     domain: str | None = None
     images: int = Field(ge=0)
     patients: int | None = Field(None, ge=0)
-    resamples: int | None = Field(None, ge=0)
+    resamples: int | None = Field(None, ge=0)  # of earlier versions alone: their intervals were of a bootstrap
     images_of_class: tuple[int | None, ...] = Field((), max_length=MOST_CLASSES)
     accuracy: Figure
     balanced_accuracy: Figure
@@ -86,6 +84,15 @@ class Site(_FromFile):
     brier: Figure
     ece: Figure
     per_class: dict[str, ByClass] = Field(default_factory=dict)
+
+    @property
+    def independent(self) -> float:
+        """The share of its images that would say as much of its accuracy, were each of another patient."""
+        known = self.accuracy
+        if self.resamples is not None or self.patients is None or not self.images or known.value is None:
+            return 1.0
+        triple = np.array([[known.value, known.low, known.high]], np.float64)
+        return min(float(sizes(triple)[0]) / self.images, 1.0)
 
     def figure(self, name: str) -> Figure:
         """Return one of ``OVERALL``."""
@@ -111,6 +118,14 @@ class Sites(_FromFile):
     sites: tuple[Site, ...] = Field(max_length=MOST_SITES)
     overall: Site | None = None
     mix: Mix = Mix()
+
+
+def how_intervals(runs: Iterable[Sites]) -> str:
+    """Return what the 95 % intervals of runs go by."""
+    earlier = any(site.resamples is not None for sites in runs for site in sites.sites)
+    return "intervals go by patient where a site knows its patients, else by image" + (
+        "; in runs of earlier versions, accuracy, sensitivity and specificity by image everywhere" if earlier else ""
+    )
 
 
 class _Given(NamedTuple):
@@ -153,7 +168,7 @@ def _site(site: _Given) -> dict[str, Any]:
             figures[name]["classes"] = numbers.macro_classes(name)
     return {
         "site": site.name, "node": site.node, "domain": site.domain, "images": numbers.images,
-        "patients": _known(numbers.patients), "resamples": numbers.resamples,
+        "patients": _known(numbers.patients),
         "images_of_class": [_known(images) for images in numbers.of_class.tolist()],
         **figures,
         "per_class": {
@@ -196,18 +211,21 @@ def _overall(sites: Sequence[SiteNumbers]) -> dict[str, Any]:
         how += _of_sites(int(known.sum()), len(sites))
         if not known.any():
             figures[name] = _figure(np.zeros(3), int(marks[:, place].min()), how=how)
-        elif name == "accuracy":
-            right = np.round(triples[known, place, 0] * images[known]).sum()
-            figures[name] = _figure(wilson(right, images[known].sum()), KNOWN, how=how)
         else:
-            figures[name] = _figure(_weighted(triples[known, place], images[known]), KNOWN, how=how)
+            given = triples[known, place], images[known]
+            mean = _proportion(*given) if name == "accuracy" else _mean(*given, together=name in BIASED)
+            figures[name] = _figure(mean, KNOWN, how=how)
     per_class, of_class = _pooled(sites)
-    sensitivity = [value for value in per_class["sensitivity"]["value"] if value is not None]
-    if sensitivity:
-        row = BY_CLASS.index("sensitivity")
-        behind = sum(bool((site.by_class_marks[row] == KNOWN).any()) for site in sites)
-        figures["balanced_accuracy"] = _balanced(per_class["sensitivity"]) | {
-            "classes": len(sensitivity), "how": POOLED + _of_sites(behind, len(sites)),
+    row = BY_CLASS.index("sensitivity")
+    behind = [site for site in sites if (site.by_class_marks[row] == KNOWN).any()]
+    if behind:
+        column = per_class["sensitivity"]
+        known_classes = [k for k, mark in enumerate(column["mark"]) if not mark]
+        each = np.array([[column[part][k] for part in ("value", "low", "high")] for k in known_classes])
+        together = any(site.patients not in (UNKNOWN, site.images) for site in behind)
+        mean = pooled(each, np.full(len(each), 1 / len(each)), together=together)
+        figures["balanced_accuracy"] = _figure(over_classes(mean, each, together=together), KNOWN) | {
+            "classes": len(each), "how": POOLED + _of_sites(len(behind), len(sites)),
         }  # fmt: skip
     patients = [site.patients for site in sites]
     return {
@@ -222,46 +240,32 @@ def _of_sites(known: int, number: int) -> str:
     return "" if known == number else f", {known} of {plural(number, 'site')}"
 
 
-def _weighted(triples: Numbers, images: Any) -> Numbers:
-    """Return the mean of figures, (S, 3), weighted by images (S,), with its interval."""
-    weights = images / images.sum()
-    value = float(weights @ triples[:, 0])
-    return _with_half(value, Z * float(np.sqrt(((weights * (triples[:, 2] - triples[:, 1]) / (2 * Z)) ** 2).sum())))
+def _mean(triples: Numbers, images: Any, *, together: bool = False) -> Numbers:
+    """Return the mean of figures, (S, 3), weighted by images, (S,), with its interval."""
+    return pooled(triples, images / images.sum(), together=together)
 
 
-def _with_half(value: float, half: float) -> Numbers:
-    return np.array([value, max(value - half, 0.0), min(value + half, 1.0)])
-
-
-def _balanced(sensitivity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the mean of the known sensitivities, with the interval of a mean of independent classes."""
-    known = [
-        row
-        for row in zip(sensitivity["value"], sensitivity["low"], sensitivity["high"], strict=True)
-        if row[0] is not None
-    ]
-    triples = np.array(known, np.float64)
-    return _figure(_weighted(triples, np.ones(len(triples))), KNOWN)
+def _proportion(triples: Numbers, images: Any) -> Numbers:
+    """Return the share of right images of all, which the mean is but for the last digit, with its interval."""
+    value, (_, low, high) = np.round(triples[:, 0] * images).sum() / images.sum(), _mean(triples, images)
+    return np.array([value, min(low, value), max(high, value)])
 
 
 def _pooled(sites: Sequence[SiteNumbers]) -> tuple[dict[str, Any], list[int | None]]:
     """Return sensitivity and specificity by class, pooled over the sites that have them, and the images behind them."""
-    per_class = {}
-    for name in ("sensitivity", "specificity"):
+    per_class, of_class = {}, np.array([site.of_class for site in sites])
+    images = np.array([[site.images] for site in sites])
+    for name, behind in (("sensitivity", of_class), ("specificity", images - of_class)):
         row = BY_CLASS.index(name)
-        right, of = np.zeros(len(sites[0].of_class)), np.zeros(len(sites[0].of_class))
-        for site in sites:
-            known = site.by_class_marks[row] == KNOWN
-            n = site.of_class if name == "sensitivity" else site.images - site.of_class
-            right[known] += np.round(site.by_class[row, known, 0] * n[known])
-            of[known] += n[known]
-        marks = np.where(of > 0, KNOWN, TOO_FEW)
-        per_class[name] = _by_class(wilson(right, np.maximum(of, 1)), marks)
-    visible = [
-        [images for images in of_class if images != UNKNOWN]
-        for of_class in zip(*(s.of_class.tolist() for s in sites), strict=True)
-    ]
-    return per_class, [sum(numbers) if numbers else None for numbers in visible]
+        known = np.array([site.by_class_marks[row] == KNOWN for site in sites])  # (S, C)
+        triples = np.array([site.by_class[row] for site in sites])
+        columns = np.zeros((of_class.shape[1], 3))
+        for k in np.flatnonzero(known.any(axis=0)):
+            n = behind[known[:, k], k]
+            columns[k] = _proportion(triples[known[:, k], k], n)
+        per_class[name] = _by_class(columns, np.where(known.any(axis=0), KNOWN, TOO_FEW))
+    visible = np.where(of_class == UNKNOWN, 0, of_class).sum(axis=0)
+    return per_class, [int(number) or None for number in visible]
 
 
 def mix(sites: Sequence[_Given], classes: Sequence[str]) -> Mix:

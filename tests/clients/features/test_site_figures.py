@@ -17,7 +17,6 @@ from datasets.base import ImageSet
 from datasets.listing import joined
 from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import ASK_SITE_FIGURES, DOMAINS, DRAWN, FIGURES, SITE_FIGURES, STARTS, STOPS
 from fedshift_core.wire.site_figures import SiteNumbers, from_arrays
 
@@ -41,7 +40,7 @@ def slow(made: Any, images: ImageSet, domain: str = "a") -> Arrays:
     with torch.no_grad():
         logits = torch.cat([made.classify(x) for x, _ in made.plain_batches(images, size=1)]).double()
     scored = Scored(logits.softmax(dim=1).numpy(), logits.argmax(dim=1).numpy(), images.y, images.groups)
-    return site_numbers.figures(scored, generator(SEED, f"site-{domain}")).arrays(domain)
+    return site_numbers.figures(scored).arrays(domain)
 
 
 def close(mine: Arrays, other: Arrays) -> bool:

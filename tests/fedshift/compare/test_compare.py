@@ -24,6 +24,7 @@ from support import ROOT, Command, undrawn
 
 from fedshift.compare import board, compare, figures, keep
 from fedshift.compare.footnotes import OPEN
+from fedshift.compare.latex import latex
 from fedshift.compare.page import words
 from fedshift.html.drawing import GRID, titled
 from fedshift.papers.deviations import MOST_NAMED, MOST_VALUE, Altered, listed
@@ -31,7 +32,9 @@ from fedshift.results import loading
 from fedshift.results.statistics import paired, spread
 from fedshift_app.config.resolving import resolve
 from fedshift_core.errors import ConfigError
+from fedshift_core.intervals import interval
 from fedshift_core.limits import shortened
+from fedshift_core.wire.site_figures import OVERALL as SITE_FIGURES
 
 MakeRun = Callable[..., Path]
 SCAN_STREET = "dataset.domains=[scan,street]"
@@ -82,6 +85,42 @@ def test_mean_spread_and_p_are_those_of_a_hand_computation(three_seeds: list[Pat
     assert fedavg.difference is None
     # The best: scan 62 against (60 + 64 + 65) / 3 = 63; street 42 against 45; STD 14.14 against 18 / sqrt(2).
     assert i2pfl.best == {"scan", "street", "AVG", "STD", "WORST"} and fedavg.best == set()
+
+
+@pytest.mark.parametrize(
+    ("more", "points", "of_two"),
+    [({}, "2.7", "3.8"), ({"patients": 10}, "8.0", "11.3"), ({"patients": 10, "resamples": 1000}, "2.7", "3.8")],
+)
+def test_the_error_of_the_test_images_that_all_seeds_share_is_named_once(
+    make_run: MakeRun, more: dict[str, int], points: str, of_two: str
+) -> None:
+    """Half of 100 images right, of ten patients where they are known, and 80 % of 400: sqrt(.25 / 100 + .16 / 400) / 2.
+
+    An interval of an earlier version does not go by patient, and is not read so.
+    """
+    counted = figures_of(50, 80)
+    for name, images in (("scan", 100), ("street", 400)):
+        counted["domains"][name] |= {"n": images, "images": images}
+    none = {"value": None, "low": None, "high": None}
+    scan = {"site": "scan", "domain": "scan", "images": 100} | more | dict.fromkeys(SITE_FIGURES, none)
+    scan["accuracy"] = dict(zip(("value", "low", "high"), interval(0.5, 10).tolist(), strict=True))
+    runs = [
+        make_run(method, seed, two(50, 80), flat={"set": SCAN_STREET}, figures=counted,
+                 site_figures={"round": 5, "sites": [scan]})
+        for method in ("fedavg", "i2pfl") for seed in range(3)
+    ]  # fmt: skip
+    table = compare(runs)
+    wanted = f"a standard error of {points} points of AVG ({of_two} of a difference, if rows err independently)"
+    for text in (
+        table.text(),
+        table.markdown(),
+        table.html(Path("page.html")),
+        latex(table.numbers, 2).replace(r"$\pm$", "±"),
+    ):
+        shown = [line for line in text.splitlines() if not line.startswith("%")]
+        assert " ".join(" ".join(shown).split()).count(wanted) == 1
+    for other in (compare(runs[:3]), compare(runs, score="auc")):
+        assert not any("standard error" in note for note in other.numbers.notes)
 
 
 def test_the_worst_domain_is_that_of_each_run_and_named_where_it_is_the_same(make_run: MakeRun) -> None:

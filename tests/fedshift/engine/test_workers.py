@@ -158,7 +158,6 @@ def same(one: Run, other: Run) -> bool:
     return bool(one.results["weights_sha256"] == other.results["weights_sha256"])
 
 
-@pytest.mark.usefixtures("all_resamples")  # the workers draw as many
 @pytest.mark.parametrize(
     "flat",
     [
@@ -179,7 +178,6 @@ def test_the_number_of_workers_changes_no_bit(flat: dict[str, Any], tmp_path: Pa
     assert max(line["profile"]["side_by_side"] for line in many.rounds) == 2
 
 
-@pytest.mark.usefixtures("all_resamples")  # the workers draw as many
 @pytest.mark.parametrize("method", ["fedbn", pytest.param("fedcode", marks=pytest.mark.long)])
 def test_a_worker_that_dies_after_it_has_remembered_changes_no_bit(method: str, deadly: Path, tmp_path: Path) -> None:
     """Its work is repeated from what the node had before that round, on disk: in round 1 that is nothing."""

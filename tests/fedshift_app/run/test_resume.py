@@ -456,7 +456,6 @@ def wait_for(there: Callable[[], bool], process: subprocess.Popen[bytes], log: P
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.usefixtures("all_resamples")
 def test_a_simulation_killed_ten_times_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
     """Random moments are random parts of random rounds, whatever the speed of the machine."""
     settings = f"dataset.domains=[scan,sketch] train.lr=0.002 {SHORT}"
