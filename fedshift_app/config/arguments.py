@@ -57,7 +57,8 @@ def parse_arguments(arguments: list[str]) -> tuple[dict[str, Any], dict[str, Any
         elif "." in key or key.replace("-", "_") in WITHOUT_DOT:
             dotted.append(argument)
         else:
-            known = (*configuration.FLAT_KEYS, *LAUNCH_KEYS, *WITHOUT_DOT)
+            flat_keys = [name for name in configuration.FLAT_KEYS if name != "allow-changed"]  # here an option
+            known = (*flat_keys, *LAUNCH_KEYS, *WITHOUT_DOT)
             raise ConfigError(
                 f"unknown key {as_found(key)}; there are {', '.join(known)}, and dotted ones such as train.lr"
                 f"{dotted_keys.meant(key, known)}"
