@@ -28,7 +28,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Behind, Declaration, Own
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
@@ -84,14 +84,18 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
 
     def expected(self) -> Declaration:
         """Return statistics if samples are drawn; a node that has sent them before sends them without a number."""
-        return self.contributes if self.params.samples else {}
+        if not self.params.samples:
+            return {}
+        width = self._width(decode(self.sent))
+        own = {"F": Own("F", width), "R": Own("R", self._rank(width))}
+        return {name: tuple(own.get(str(part), part) for part in shape) for name, shape in self.contributes.items()}
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the most that pooled covariances and prototypes may take."""
         if not self.params.samples:
             return 0
         width, classes = self._width(decode(weights)), self.federation.num_classes
-        return 4 * classes * width * (min(width, self.params.pca or width) + len(self.federation.domains))
+        return 4 * classes * width * (self._rank(width) + len(self.federation.domains))
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its statistics until it has sent them."""
@@ -128,6 +132,10 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
 
     def _known(self) -> list[int]:
         return self.state["nodes"].tolist() if "nodes" in self.state else []
+
+    def _rank(self, width: int) -> int:
+        """Return the most eigenvalues of a class."""
+        return min(width, self.params.pca or width)
 
     def _width(self, weights: Arrays) -> int:
         """Return F: what a projection is given, or the feature itself."""
