@@ -4,8 +4,8 @@
     contributes = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}   # any number, with their classes
 
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
-own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are int64,
-all else float32.
+own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are
+int64, all else float32.
 
 What is behind an array decides whether a node whose owner has a policy may send it (``fedshift_app.node.owner``):
 
@@ -15,7 +15,7 @@ A row with a label is, or stands for, images of that class: a node may send no m
 training images of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -187,8 +187,8 @@ def declared(strategy: type, what: Literal["sends", "tells"]) -> tuple[str, ...]
         if kind.__module__ == _BASE:
             break
         if what in own:
-            names: tuple[str, ...] | None = own[what]
-            return names
+            names: Iterable[str] | None = own[what]
+            return None if names is None else tuple(names)
         if any(hook in own for hook in _HOOKS[what]):
             return None
     return ()

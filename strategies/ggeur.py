@@ -29,9 +29,11 @@ from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Behind, Declaration, Own
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
+from strategies.hooks import Told
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
@@ -76,7 +78,7 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("eigenvalues", "eigenvectors", "prototypes", "labels")
-    tells: ClassVar[tuple[str, ...]] = ("statistics",)
+    tells: ClassVar[Mapping[str, Told]] = {"statistics": Range(1, 1)}
     contributes: ClassVar[Declaration] = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
     }  # fmt: skip

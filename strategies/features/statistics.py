@@ -136,8 +136,10 @@ class SiteStatistics(ServerFeature):
             leave_out(node, f"statistics of its images: {reason}", lost=True)
         self._keep()
         if lacking := self._lacking():
-            held = {*self.run.domains} - {*self.run.config.allocation.held_out}
-            if first and not silent and not self._failed and (self.run.engine.is_simulation or held <= {node.domain for node in present}):
+            all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
+                *self.run.config.allocation.held_out, *(node.domain for node in present)
+            }  # fmt: skip
+            if first and all_here and not silent and not self._failed:
                 raise FederationError(lacking)
             log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))
         return {node.index for node in silent}

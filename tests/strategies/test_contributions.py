@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from support import new_strategy
 
 from fedshift_app.config import registry
@@ -121,7 +120,7 @@ def test_how_many_rows_a_node_may_send_is_bounded_whatever_it_announces(name: st
     if "labels" in declared:  # of one class
         check_contribution(arrays, declared, sizes, (10**9,) * 3, 1e6)
         more = {array: np.concatenate([a, a[:1]]) if "P" in declared[array] else a for array, a in arrays.items()}
-        with pytest.raises(Refused, match="allowed are|at most"):
+        with pytest.raises(Refused, match=r"allowed are|at most"):
             check_contribution(more, declared, sizes, (10**9,) * 3, 1e6)
 
 
