@@ -91,7 +91,9 @@ def _most(part: str | int) -> int:
     return part.most if isinstance(part, Own) else MOST_OWN
 
 
-def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str, int]) -> None:
+def _check_shape(
+    name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str | int, int]
+) -> None:
     """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
     dtype = "int64" if name in WHOLE else "float32"
     if array.ndim == len(shape):
