@@ -28,10 +28,10 @@ class CopaClient(DomainClient[CopaParams]):
 
     def received(self) -> None:
         """Put the head of the node's domain into the model. The average that came with the weights is not used."""
-        head = self.scalars.get("head")
-        self._own = None if head is None else int(head)
+        sent = heads.sent_heads(self)
+        self._own = self.place("head", len(sent))
         if self._own is not None:
-            heads.put(self.model.classifier, heads.sent_heads(self)[self._own])
+            heads.put(self.model.classifier, sent[self._own])
 
     def start_round(self, server_round: int) -> None:
         """Read the heads of the other domains."""

@@ -239,8 +239,8 @@ class FedCodeClient(DomainClient[FedCodeParams]):
         self._semantic = self.tensor("prototypes")  # G, K' x D
         self._labels = self.tensor("labels")  # the class of each, K'
         self._style = self.tensor("style-prototypes")  # P, J x D
-        own = self.scalars.get("pseudo-label")  # none for a node that has not contributed yet
-        self._domain = None if own is None else int(own)  # j
+        # j; none for a node that has not contributed yet
+        self._domain = None if self._style is None else self.place("pseudo-label", len(self._style))
 
     def start_epoch(self, epoch: int) -> None:
         """Forget the features of the epoch before (``proto_source = last_epoch``)."""

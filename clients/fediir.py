@@ -8,8 +8,9 @@ Symbols: w the head's weights, g = dCE/dw of a batch, G the mean head gradient o
 
     L = CE + lambda ||g - G||^2, whose gradient is taken through g
 
-Deviation: the gradient that a node contributes is of all its images, not augmented, in evaluation mode, at the weights
-that it received (the code: the mean over the batches of a pass in training mode).
+Deviations: (1) the gradient that a node contributes is of all its images, not augmented, in evaluation mode, at the
+weights that it received (the code: the mean over the batches of a pass in training mode); (2) the head is the run's,
+linear by default (the code: ``model.head=mlp-half``, but for RotatedMNIST).
 """
 
 import torch

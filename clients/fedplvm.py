@@ -23,7 +23,7 @@ from clients.losses import fedplvm as terms_of_fedplvm
 from clients.params.fedplvm import FedPLVMParams
 from clients.training.batches import Batch
 from fedshift_core.arrays import Arrays
-from fedshift_core.clustering import finch_groups
+from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
 from fedshift_core.seeding import generator
 
 
@@ -67,8 +67,10 @@ class FedPLVMClient(DomainClient[FedPLVMParams]):
         counts: list[int] = []
         for k in np.unique(y).tolist():
             members = z[self._some(np.flatnonzero(y == k), rng)]  # images x D
-            one_cluster = [np.arange(len(members))]
-            for cluster in finch_groups(members, early_exit=False) if self.params.cluster_locally else one_cluster:
+            clusters = [np.arange(len(members))]
+            if self.params.cluster_locally:
+                clusters = finch_groups(members, early_exit=False)
+            for cluster in sorted(clusters, key=len)[-MOST_CLUSTERS:] if len(clusters) > MOST_CLUSTERS else clusters:
                 means.append(members[cluster].mean(axis=0, dtype=np.float64).astype(np.float32))
                 labels.append(k)
                 counts.append(len(cluster))

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from clients.base import DomainClient
 from clients.losses import stablefdg as styles
 from clients.losses.styles import with_style
-from clients.models.networks import Blueprint, MLPHead, SplitModel, initialised
+from clients.models.networks import Blueprint, SplitModel, initialised, new_head
 from clients.models.stages import Stages, feature_stages
 from clients.modules.at_stages import MOST_LOWER
 from clients.modules.base import AllModules
@@ -96,16 +96,16 @@ class StableFDGModel(SplitModel):
         network: The plain one; its encoder becomes this one's.
         stages: Its encoder, cut up.
         params: The method's.
-        deep: The head has a hidden layer.
+        head: Which one (``model.head``).
     """
 
-    def __init__(self, network: SplitModel, stages: Stages, params: StableFDGParams, *, deep: bool) -> None:
+    def __init__(self, network: SplitModel, stages: Stages, params: StableFDGParams, head: str) -> None:
         width = network.feature_dim + (stages.widths[-1] if params.attention else 0)
         super().__init__(network.encoder, width, network.num_classes)
         self.highlighter: Highlighter | None = None
         if params.attention:
             self.highlighter = Highlighter(stages.widths[-1], params.attention_width)
-            self.classifier = (MLPHead if deep else nn.Linear)(width, network.num_classes)
+            self.classifier = new_head(head, width, network.num_classes)
         else:
             self.classifier = network.classifier
         self.opens_after = 1
@@ -206,8 +206,8 @@ class StableFDGClient(DomainClient[StableFDGParams]):
                 f"method stablefdg: the network {plan.config.name!r} has no separate feature maps (a row of layers "
                 "with max-pooling and nn.Flatten, or an encoder with the method feature_stages)"
             )
-        deep = plan.config.head == "mlp"
-        return initialised(plan.seed, "stablefdg", lambda: StableFDGModel(network, stages, params, deep=deep))
+        head = plan.config.head
+        return initialised(plan.seed, "stablefdg", lambda: StableFDGModel(network, stages, params, head))
 
     @classmethod
     def kept_names(

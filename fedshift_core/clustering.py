@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Partition = Literal["last", "first"]
+MOST_CLUSTERS = 1000  # of a class that a node may tell of: FINCH's last partition of 5,000 points has some ten
 
 
 def finch_groups(

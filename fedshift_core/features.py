@@ -8,6 +8,7 @@ A package adds a feature by an entry point of the group ``fedshift.features``; a
 names it: ``features=[{name: NAME, KEY: VALUE}]``. FedShift's own features have keys of their own, and are always there.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
@@ -16,6 +17,9 @@ from typing import Any
 from fedshift_core.extensions import Registry
 from fedshift_core.params import Params
 from fedshift_core.wire import names as wire
+
+#: What a key may hold, as it says it; of a switch only a feature knows what it means.
+TYPES: dict[str, type] = {"int": int, "float": float, "text": str, "bytes": bytes}
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,17 @@ class Key:
     meaning: str
     replaces_scores: bool = False
     images: bool = False
+
+    def refuse(self, value: object) -> str:
+        """Return why a value is not what the key holds, as far as that is one of ``TYPES``; empty if it is."""
+        each, listed = self.holds.removeprefix("list of "), self.holds.startswith("list of ")
+        kind = TYPES.get(each)
+        if kind is None:
+            return ""
+        parts = value if listed and isinstance(value, list) else [value]
+        fits = isinstance(value, list) == listed and all(type(part) is kind for part in parts)
+        fits = fits and all(math.isfinite(part) for part in parts if isinstance(part, float))
+        return "" if fits else f"it must be {'a list of ' if listed else ''}{each}"
 
     def fits(self, name: str) -> bool:
         """Tell whether a name on the wire is this one."""

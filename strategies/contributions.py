@@ -4,7 +4,8 @@
     contributes = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}   # any number, with their classes
 
 A dimension is a number or a letter: C is the number of classes, D the feature width; any other letter is the node's
-own, the same in all its arrays and at most ``MOST_OWN``. ``counts`` and ``labels`` are int64, all else float32.
+own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are
+int64, all else float32.
 
 What is behind an array decides whether a node whose owner has a policy may send it (``fedshift_app.node.owner``):
 
@@ -14,14 +15,27 @@ A row with a label is, or stands for, images of that class: a node may send no m
 training images of it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.plural import plural
+
+
+class Own(str):
+    """The letter of a dimension that is a node's own, with its largest size; of rows with labels, that of a class."""
+
+    most: int
+
+    def __new__(cls, letter: str, most: int) -> Self:
+        """Return the letter; it equals that without a size."""
+        own = super().__new__(cls, letter)
+        own.most = most
+        return own
+
 
 Shape = tuple[str | int, ...]
 Declaration = Mapping[str, Shape]
@@ -50,32 +64,43 @@ def check_contribution(
 
     Raises:
         Refused: If an array is missing, unexpected, of another shape or type, or a number is out of bounds; or more
-            images of a class are counted, or more rows are labelled with it, than images were announced.
+            images of a class are counted, or more rows are labelled with it, than images were announced; or there are
+            more rows than the declaration allows.
     """
     if strange := sorted(set(knowledge) - set(declared)):
         raise Refused(f"unexpected knowledge {', '.join(strange)}")
     known = dict(sizes)
+    labelled = declared.get(LABELS, ())
+    most = {part: MOST_OWN if part in labelled else _most(part) for shape in declared.values() for part in shape}
     for name, shape in declared.items():
         array = knowledge.get(name)
         if array is None:
             raise Refused(f"knowledge has no {name!r}")
-        _check_shape(name, array, shape, known)
+        _check_shape(name, array, shape, known, most)
         check_numbers(name, array, max_value)
     if LABELS in declared and knowledge[LABELS].size:
         low, high = int(knowledge[LABELS].min()), int(knowledge[LABELS].max())
         if low < 0 or high >= len(class_counts):
             raise Refused(f"labels from {low} to {high}, allowed are 0 to {len(class_counts) - 1}")
-        _check_rows(knowledge[LABELS], class_counts)
+        _check_rows(knowledge[LABELS], class_counts, _most(declared[LABELS][0]))
     if COUNTS in declared:
         _check_counts(knowledge, declared, class_counts)
 
 
-def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, int]) -> None:
+def _most(part: str | int) -> int:
+    return part.most if isinstance(part, Own) else MOST_OWN
+
+
+def _check_shape(
+    name: str, array: NDArray[Any], shape: Shape, known: dict[str, int], most: Mapping[str | int, int]
+) -> None:
     """Check one array; a dimension that is the node's own is noted in ``known`` the first time."""
     dtype = "int64" if name in WHOLE else "float32"
     if array.ndim == len(shape):
         for letter, size in zip(shape, array.shape, strict=True):
-            if isinstance(letter, str) and letter not in known and size <= MOST_OWN:
+            if isinstance(letter, str) and letter not in known:
+                if size > most[letter]:
+                    raise Refused(f"{name} of shape {array.shape}: {letter} is {most[letter]} at most")
                 known[letter] = size
     wanted = tuple(known.get(part, part) if isinstance(part, str) else part for part in shape)
     if array.shape != wanted or array.dtype != dtype:
@@ -83,10 +108,12 @@ def _check_shape(name: str, array: NDArray[Any], shape: Shape, known: dict[str, 
         raise Refused(f"{name} of shape {array.shape} and type {array.dtype}, expected {expected} and {dtype}")
 
 
-def _check_rows(labels: NDArray[Any], class_counts: Sequence[int]) -> None:
-    """Check that no class has more rows than the node announced images of it."""
+def _check_rows(labels: NDArray[Any], class_counts: Sequence[int], most: int) -> None:
+    """Check that no class has more rows than the node announced images of it, and than ``most``."""
     rows = np.bincount(labels.reshape(-1), minlength=len(class_counts))
     for label, (number, announced) in enumerate(zip(rows.tolist(), class_counts, strict=True)):
+        if number > most:
+            raise Refused(f"labels has {plural(number, 'row')} of class {label}, allowed are {most}")
         if number > announced:
             raise Refused(
                 f"labels has {plural(number, 'row')} of class {label}, announced were {plural(announced, 'image')}"
@@ -162,8 +189,8 @@ def declared(strategy: type, what: Literal["sends", "tells"]) -> tuple[str, ...]
         if kind.__module__ == _BASE:
             break
         if what in own:
-            names: tuple[str, ...] | None = own[what]
-            return names
+            names: Iterable[str] | None = own[what]
+            return None if names is None else tuple(names)
         if any(hook in own for hook in _HOOKS[what]):
             return None
     return ()

@@ -11,19 +11,23 @@ domain); (2) a domain of which no node takes part in a round keeps its head; (3)
 rule.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.wire.names import HEADS
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.averaging import shares
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
 from strategies.heads import head_of, mean_head, stacked, unstacked
+from strategies.hooks import Told
 
 
 class CopaStrategy(DomainStrategy):
@@ -34,7 +38,7 @@ class CopaStrategy(DomainStrategy):
     """
 
     sends: ClassVar[tuple[str, ...]] = (HEADS + "*",)
-    tells: ClassVar[tuple[str, ...]] = ("head",)
+    tells: ClassVar[Mapping[str, Told]] = {"head": Range(0, LARGEST_COUNT)}
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Begin with the run's initial head for each domain that a node holds."""

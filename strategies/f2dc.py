@@ -2,7 +2,7 @@
 
 Paper: "Domain-Skewed Federated Learning with Feature Decoupling and Calibration", Huan Wang, Jun Shen, Jun Yan,
 Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 10, 11).
-Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 6b0a8ed; none implements these equations.
+Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 7a4f060; none implements these equations.
 
 Symbols: n_k^c images of class c on node k, n_k and n^c their sums, N all, C classes, Q domains, B_k^c = n_k / N as
 printed (or exact, n_k^c / n^c), G^c = 1 / Q, d_k domain discrepancy, p_k weight.

@@ -20,13 +20,16 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import Behind, Declaration, Shape
 from strategies.federation.averaging import RunningAverage
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
+from strategies.hooks import Told
 from strategies.prototypes import (
     FloatArray,
     mean_prototypes,
@@ -66,7 +69,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
-    tells: ClassVar[tuple[str, ...]] = ("pseudo-label",)
+    tells: ClassVar[Mapping[str, Told]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     behind: ClassVar[Mapping[str, Behind]] = {
         "style-prototype": "node", "head-weight": "model", "head-bias": "model",

@@ -12,6 +12,7 @@ Deviations: (1) a class and domain that no node of a round holds keep their prot
 weights are worked out in float64: with tau = 0.001 the rounding of float32 moves them by about 1e-4.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -19,11 +20,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from strategies.base import Scalars
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
+from strategies.hooks import Told
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import FloatArray, keep_absent_classes, stack_prototypes
 
@@ -52,7 +56,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "domains")
-    tells: ClassVar[tuple[str, ...]] = ("domain",)
+    tells: ClassVar[Mapping[str, Told]] = {"domain": Range(0, LARGEST_COUNT)}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Send a node the place of its own domain."""

@@ -17,6 +17,7 @@ Deviations: (1) buffers and arrays of integers are averaged and have no h (the p
 moved its own state all the same: d lacks that change.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -24,12 +25,15 @@ from flwr.app import ArrayRecord
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from fedshift_core.wire.records import encode
 from strategies.base import DomainStrategy, Scalars
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, average, decode
+from strategies.hooks import Told
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
@@ -55,7 +59,7 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     sends: ClassVar[tuple[str, ...]] = ()
-    tells: ClassVar[tuple[str, ...]] = ("alpha",)
+    tells: ClassVar[Mapping[str, Told]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
     of_sums: ClassVar[tuple[str, ...]] = ("weights", "merge")
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:

@@ -11,6 +11,7 @@ Deviations: (1) Eq. 4 prints 1/m in front of weights that already sum to one; it
 (2) the paper gives no number of classifier rounds (section 4 of the specification recommends 10).
 """
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -20,6 +21,7 @@ from fedshift_core.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
+from strategies.hooks import Told
 
 PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"
@@ -52,7 +54,7 @@ class FedICONStrategy(DomainStrategy[FedICONServerParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
     sends: ClassVar[tuple[str, ...]] = ()
-    tells: ClassVar[tuple[str, ...]] = (PHASE,)
+    tells: ClassVar[Mapping[str, Told]] = {PHASE: (ENCODER, CLASSIFIER)}
 
     @classmethod
     def check_run(cls, params: FedICONServerParams, rounds: int) -> None:

@@ -18,13 +18,16 @@ import numpy as np
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy, Scalars
 from strategies.contributions import MOST_OWN, Behind, Declaration
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
+from strategies.hooks import Told
 
 
 class FedMDServerParams(Params):
@@ -41,7 +44,7 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("scores", "window")
-    tells: ClassVar[tuple[str, ...]] = ("start", "stop")
+    tells: ClassVar[Mapping[str, Told]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
     behind: ClassVar[Mapping[str, Behind]] = {"scores": "public"}
 

@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.clustering import finch_groups
+from fedshift_core.clustering import MOST_CLUSTERS, finch_groups
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy
-from strategies.contributions import Declaration
+from strategies.contributions import Declaration, Own
 from strategies.federation.updates import Update
 from strategies.prototypes import FloatArray, keep_absent_classes
 
+P = Own("P", MOST_CLUSTERS)
 MOST_CLUSTERED = 5000  # prototypes of a class that are compared with each other: those of the most images
 
 
@@ -46,7 +47,7 @@ class FedPLVMStrategy(DomainStrategy[FedPLVMServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-    contributes: ClassVar[Declaration] = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
+    contributes: ClassVar[Declaration] = {"prototypes": (P, "D"), "labels": (P,), "counts": (P,)}
 
     def expected(self) -> Declaration:
         """Return nothing where the loss takes no prototypes."""

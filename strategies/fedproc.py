@@ -15,9 +15,11 @@ from typing import ClassVar
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from strategies.base import Scalars
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
+from strategies.hooks import Told
 from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
@@ -26,7 +28,7 @@ class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-    tells: ClassVar[tuple[str, ...]] = ("alpha",)
+    tells: ClassVar[Mapping[str, Told]] = {"alpha": Range(0, 1, whole=False)}
 
     @classmethod
     def uses_rounds(cls, params: Params) -> str:

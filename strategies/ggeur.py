@@ -28,10 +28,12 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Behind, Declaration, Own
+from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
+from strategies.hooks import Told
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
@@ -76,7 +78,7 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("eigenvalues", "eigenvectors", "prototypes", "labels")
-    tells: ClassVar[tuple[str, ...]] = ("statistics",)
+    tells: ClassVar[Mapping[str, Told]] = {"statistics": Range(1, 1)}
     contributes: ClassVar[Declaration] = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
     }  # fmt: skip
@@ -84,14 +86,18 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
 
     def expected(self) -> Declaration:
         """Return statistics if samples are drawn; a node that has sent them before sends them without a number."""
-        return self.contributes if self.params.samples else {}
+        if not self.params.samples:
+            return {}
+        width = self._width(decode(self.sent))
+        own = {"F": Own("F", width), "R": Own("R", self._rank(width))}
+        return {name: tuple(own.get(str(part), part) for part in shape) for name, shape in self.contributes.items()}
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the most that pooled covariances and prototypes may take."""
         if not self.params.samples:
             return 0
         width, classes = self._width(decode(weights)), self.federation.num_classes
-        return 4 * classes * width * (min(width, self.params.pca or width) + len(self.federation.domains))
+        return 4 * classes * width * (self._rank(width) + len(self.federation.domains))
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Ask a node for its statistics until it has sent them."""
@@ -128,6 +134,10 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
 
     def _known(self) -> list[int]:
         return self.state["nodes"].tolist() if "nodes" in self.state else []
+
+    def _rank(self, width: int) -> int:
+        """Return the most eigenvalues of a class."""
+        return min(width, self.params.pca or width)
 
     def _width(self, weights: Arrays) -> int:
         """Return F: what a projection is given, or the feature itself."""

@@ -96,7 +96,11 @@ def noised(privacy: PrivacyConfig, sent: Arrays, trained: Arrays) -> Arrays:
             raise FedShiftError(f"privacy.name={privacy.name}: {name} would travel without noise")
         updates[name] = array - sent[name]
         if not np.isfinite(largest(updates[name])):
-            raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+            raise FedShiftError(
+                f"{name} holds numbers that are not finite: training diverged, on weights that carry noise of "
+                f"deviation {privacy.noise:.3g} from round 2 on (privacy.name=local-dp; a larger privacy.epsilon or "
+                "a smaller privacy.clipping_norm makes it smaller; or try a lower train.lr)"
+            )
     squares = (float(np.square(update, dtype=np.float64).sum()) for update in updates.values())
     norm = float(np.sqrt(sum(squares)))
     factor = privacy.clipping_norm / norm if norm > privacy.clipping_norm else 1.0  # a norm of 0 stays as it is

@@ -48,9 +48,9 @@ class SiteStatisticsOnNode(NodeFeature):
         return answer.to_config()
 
     def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
-        """Give the client means and variances of all nodes."""
+        """Give the client means and variances of all nodes; while no node tells any, it has none."""
         if SITE_IMAGES in records:
-            client.federation_images = FederationImages.from_arrays(records[SITE_IMAGES])
+            client.federation_images = FederationImages.from_arrays(records[SITE_IMAGES]) or None
         if IMAGE_STYLES in records:
             client.image_styles = ImageStyles.from_arrays(records[IMAGE_STYLES])
 

@@ -108,15 +108,22 @@ def before_last(classifier: nn.Module, features: Tensor) -> Tensor:
 
 
 class MLPHead(DeepHead):
-    """A hidden layer of the features' width with ReLU, then the linear classifier: D - D - C."""
+    """A hidden layer of H with ReLU, then the linear classifier: D - H - C."""
 
-    def __init__(self, feature_dim: int, num_classes: int) -> None:
-        super().__init__(feature_dim, num_classes)
-        self.hidden = nn.Linear(feature_dim, feature_dim)
+    def __init__(self, feature_dim: int, num_classes: int, hidden: int) -> None:
+        super().__init__(hidden, num_classes)
+        self.hidden = nn.Linear(feature_dim, hidden)
 
     def before(self, features: Tensor) -> Tensor:
-        """Map features (B, D) to those of the hidden layer (B, D)."""
+        """Map features (B, D) to those of the hidden layer (B, H)."""
         return torch.relu(self.hidden(features))
+
+
+def new_head(head: str, feature_dim: int, num_classes: int) -> nn.Linear:
+    """Return a classifier with weights from torch's global generator, as ``model.head`` says."""
+    if head == "linear":
+        return nn.Linear(feature_dim, num_classes)
+    return MLPHead(feature_dim, num_classes, feature_dim if head == "mlp" else max(feature_dim // 2, 1))
 
 
 def build(
@@ -129,7 +136,7 @@ def build(
         num_classes: C.
         seed: Seed of the initial weights; the global generator is left as it was.
         size: Height and width of the images in pixels.
-        head: ``linear`` or ``mlp`` (:class:`MLPHead`); the encoder is the same with both.
+        head: ``linear``, ``mlp`` or ``mlp-half`` (:func:`new_head`); the encoder is the same with all.
         projection: Width of a trainable layer at the end of the encoder (:class:`Projection`); 0 for none. The weights
             of the encoder's other layers are the same with and without.
 
@@ -142,8 +149,8 @@ def build(
         put_into(model.encoder, initialised(seed, "projection", lambda: Projection(model.feature_dim, projection)))
         model.feature_dim = projection
         model.classifier = initialised(seed, "projected-head", lambda: nn.Linear(projection, num_classes))
-    if head == "mlp":
-        model.classifier = initialised(seed, "mlp-head", lambda: MLPHead(model.feature_dim, num_classes))
+    if head != "linear":
+        model.classifier = initialised(seed, "mlp-head", lambda: new_head(head, model.feature_dim, num_classes))
     return model
 
 

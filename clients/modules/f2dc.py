@@ -2,7 +2,7 @@
 
 Paper: "Domain-Skewed Federated Learning with Feature Decoupling and Calibration", Huan Wang, Jun Shen, Jun Yan,
 Guansong Pang, CVPR 2026; https://arxiv.org/abs/2603.14238 (equations 3-9).
-Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 6b0a8ed.
+Reference code: mala-lab/F2DC, versions up to commit c59e322 and commit 7a4f060.
 
 Symbols: f feature map after a stage, A_D and A_C the two convolutional modules, S = A_D(f), M the mask of Eq. 3,
 f+ = M f and f- = (1 - M) f, f* the calibrated f-, f~ = f+ + f* the fused map that replaces f; r^F global average

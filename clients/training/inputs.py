@@ -11,6 +11,7 @@ from torch import Tensor
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
+from fedshift_core.errors import FedShiftError
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,14 @@ class RoundInputs:
     scalars: Mapping[str, int | float | str] = field(default_factory=dict)
     memory: Arrays = field(default_factory=dict)
     statistics: Arrays = field(default_factory=dict)
+
+
+class Scalars(dict[str, int | float | str]):
+    """Numbers and words that the server's method sent a node."""
+
+    def __missing__(self, name: str) -> int | float | str:
+        """Refuse a message without what the method needs."""
+        raise FedShiftError(f"refused: the server tells no {name!r}, which the method needs")
 
 
 class OtherTraining(Protocol):

@@ -17,7 +17,7 @@ from clients.training import precision, statistics
 from clients.training.arrays import own_array, view
 from clients.training.eval_slices import Scores
 from clients.training.image_batches import ImageBatches
-from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs
+from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
 from clients.training.model_cache import Workbench
 from datasets.base import ImageSet
 from fedshift_core.arrays import Arrays
@@ -89,8 +89,19 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
 
     def prepare(self, inputs: RoundInputs) -> None:
         """Take what comes with a message, before ``fit`` or ``evaluate``."""
-        self.knowledge, self.scalars = inputs.knowledge, inputs.scalars
+        self.knowledge, self.scalars = inputs.knowledge, Scalars(inputs.scalars)
         self.memory, self.statistics = inputs.memory, inputs.statistics
+
+    def place(self, name: str, number: int) -> int | None:
+        """Return the place that the server tells, of so many; None if it tells none.
+
+        Raises:
+            FedShiftError: If there is no such place.
+        """
+        place = self.scalars.get(name)
+        if place is not None and not (isinstance(place, int) and 0 <= place < number):
+            raise FedShiftError(f"the server tells {name}={place}, and sends {number}")
+        return place
 
     @property
     def inputs(self) -> RoundInputs:

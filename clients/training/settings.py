@@ -74,10 +74,10 @@ class ModelConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=False)
     """Which network, what it begins with, what of it trains, and what happens to its BatchNorm."""
 
     name: str = Field(description="Name of the network, as `fedshift models` lists it.")
-    head: Literal["linear", "mlp"] = Field(
+    head: Literal["linear", "mlp", "mlp-half"] = Field(
         "linear",
         description="Classifier: linear is one layer from features to logits, mlp has a hidden layer of the features'"
-        " width with ReLU before it.",
+        " width with ReLU before it, mlp-half one of half that width.",
     )
     #: Nodes never read it: the server sends what they need.
     weights: MayBeEmpty = Field(

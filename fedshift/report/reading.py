@@ -113,6 +113,11 @@ def read(folder: Path, command: str = "report") -> Record:
     config, lacking = written.read_back(sections), written.lacking(sections)
     lines = files.full_lines(path / METRICS_FILE)
     results = _results(path / RESULTS_FILE, command)
+    if results is not None and not lines:
+        raise ConfigError(
+            f"{command}: {path / METRICS_FILE} holds no full round, but {RESULTS_FILE} those of a finished run: it is "
+            "missing or damaged, expected is a line for each round"
+        )
     made: dict[str, Any] = {}
     for feature in (CountedFigures, SiteFigures, SiteStatistics):
         try:

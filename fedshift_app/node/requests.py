@@ -22,7 +22,7 @@ from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
 from fedshift_core.errors import FedShiftError
-from fedshift_core.limits import MOST_NAME, as_found, plain
+from fedshift_core.limits import MOST_NAME, Refused, as_found, plain
 from fedshift_core.plural import plural
 from fedshift_core.secure.layout import written
 from fedshift_core.wire.names import (
@@ -49,6 +49,7 @@ from fedshift_core.wire.names import (
 from fedshift_core.wire.records import array_record, config_record
 from strategies.base import DomainStrategy
 from strategies.contributions import declared
+from strategies.federation.checks import Range
 from strategies.federation.evaluation import LEAST_SAMPLE, sample_size
 from strategies.federation.introduction import LARGEST_INDEX
 
@@ -130,7 +131,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     strategy = registry.get(request.run.method["name"]).strategy_class()
     for key, value in request.given.items():
         if key.startswith(SCALAR):
-            _refuse(request, key, value, _declared(strategy, "tells", key.removeprefix(SCALAR)))
+            _refuse(request, key, value, _of_scalar(strategy, key.removeprefix(SCALAR), value))
         elif key not in core and key not in features:
             _refuse(request, key, value, f"a message to {request.kind} has no such key")
     for key in core:  # in the order of the table: later rules rest on earlier ones
@@ -138,9 +139,10 @@ def check(request: NodeRequest, content: RecordDict) -> None:
             _refuse(request, key, request.given[key], RULES[key](request, request.given[key]))
         elif key in REQUIRED[request.kind] or (key == DOMAINS and request.scores):
             raise FedShiftError(f"refused: a message to {request.kind} lacks {key}")
-    for key, (_, feature) in features.items():
+    for key, (holds, feature) in features.items():
         if key in request.given:
-            _refuse(request, key, request.given[key], feature.refuse(request, key, request.given[key]))
+            value = request.given[key]
+            _refuse(request, key, value, holds.refuse(value) or feature.refuse(request, key, value))
     _check_records(request, content, strategy)
 
 
@@ -170,6 +172,21 @@ def _declared(strategy: type[DomainStrategy], does: Literal["sends", "tells"], n
     if patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns):
         return ""
     return f"the run's method {does} {', '.join(patterns) or 'nothing'}"
+
+
+def _of_scalar(strategy: type[DomainStrategy], name: str, value: Any) -> str:
+    """Return why a method's scalar is none that it tells, or not what it declares of it."""
+    if why := _declared(strategy, "tells", name):
+        return why
+    known = strategy.tells.get(name) if isinstance(strategy.tells, Mapping) else None
+    if isinstance(known, Range):
+        try:
+            known.check(name, value)
+        except Refused as refused:
+            return str(refused)
+    elif known is not None and value not in known:
+        return f"there are {', '.join(known)}"
+    return "" if isinstance(value, int | float | str) else "it must be a number or a word"
 
 
 # --- rules of any message ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from fedshift_core.errors import FedShiftError
 
 
 def check(record: str, arrays: Arrays, places: Sequence[str], values: Sequence[str], kind: str, slack: float) -> None:
-    """Check the arrays of a server's record of N rows, N at least 1; one of them is ``nodes``.
+    """Check the arrays of a server's record of N rows; one of them is ``nodes``.
 
     Args:
         record: Its name.
@@ -21,7 +21,7 @@ def check(record: str, arrays: Arrays, places: Sequence[str], values: Sequence[s
     Raises:
         FedShiftError: If an array, its shape, type or a number is not what it should be.
     """
-    if set(arrays) != {*places, *values} or arrays["nodes"].ndim != 1 or not len(arrays["nodes"]):
+    if set(arrays) != {*places, *values} or arrays["nodes"].ndim != 1:
         raise FedShiftError(f"the server's record {record} has not the arrays that it should have")
     count = len(arrays["nodes"])
     for name, array in arrays.items():

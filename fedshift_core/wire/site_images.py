@@ -154,7 +154,10 @@ class FederationImages:
     @classmethod
     def of(cls, reports: Sequence[tuple[int, int, SiteImages]]) -> "FederationImages":
         """Return those of nodes that tell theirs: place, place of the domain, and what it tells, of each."""
-        each = {name: np.array([site.numbers[name] for _, _, site in reports], np.float64) for name in _OF_ALL}
+        each = {
+            name: np.array([site.numbers[name] for _, _, site in reports], np.float64).reshape(-1, 3)
+            for name in _OF_ALL
+        }
         nodes, domains = (np.array([entry[i] for entry in reports], np.int64) for i in range(2))
         return cls(nodes, domains, each["mean"], each["variance"], each["image_std"])
 

@@ -11,7 +11,9 @@ Symbols: q_g weight of group g (lambda in the first paper), L_g its loss, eta st
     exponential:  q_g <- q_g exp(eta L_g), divided by the sum;  q_g = 1 / number of groups at first
 
 L_g is the mean loss of the weights that the nodes of the group were sent, over their training images. The weight of
-node k in the average is q_g n_k over the images of all nodes of its group that sent an update.
+node k in the average is q_g n_k over the images of all nodes of its group that sent an update: with q after the
+exponential step (GroupDRO's algorithm 1), and before the projected one, as w_t and lambda_t both follow from
+lambda_{t-1} (Stochastic-AFL).
 
 Deviations: (1) a group is a domain, or each node (``afl_groups``), by the node's home domain; (2) only groups with an
 update move, others keep their weight and those present are weighed among each other; (3) local training is as the
@@ -77,7 +79,7 @@ def weigh(
     usual = sum(kept.values()) / len(kept) if kept else 1.0
     q = {group: kept.get(group, usual) for group in sorted({*group_of.values(), *kept})}
     total = sum(q.values())
-    q = {group: weight / total for group, weight in q.items()}
+    weighing = q = {group: weight / total for group, weight in q.items()}
     images: dict[int, int] = {}
     losses: dict[int, list[tuple[int, float]]] = {}
     for update in updates:
@@ -86,12 +88,13 @@ def weigh(
         if RECEIVED_LOSS in update.metrics:
             losses.setdefault(group, []).append((update.num_examples, float(update.metrics[RECEIVED_LOSS])))
     if losses:
-        before = np.array([q[group] for group in losses])
+        before = np.array([weighing[group] for group in losses])
         means = np.array([sum(n * loss for n, loss in each) / sum(n for n, _ in each) for each in losses.values()])
         after = moved(before, means, rule.afl_step, rule.afl_update) if before.sum() > 0 else before
-        q |= dict(zip(losses, after.tolist(), strict=True))
+        q = q | dict(zip(losses, after.tolist(), strict=True))
+        weighing = weighing if rule.afl_update == "projected" else q
     groups = [group_of[update.node.index] for update in updates]
-    raw = [q[group] * update.num_examples / images[group] for group, update in zip(groups, updates, strict=True)]
+    raw = [weighing[group] * update.num_examples / images[group] for group, update in zip(groups, updates, strict=True)]
     return [weight / sum(raw) if sum(raw) > 0 else 1 / len(raw) for weight in raw], q
 
 

@@ -48,6 +48,7 @@ class SiteStatistics(ServerFeature):
     def __init__(self, name: str, run: RunContext, params: Params) -> None:
         self._sites: dict[int, tuple[str, SiteImages]] = {}
         self._text = b""
+        self._failed: set[int] = set()  # nodes that answered with an error of their own: they are asked again
         self._to_all: dict[str, Arrays] | None = None
         super().__init__(name, run, params)
 
@@ -96,21 +97,25 @@ class SiteStatistics(ServerFeature):
         """Ask connected nodes that were not asked yet; one that does not answer does not train in the round.
 
         Raises:
-            FederationError: If nodes need statistics, and none tells any.
+            FederationError: If nodes need statistics, none tells any before round 1, and none is late.
         """
-        lost = self._ask_new(exchange.present or nodes, exchange.ask, exchange.leave_out)
+        present = exchange.present or nodes
+        lost = self._ask_new(present, exchange.ask, exchange.leave_out, first=exchange.result.server_round == 1)
         return [node for node in nodes if node.index not in lost]
 
     def before_scores(self, session: Session, result: RoundResult) -> None:
         """Ask likewise in a run without rounds; in others all were asked before they trained."""
         if not self.run.rounds:
-            self._ask_new(session.nodes, session.query, session.leave_out)
+            self._ask_new(session.nodes, session.query, session.leave_out, first=True)
 
-    def _ask_new(self, present: Sequence[Node], ask: Ask, leave_out: LeaveOut) -> set[int]:
+    def _ask_new(self, present: Sequence[Node], ask: Ask, leave_out: LeaveOut, *, first: bool) -> set[int]:
         """Ask nodes once; return the places of those that did not answer."""
-        new = [node for node in present if node.index not in self._sites] if self._share != "off" else []
+        if self._share == "off":
+            return set()
+        new = [node for node in present if node.index not in self._sites or node.index in self._failed]
         if not new:
             return set()
+        self._failed = set()
         by_id = {node.node_id: node for node in new}
         silent = dict.fromkeys(new, checks.NO_ANSWER)
         for reply in ask({node: {SITE_IMAGES: True} for node in new}):
@@ -121,6 +126,8 @@ class SiteStatistics(ServerFeature):
                 if checks.is_lost(str(refused)):
                     silent[node] = str(refused)
                     continue
+                if reply.has_error() and checks.OWNER not in str(refused):
+                    self._failed.add(node.index)
                 site = SiteImages(kept=str(refused))
                 log.warning("%s tells no statistics of its images: %s", node, refused, extra=_fields(node))
             self._sites[node.index] = node.domain, site
@@ -128,6 +135,13 @@ class SiteStatistics(ServerFeature):
         for node, reason in silent.items():
             leave_out(node, f"statistics of its images: {reason}", lost=True)
         self._keep()
+        if lacking := self._lacking():
+            all_here = self.run.engine.is_simulation or {*self.run.domains} <= {
+                *self.run.config.allocation.held_out, *(node.domain for node in present)
+            }  # fmt: skip
+            if first and all_here and not silent and not self._failed:
+                raise FederationError(lacking)
+            log.warning("%s. The run goes on without, as a node may be late", lacking, extra=_fields(None))
         return {node.index for node in silent}
 
     def _read(self, node: Node, reply: Message) -> SiteImages:
@@ -139,23 +153,27 @@ class SiteStatistics(ServerFeature):
         kept = {node: (domain, asdict(site)) for node, (domain, site) in sorted(self._sites.items())}
         self._text = json.dumps(kept).encode()
         reporting = [node for node, site in self.sites.items() if site.reports]
-        if self._share == "nodes" and not reporting:
-            why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
-            raise FederationError(
-                f"statistics.share=nodes: none of {plural(max(len(self._sites), 1), 'node')} tells statistics of "
-                f"its images ({why}); see statistics.least_images, and the policies of the nodes' owners"
-            )
-        if (share := self.run.config.statistics.image_share) > 0 and self.of_images is None:
-            raise FederationError(
-                f"statistics.image_share={share:g}: none of {plural(max(len(self._sites), 1), 'node')} tells "
-                "statistics of "
-                "single images; see image_statistics of the policies of the nodes' owners, and the share"
-            )
         log.info(
             "statistics of images: %d of %d nodes tell theirs", len(reporting), len(self._sites), extra=_fields(None)
         )
         if differ := statistics_section.differing(self._named()):
             log.info("%s", differ, extra=_fields(None))
+
+    def _lacking(self) -> str:
+        """Return what nodes need and none tells, with why; empty if there is nothing."""
+        share, told = self.run.config.statistics.image_share, plural(max(len(self._sites), 1), "node")
+        if self._share == "nodes" and not any(site.reports for site in self.sites.values()):
+            why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
+            return (
+                f"statistics.share=nodes: none of {told} tells statistics of its images ({why}); see "
+                "statistics.least_images, and the policies of the nodes' owners"
+            )
+        if share > 0 and self.of_images is None:
+            return (
+                f"statistics.image_share={share:g}: none of {told} tells statistics of single images; see "
+                "image_statistics of the policies of the nodes' owners, and the share"
+            )
+        return ""
 
     # --- what all nodes are sent ---------------------------------------------------------------------
 
@@ -179,8 +197,9 @@ class SiteStatistics(ServerFeature):
     def _records(self) -> dict[str, Arrays]:
         """The records that go to each node, made once from what the nodes report."""
         if self._to_all is None:
-            of_all = self.of_all if self._share == "nodes" else None
-            records = {} if of_all is None else {SITE_IMAGES: of_all, IMAGE_STYLES: self.of_images}
+            records: dict[str, FederationImages | ImageStyles | None] = {}
+            if self._share == "nodes":  # without rows while no node tells any
+                records = {SITE_IMAGES: self.of_all or FederationImages.of([]), IMAGE_STYLES: self.of_images}
             self._to_all = {name: record.to_arrays() for name, record in records.items() if record is not None}
         return self._to_all
 

@@ -194,7 +194,7 @@ def test_each_part_changes_the_training_and_none_is_fedavg() -> None:
 
 @pytest.mark.parametrize("network", ["resnet10", "cnn_bn"])
 def test_it_fits_other_networks_heads_and_projections(network: str) -> None:
-    for head, projection in (("linear", 0), ("mlp", 8)):
+    for head, projection in (("linear", 0), ("mlp", 8), ("mlp-half", 8)):
         plan = networks.Blueprint(
             ModelConfig.model_validate({"name": network, "head": head, "projection": projection}), C, 32, 0
         )
@@ -204,7 +204,7 @@ def test_it_fits_other_networks_heads_and_projections(network: str) -> None:
         width = {"resnet10": 512, "cnn_bn": 64}[network]
         assert model.feature_dim == (projection or width) + width
         assert logits.shape == (2, C)
-        assert type(model.classifier).__name__ == {"linear": "Linear", "mlp": "MLPHead"}[head]
+        assert type(model.classifier).__name__ == ("Linear" if head == "linear" else "MLPHead")
 
 
 def test_what_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

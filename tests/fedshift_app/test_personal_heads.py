@@ -66,3 +66,10 @@ def test_killed_and_resumed_the_numbers_are_the_same(method: str, tmp_path: Path
     with kill_at("metrics.jsonl:3", "half"):
         resume(tmp_path / "runs")
     assert outcome(resume(tmp_path / "runs")) == outcome(whole)
+
+
+def test_fediirs_gradient_is_of_both_layers_of_its_authors_head(run_inline: InlineRun) -> None:
+    run = run_inline(nodes=NODES, method="fediir", rounds=2, set=f"{SHORT} model.head=mlp-half")
+    mean = load_file(run.folder / "checkpoint" / "knowledge-00001.safetensors")["head-gradient"]
+    assert mean.shape == ((D * D // 2 + D // 2) + (D // 2 * C + C),)
+    assert run.rounds[1]["losses"]["loss/iir"] > 0

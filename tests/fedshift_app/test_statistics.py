@@ -14,12 +14,13 @@ from support import InlineRun, ListeningGrid, refusal_of
 from clients.base import DomainClient
 from clients.features import statistics
 from clients.features.statistics import report_of
+from fedshift.deploy import exporting
 from fedshift.report import reading, site_images
-from fedshift_app import client_app
+from fedshift_app import client_app, server_app
 from fedshift_app.config import statistics as statistics_check
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import holdings, image_files
+from fedshift_app.node import holdings, image_files, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
 from fedshift_core.errors import ConfigError, FederationError
@@ -153,6 +154,52 @@ def test_a_simulated_node_whose_machine_fails_is_lost_and_does_not_count_as_sile
     (reason,) = run.rounds[0]["left_out"]
     assert reason == "node 1 (sketch): statistics of its images: no fault of its own: MemoryError"
     assert (run.rounds[0]["nodes"], run.results["lost"]) == ([0, 2, 3], {"1": [1]})
+
+
+@pytest.mark.parametrize("reason", ["late", "fails"])
+@pytest.mark.parametrize(("method", "more"), [("fedccrl", "statistics.image_share=0.5"), ("fedrdn", "")])
+def test_a_run_goes_on_while_the_only_node_that_tells_is_late(
+    method: str, more: str, reason: str, run_inline: InlineRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: Any,
+) -> None:  # fmt: skip
+    """The node of sketch comes, or works, from round 2 on; that of scan tells nothing."""
+    given = f"{SHORT} federation.min_nodes=1 {more}"
+    folders = exporting.export(resolve({"set": SHORT}), 2, tmp_path / "nodes")
+    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+    monkeypatch.setenv("FEDSHIFT_STATE", str(tmp_path / "state"))
+    sent: list[tuple[int, int]] = []
+
+    class Late(ListeningGrid):
+        trained = False
+
+        def get_node_ids(self) -> list[int]:
+            return [1000] if reason == "late" and not self.trained else [1000, 1001]
+
+        def pass_on(self, message: Message, reply: Message) -> Message | None:
+            record = names.IMAGE_STYLES if method == "fedccrl" else names.SITE_IMAGES
+            if message.metadata.message_type == MessageType.TRAIN:
+                self.trained = True
+                rows = message.content.array_records.get(record)
+                sent.append((message.metadata.dst_node_id, 0 if rows is None else len(decode(rows)["nodes"])))
+            if message.metadata.dst_node_id == 1000 or self.trained or reason == "late":
+                return reply
+            if names.SITE_IMAGES not in message.content.config_records[names.CONFIG]:
+                return reply
+            return Message(Error(code=names.RAISED, reason="no disk"), reply_to=message)
+
+    def grid(*args: Any) -> Late:
+        made = Late(*args)
+        for i, folder in enumerate(folders):
+            policy = "strict" if i == 0 else "open"
+            node = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "policy": policy}
+            made._contexts[1000 + i] = make_context(1000 + i, node, {})
+        return made
+
+    run = run_inline(nodes=2, rounds=3, grid=grid, method=method, set=given)
+    assert "The run goes on without, as a node may be late" in caplog.text
+    rows = [rows for node, rows in sent if node == 1000]
+    assert rows[0] == 0 < rows[1] == rows[2]
+    assert [line["nodes"] for line in run.rounds] == [[0, 1] if reason == "fails" else [0], [0, 1], [0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import new_strategy
 
+from fedshift_app.config import registry
 from fedshift_core.limits import Refused
-from strategies.contributions import Declaration, check_contribution, described, of_features
+from strategies.contributions import MOST_OWN, WHOLE, Declaration, check_contribution, described, of_features
 from strategies.fedcode import FedCodeStrategy
 from strategies.fediir import FedIIRStrategy
 from strategies.fedpac import FedPACStrategy
@@ -18,6 +20,7 @@ from strategies.ggeur import GGEURStrategy
 DENSE: Declaration = {"prototypes": ("C", "D"), "counts": ("C",)}
 RAGGED: Declaration = {"prototypes": ("P", "D"), "labels": ("P",), "counts": ("P",)}
 SIZES = {"C": 3, "D": 2}
+MOST_BYTES = 32 * 2**20  # of an array with three classes
 
 
 def check(knowledge: dict[str, Any], declared: Declaration = DENSE, announced: tuple[int, ...] = (5, 5, 5)) -> None:
@@ -101,6 +104,24 @@ def test_there_are_no_more_rows_of_a_class_than_images(clusters: bool, labels: l
         return
     with pytest.raises(Refused, match=reason):
         check(given, declared, announced)
+
+
+@pytest.mark.parametrize("name", registry.METHODS)
+def test_how_many_rows_a_node_may_send_is_bounded_whatever_it_announces(name: str) -> None:
+    """10,000 clusters of a class took 0.9 GB, eigenvectors of 10,000 rows and columns 4 GB."""
+    server = new_strategy(registry.get(name).strategy_class(), width=512)
+    declared, sizes = server.expected(), SIZES | {"D": 512}
+    bounds = {part: getattr(part, "most", MOST_OWN) for shape in declared.values() for part in shape}
+    arrays: dict[str, Any] = {}
+    for array, shape in declared.items():
+        whole = [sizes.get(str(part), bounds[part]) if isinstance(part, str) else part for part in shape]
+        assert 4 * np.prod(whole) <= MOST_BYTES, array
+        arrays[array] = np.zeros(whole, np.int64 if array in WHOLE else np.float32)
+    if "labels" in declared:  # of one class
+        check_contribution(arrays, declared, sizes, (10**9,) * 3, 1e6)
+        more = {array: np.concatenate([a, a[:1]]) if "P" in declared[array] else a for array, a in arrays.items()}
+        with pytest.raises(Refused, match=r"allowed are|at most"):
+            check_contribution(more, declared, sizes, (10**9,) * 3, 1e6)
 
 
 def test_counts_without_classes_are_no_more_than_all_images() -> None:

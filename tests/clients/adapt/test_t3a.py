@@ -63,7 +63,7 @@ def test_batches_against_a_slow_version(most: int | None, scale: float) -> None:
 
 def test_what_stands_before_the_linear_layer_stays() -> None:
     """With a head of two layers the features are those of the hidden one."""
-    head = initialised(5, "t3a", lambda: MLPHead(WIDTH, CLASSES))
+    head = initialised(5, "t3a", lambda: MLPHead(WIDTH, CLASSES, WIDTH))
     x = drawn(0, 9, WIDTH)
 
     def encode(x: Tensor) -> tuple[Tensor, Tensor]:

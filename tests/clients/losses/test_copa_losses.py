@@ -37,7 +37,7 @@ def test_loss_by_other_heads_against_numpy() -> None:
 
 
 def test_heads_of_more_than_one_layer() -> None:
-    z, own, other = drawn(1, B, D), MLPHead(D, C), MLPHead(D, C)
+    z, own, other = drawn(1, B, D), MLPHead(D, C, D), MLPHead(D, C, D)
     assert torch.equal(terms.logits_by(own, other.state_dict(), z), other(z))
     assert not torch.equal(own(z), other(z))
 

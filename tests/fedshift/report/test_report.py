@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, InlineRun, Run
 from support import node as node_of
+from typer.testing import CliRunner
 
 from datasets import catalog
 from fedshift import cli
@@ -509,6 +510,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(copied: Run) -> None:
     page = report(copied.folder, "images=20")
     assert "Of the weights of round 1." in page.text
     assert numbers(copied.folder)["round"] == 1
+
+
+@pytest.mark.parametrize("cut", ["empty", "third", "line", "torn", "gone", "noise"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "results.json", "config.yaml", "figures.json", "status.json"])
+def test_a_file_that_is_cut_off_is_told_in_a_sentence(name: str, cut: str, copied: Run) -> None:
+    """By each command that reads a run folder: an error of ours or a page, none of Python's."""
+    whole = (copied.folder / name).read_bytes()
+    parts = {
+        "empty": b"", "third": whole[: len(whole) // 3], "line": whole.partition(b"\n")[0] + b"\n", "torn": whole[:-9],
+        "noise": b"\x00\xff{[1", "gone": b"",
+    }  # fmt: skip
+    (copied.folder / name).write_bytes(parts[cut])
+    if cut == "gone":
+        (copied.folder / name).unlink()
+    for command_name in ("compare", "status"):
+        result = CliRunner().invoke(cli.app, [command_name, str(copied.folder)])
+        assert isinstance(result.exception, FedShiftError | SystemExit | None), (command_name, result.exception)
+    refused = ""
+    try:
+        reading.read(copied.folder)
+    except FedShiftError as error:
+        refused = str(error)
+    assert refused or name != "metrics.jsonl" or cut in ("line", "torn")
 
 
 def test_names_are_shown_as_they_are(run_inline: InlineRun, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A real node does what the run's configuration asks for, whatever a message says: its app, called directly."""
 
 import functools
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from support import InlineRun, ListeningGrid
 from fedshift.deploy import exporting
 from fedshift.deploy.exporting import NodeFolder
 from fedshift_app import client_app, server_app
+from fedshift_app.config import registry
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import data as node_data
@@ -256,6 +258,49 @@ def test_scalars_and_knowledge_are_those_of_the_method(real: Any) -> None:
     assert "the run's method tells alpha" in node.refused("train", **{"told/beta": 1.0})
     reply = node.ask("train", records={"knowledge": arrays}, **{"told/alpha": 0.5})
     assert not reply.has_error(), reply.error.reason
+
+
+WRONG: tuple[Any, ...] = (
+    None, "x", b"x", True, -1, 10**18, float("nan"), float("inf"), -0.5, 1e30, [], ["x"], [1.5], [b"x"], [-1],
+)  # fmt: skip
+#: Methods that tell nodes something, with what they need.
+TELLING = {
+    "copa": "", "fedcode": "", "feddap": "", "feddyn": "", "fedicon": "adapt.name=none", "fedproc": "",
+    "ggeur": "model.freeze=encoder",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", registry.METHODS)
+def test_a_scalar_is_there_and_what_its_method_declares(method: str, real: Any) -> None:
+    """Missing, of another type, not finite, negative or huge: the node's own words, and no error of Python's."""
+    tells = registry.get(method).strategy_class().tells or {}
+    assert isinstance(tells, dict) or not tells
+    if method not in TELLING:
+        assert not tells or method == "fedmd"  # which needs public images
+        return
+    node = real(TELLING[method], method=method)
+    for name, value in itertools.product(tells, WRONG):
+        reply = node.ask("train", **{f"told/{name}": value})
+        if reply.has_error() and value is not None:
+            assert str(reply.error.reason).startswith(("refused: ", "the server ")), (name, value, reply.error.reason)
+        assert value is None or value is True or value == 10**18 or reply.has_error() or 0 <= value <= 1e9, (
+            name,
+            value,
+        )
+
+
+def test_a_scalar_that_is_needed_and_missing_is_named(real: Any) -> None:
+    arrays = encode({"prototypes": np.zeros((1, 64), np.float32), "labels": np.zeros(1, np.int64)})
+    reply = real(method="fedproc").ask("train", records={"knowledge": arrays})
+    assert reply.error.reason == "refused: the server tells no 'alpha', which the method needs"
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate", "query"])
+def test_a_key_of_a_feature_holds_what_is_declared(kind: str, real: Any) -> None:
+    node = real("federation.secure_sums=on federation.secure_sums_nodes=2")
+    for key, value in itertools.product([key.name for feature in OURS for key in getattr(feature, kind)], WRONG[1:]):
+        reply = node.ask(kind, **{key: value} | (SCORE if kind == "evaluate" else {}))
+        assert not reply.has_error() or str(reply.error.reason).startswith("refused: "), (key, reply.error.reason)
 
 
 def test_records_are_those_of_the_kind(real: Any) -> None:

@@ -77,11 +77,21 @@ def test_without_a_loss_nothing_moves_and_a_late_group_gets_the_mean() -> None:
     assert weights == pytest.approx([0.8, 0.2])
 
 
-@pytest.mark.parametrize(("groups", "odds"), [("node", [np.exp(0.5), np.exp(1.0)]), ("domain", [1.0, 1.0])])
-def test_the_strategy_carries_the_weights_on(groups: str, odds: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes of one domain: as groups of their own the one with the larger loss rises."""
+@pytest.mark.parametrize(
+    ("groups", "step", "odds"),
+    [
+        ("node", "exponential", [np.exp(0.5), np.exp(1.0)]), ("domain", "exponential", [1.0, 1.0]),
+        ("node", "projected", [1.0, 0.75 / 0.25]),
+    ],
+)  # fmt: skip
+def test_the_strategy_carries_the_weights_on(
+    groups: str, step: str, odds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes of one domain: as groups of their own the one with the larger loss rises, in AFL a round later."""
     monkeypatch.setattr(Roster, "nodes", property(lambda self: [node(i) for i in range(2)]))
-    rule = AggregationConfig(weights="afl", afl_step=0.5, afl_groups=groups)
+    rule = AggregationConfig.model_validate(
+        {"weights": "afl", "afl_step": 0.5, "afl_groups": groups, "afl_update": step}
+    )
     made = DomainStrategy(federation(aggregation=rule, rounds=3), Params(), lambda *numbers: None)
     collected = []
     for number in (1, 2):
