@@ -58,8 +58,9 @@ def class_folder(folder: Path) -> tuple[list[str], list[str], list[Path]]:
     others = [name for name in names if pictures.not_taken([name])] if len(images) < len(names) else []
     if folders and (deeper := [path for path in files_below(folders) if pictures.is_image_name(path.name)]):
         raise DataError(
-            f"{shown(folder)}: {plural(len(images), 'image')} right in this class folder and {len(deeper)} in folders "
-            f"below, such as {shown(deeper[0].relative_to(folder))}; expected {LAYOUTS}: {DEEPER}"
+            f"{shown(folder)}: {plural(len(images), 'image')} right in this class folder and "
+            f"{len(deeper):d} in folders below, such as {shown(deeper[0].relative_to(folder))}; expected {LAYOUTS}: "
+            f"{DEEPER}"
         )
     if others and not images:
         raise DataError(f"{shown(folder)}: no images found; {pictures.describe(pictures.not_taken(others))}")

@@ -75,7 +75,8 @@ def _check_public(config: DatasetConfig, dataset: Dataset) -> None:
             raise ConfigError(f"dataset.public: {problem}") from None
     elif domain not in dataset.domains:
         raise ConfigError(
-            f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}"
+            f"dataset.public: {config.name} has no domain {as_found(domain)}; it has {', '.join(dataset.domains)}, "
+            "and a share is above 0 and below 1"
             f"{meant(domain, dataset.domains)}",
             keys=(("dataset", "public"),),
         )

@@ -259,6 +259,8 @@ def test_the_demo_is_secure_unless_asked_otherwise(
         requests.append(secure)
         return tmp_path
 
+    monkeypatch.setattr("fedshift_app.run.status.exit_if_degraded", lambda folder: None)
+
     monkeypatch.setattr(deploy_demo, "demo", demo)
     refusal_for("deploy-demo", "rounds=1")
     refusal_for("deploy-demo", "--insecure", "rounds=1")

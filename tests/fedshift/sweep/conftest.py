@@ -3,6 +3,7 @@
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,17 @@ from fedshift_core.errors import ConfigError
 def compared(monkeypatch: pytest.MonkeyPatch) -> type[Compared]:
     """Put a small comparison in place of the real one, which has tests of its own."""
 
+    @dataclass(frozen=True)
+    class Numbers:
+        notes: tuple[str, ...] = ()
+        rows: tuple[()] = ()
+
+    @dataclass(frozen=True)
     class Table:
+        numbers: Numbers = Numbers()
+
         def text(self) -> str:
-            return "the table"
+            return "\n".join(["the table", *self.numbers.notes])
 
         def html(self, where: Path) -> str:
             assert where.name == "compare.html" and where.parent.is_dir()

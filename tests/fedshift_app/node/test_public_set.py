@@ -136,11 +136,11 @@ def real(domain: str, folder: Path) -> Place:
     [
         ("dataset.public=sketch", r"dataset.public=sketch: nodes hold this domain, (?s:.*)=\[scan,texture,street\]"),
         ("dataset.public=moon", "dataset.public: handwritten has no domain 'moon'; it has scan, texture"),
-        ("dataset.public=1", "dataset.public: expected a domain, or a share above 0 and below 1, found 1"),
-        ("dataset.public=0", "expected a domain, or a share above 0 and below 1, found 0"),
-        ("dataset.public=true", "expected a domain, or a share"),
+        ("dataset.public=1", "has no domain '1'; it has scan, (.*), and a share is above 0 and below 1"),
+        ("dataset.public=0", "has no domain '0'; it has scan, (.*), and a share is above 0 and below 1"),
+        ("dataset.public=true", "has no domain 'true'; it has scan"),
         ("dataset.public=[scan]", "expected a domain, or a share"),
-        ("dataset.public=.nan", "expected a domain, or a share"),
+        ("dataset.public=.nan", "has no domain '.nan'; it has scan"),
         ("dataset.public=0.1 allocation.test_on=domain", "needs allocation.test_on=split, found domain"),
     ],
 )
