@@ -91,11 +91,6 @@ class Losses:
         least = worst(complete)
         return Overall(average(complete), spread(complete), complete[least] if least else None, least)
 
-    def reason(self) -> str:
-        """Return the reason why numbers over the domains are missing; empty if they are not."""
-        names = some([shown(name, MOST_NAME) for name in self.rounds], MOST_SHOWN)
-        return f"AVG, STD and WORST are missing: {names} was not scored in each averaged round" if names else ""
-
     def _of_nodes(self) -> list[str]:
         rounds_of: dict[int, list[str]] = {}
         for number, nodes in self.nodes.items():
@@ -115,7 +110,7 @@ class Losses:
     def _of_rounds(self) -> list[str]:
         return [
             f"{shown(domain, MOST_NAME)} has a score in {self.averaged - len(rounds)} of "
-            f"{plural(self.averaged, 'averaged round')}"
+            f"{plural(self.averaged, 'averaged round')}: AVG, STD and WORST are missing"
             for domain, rounds in self.rounds.items()
         ]
 

@@ -13,7 +13,6 @@ from fedshift.results import contents, grouping, metrics
 from fedshift.results.loading import Run
 from fedshift.results.settings import BASELINE, BN_STATISTICS, LAST, NODES
 from fedshift.results.statistics import LEAST_FOR_TEST
-from fedshift_app.run.files import early_stop_text, untrained_line
 from fedshift_core.accuracies import AVG, OVERALL, WORST
 from fedshift_core.options.scoring import BN_STATISTICS_TEXT, LAST_ROUNDS
 from fedshift_core.plural import plural
@@ -85,22 +84,12 @@ def of_rows(rows: Sequence[Row], headline: str, accuracy: bool, lowest: bool) ->
     notes += _pairings(rows)
     notes += _lacking(rows)
     notes += [
-        f"{named(row)}, seed {run.results.seed}: {_untrained(run)}"
-        for row in rows for run in row.runs if run.results.untrained
-    ]  # fmt: skip
-    losses = [
-        (row, run, part) for row in rows for run in row.runs for part in run.singles if part.results.losses.lines()
+        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)}: {fact}"
+        for row in rows
+        for run in row.runs
+        for part in run.singles
+        for fact in part.facts
     ]
-    notes += [
-        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} is degraded: {part.results.losses.text()}"
-        for row, run, part in losses
-    ]
-    notes += list(dict.fromkeys(reason for _, _, part in losses if (reason := part.results.losses.reason())))
-    notes += [
-        f"{named(row)}, seed {part.results.seed}{_left_out(run, part)} "
-        + early_stop_text(part.results.stopped_early.model_dump())
-        for row in rows for run in row.runs for part in run.singles if part.results.stopped_early is not None
-    ]  # fmt: skip
     if len({row.scored for row in rows}) > 1:
         if all(run.parts for row in rows for run in row.runs):
             notes.append("scored personal: each node's own model, on the domain that no node held; mean over the nodes")
@@ -181,11 +170,6 @@ def _other_images(rows: Sequence[Row]) -> list[str]:
 def _left_out(run: Run, part: Run) -> str:
     """Return which domains a part of a joined run held out."""
     return f" without {', '.join(part.config[HELD_OUT])}" if run.parts else ""
-
-
-def _untrained(run: Run) -> str:
-    counts = run.config.get("evaluate.untrained") == "count"
-    return untrained_line(run.results.untrained, run.results.averaged_rounds, counts=counts)
 
 
 def _baselines(rows: Sequence[Row]) -> list[str]:

@@ -159,7 +159,6 @@ def _joined(parts: Sequence[Run], domains: Sequence[str], settings: Mapping[str,
                 domain: rounds for domain, scores in by_domain.items() if (rounds := scores.unscored.get(domain))
             },
             "lost": _by_round([run.results.lost for run in parts]),
-            "untrained": _by_round([run.results.untrained for run in parts]),
             "averaged_rounds": max(run.results.averaged_rounds for run in parts),
             "nodes": tuple(node for run in parts for node in run.results.nodes),
             "weights_sha256": hashlib.sha256(

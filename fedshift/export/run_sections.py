@@ -15,7 +15,7 @@ def of_run(record: Record) -> list[Shown]:
     parts = []
     if record.finished and record.results is not None:
         over = files.averaged_over(record.results, record.lines)
-        _, notes = summary.columns_of(record.results, record.config.images.eval_batch, over)
+        _, notes = summary.columns_of(record.results, record.config, over)
         notes = [note for note in notes if not note.startswith(("*", "+"))]  # of columns that the card has not
         warning = [f"Warning: {record.contradiction}."] if record.contradiction else []
         parts.append(_shown("What the run says of its scores", [*warning, *notes]))

@@ -10,7 +10,9 @@ from fedshift.report.reading import Record
 from fedshift.report.sections import Section
 from fedshift_app.config import registry
 from fedshift_app.config.keys import NONE, as_requested, flat
-from fedshift_app.run import files, one_class
+from fedshift_app.config.sections import RunConfig
+from fedshift_app.run import files
+from fedshift_app.run.facts import facts
 from fedshift_core.accuracies import average, percent
 from fedshift_core.limits import MOST_SHOWN, few, plain
 from fedshift_core.losses import Losses
@@ -20,7 +22,6 @@ from fedshift_core.registry import Method
 from fedshift_core.wire.names import AVERAGED, BATCH, BN_SCORE
 from fedshift_core.yaml_files import as_yaml
 from strategies.features.bn_statistics import scored_with
-from strategies.features.privacy import Privacy
 
 EVENTS = 30  # number of events that the page lists; the rest is counted
 MOST_EVENT = 700  # characters of an event: a node and its reason of at most ``MOST_TEXT``
@@ -36,8 +37,6 @@ def _head(record: Record) -> dict[str, Any]:
     done = lines[-1]["round"] if lines else 0
     if record.finished:
         state = f"Finished: {done} round{'' if done == 1 else 's'}."
-        if stopped := (results or {}).get("stopped_early"):
-            state = f"Finished: {files.early_stop_text(stopped)}."
         if not config.rounds:
             state = "Finished: nothing was trained (rounds=0), these are the scores of the initial model."
     elif done:
@@ -73,7 +72,7 @@ def _results(record: Record) -> dict[str, Any]:
     columns: list[dict[str, Any]] = []
     if results is not None:
         over = files.averaged_over(results, lines)
-        columns, accuracy.notes = columns_of(results, record.config.images.eval_batch, over)
+        columns, accuracy.notes = columns_of(results, record.config, over)
         if record.contradiction:
             accuracy.notes.insert(0, f"Warning: {record.contradiction}.")
         accuracy.figures = [figure for figure in [curves.bars(results)] if figure]
@@ -97,13 +96,13 @@ def _results(record: Record) -> dict[str, Any]:
 
 
 def columns_of(
-    results: dict[str, Any], test_batch: int, over: Sequence[int] = ()
-) -> tuple[list[dict[str, Any]], list[str]]:  # fmt: skip
+    results: dict[str, Any], config: RunConfig, over: Sequence[int] = ()
+) -> tuple[list[dict[str, Any]], list[str]]:
     """Return the columns of the table of results and the notes on their marks.
 
     Args:
         results: Content of ``results.json``.
-        test_batch: Test images of a batch.
+        config: The run's configuration.
         over: The rounds of the mean, where they are not the last ones.
     """
     trained, losses = results.get("rounds") != 0, Losses.of(results)
@@ -133,18 +132,14 @@ def columns_of(
         notes.append(
             f"{plural(partly, 'round was', 'rounds were')} scored on a part of the test images; they are in no column."
         )
-    if constant := results.get(one_class.KEY):
-        notes.append(f"{capital(one_class.sentence(constant))}; {constant.get('advice', '')}.")
-    notes += [f"{capital(note)}." for note in Privacy.view(results).notes]
-    if lines := losses.lines():
-        notes.append(f"The run is degraded: {'; '.join(lines)}.")
-    notes += [f"{reason}." for reason in filter(None, [losses.reason()])]
+    counts = config.evaluate.untrained == "count"
+    notes += [f"{capital(fact)}." for fact in facts(results, config.features, counts=counts)]
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
     if kinds or scored_with(results) != AVERAGED:
         text = BN_STATISTICS_TEXT
         further = "".join(f"; bn={kind}: the same rounds with those {text.get(kind, kind)}" for kind in kinds)
         first = scored_with(results)
-        batch = f"; batches of {plural(test_batch, 'test image')}" if BATCH in (first, *kinds) else ""
+        batch = f"; batches of {plural(config.images.eval_batch, 'test image')}" if BATCH in (first, *kinds) else ""
         notes.insert(0, f"BatchNorm's statistics: {first} ({text.get(first, first)}){further}{batch} (evaluate.bn).")
     if "evaluated" in results:
         notes.insert(0, f"Top-1 accuracy (%) of the {results['evaluated']}.")

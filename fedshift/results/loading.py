@@ -25,6 +25,7 @@ from fedshift.results.settings import (
 from fedshift_app.config.keys import as_requested, flat
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.run import agreement, config_file
+from fedshift_app.run.facts import facts
 from fedshift_app.run.files import CONFIG_FILE, METRICS_FILE, RESULTS_FILE, full_lines, scored_rounds
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import MOST_ROUNDS, as_found, plain, shortened, shown
@@ -57,15 +58,6 @@ class Chosen(_Results):
     domains: Domains
 
 
-class Stopped(_Results):
-    """An early end."""
-
-    after_round: int
-    of: int
-    best_round: int
-    patience: int
-
-
 class Clients(_Results):
     """Scores of client models, in percent."""
 
@@ -92,7 +84,6 @@ class Results(_Results):
     final: Domains
     best_test: Chosen
     best_validation: Chosen | None = None
-    stopped_early: Stopped | None = None
     client_models: Clients | None = None
     others: dict[str, dict[str, float | None]] = Field(default_factory=dict, max_length=MOST_OTHERS)
     spread_over_nodes: dict[str, float | None] = Field(default_factory=dict, max_length=MOST_DOMAINS)
@@ -101,7 +92,6 @@ class Results(_Results):
     site_figures: Sites | None = None  # likewise
     lost: dict[str, list[int]] = Field(default_factory=dict)  # by round: nodes that gave no part
     unscored: dict[str, list[int]] = Field(default_factory=dict)  # by domain: averaged rounds without its score
-    untrained: dict[str, list[int]] = Field(default_factory=dict)  # by averaged round: nodes that had not trained
     #: By averaged round and domain: test images that were scored, and those of all its nodes.
     missing_tests: dict[str, dict[str, tuple[int, int]]] = Field(default_factory=dict)
     nodes: tuple[dict[str, Any], ...]
@@ -136,6 +126,7 @@ class Run:
         contradiction: Contradictions between its ``results.json`` and its rounds; empty if they agree.
         parts: The leave-one-out runs that it joins (``compare.leave_one_out``); empty for a single run.
         scored_rounds: The rounds that were scored on all test images, as far as its folder or file has them.
+        facts: What stands wherever it is shown.
         compared_round: The round that its compared numbers are of, last or kept, as ``keep`` names it
             (``results.metrics.with_rounds``).
     """
@@ -152,6 +143,7 @@ class Run:
     contradiction: str = ""
     parts: tuple["Run", ...] = ()
     scored_rounds: frozenset[int] = frozenset()
+    facts: tuple[str, ...] = ()
     compared_round: str = LAST
 
     @functools.cached_property
@@ -358,6 +350,8 @@ def _read(place: Path) -> Run:
         results = results.model_copy(update={UNSCORED: lacking})
     images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
     scored = frozenset(scored_rounds(lines) if place.is_dir() else results.curve)
+    shown_of = {**content, UNSCORED: results.unscored}
+    counts = resolved.evaluate.untrained == "count"
     return Run(
         place,
         results,
@@ -370,6 +364,7 @@ def _read(place: Path) -> Run:
         images,
         said,
         scored_rounds=scored,
+        facts=tuple(facts(shown_of, resolved.features, counts=counts)),
     )
 
 

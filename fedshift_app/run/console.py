@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from typing import Any, TextIO
 
 from fedshift_app.flower.internals import without_colours
-from fedshift_app.run import one_class
-from fedshift_app.run.files import averaged_over, changed_text, early_stop_text
+from fedshift_app.run.facts import facts
+from fedshift_app.run.files import averaged_over, changed_text
 from fedshift_app.run.logs import FORMAT, JsonLine
 from fedshift_core import log_levels
 from fedshift_core.accuracies import average, percent, worst
@@ -151,13 +151,9 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
             columns |= view.spare
     notes = [f"{first}: {', '.join(map(str, over))}"] if over else []
     notes += [note for view in views for note in view.notes]
-    notes += [*losses.lines(), *filter(None, [losses.reason()])]
-    if stopped := results.get("stopped_early"):
-        notes.append(early_stop_text(stopped))
+    notes += facts(results, entries)
     if changed := results.get("changed"):
         notes.append(changed_text(changed))
-    if constant := results.get(one_class.KEY):
-        notes += [one_class.sentence(constant), constant["advice"]]
     rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]
     rows.append(("AVG", *(_cell(avg) for _, avg, _ in columns.values())))
     rows.append(("STD", *(std for _, _, std in columns.values())))

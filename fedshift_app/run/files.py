@@ -81,5 +81,6 @@ def untrained_line(untrained: Mapping[str, Sequence[int]], averaged: int, *, cou
     """
     most = max(len(nodes) for nodes in untrained.values())
     nodes_text = "1 node" if most == 1 else f"up to {most} nodes" if len(untrained) > 1 else f"{most} nodes"
-    treatment = "but were scored" if counts else "and were not scored"
+    were = "was" if most == 1 else "were"
+    treatment = f"but {were} scored" if counts else f"and {were} not scored"
     return f"in {len(untrained)} of {plural(averaged, 'averaged round')} {nodes_text} had not trained yet {treatment}"

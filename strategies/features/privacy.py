@@ -9,7 +9,7 @@ from fedshift_core.dp_accounting import Spending, spending_of
 from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.wire.names import EPSILON
-from strategies.features.base import ServerFeature, Training, View
+from strategies.features.base import ServerFeature, Training
 from strategies.federation.checks import Known, Range
 from strategies.federation.context import RoundResult
 from strategies.federation.nodes import Node
@@ -156,11 +156,11 @@ class Privacy(ServerFeature):
         return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}
 
     @classmethod
-    def view(cls, results: Mapping[str, Any]) -> View:
+    def facts(cls, results: Mapping[str, Any]) -> list[str]:
         """Return a line with the smallest and the largest epsilon."""
         spent = results.get(cls.key)
         if not spent:
-            return View()
-        lowest, highest = min(spent["epsilon"].values()), spent["largest"]
-        of_nodes = f"{highest:.3g}" if lowest == highest else f"{lowest:.3g} to {highest:.3g} by node"
-        return View(notes=(f"privacy: epsilon {of_nodes} at delta {spent['delta']:g}, of one image of a node",))
+            return []
+        lowest, highest = f"{min(spent['epsilon'].values()):.3g}", f"{spent['largest']:.3g}"
+        of_nodes = highest if lowest == highest else f"{lowest} to {highest} by node"
+        return [f"privacy: epsilon {of_nodes} at delta {spent['delta']:g}, of one image of a node"]

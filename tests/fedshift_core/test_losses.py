@@ -19,7 +19,7 @@ def results(**more: Any) -> dict[str, Any]:
 
 def test_a_complete_run_lost_nothing() -> None:
     losses = Losses.of(results())
-    assert (losses.lines(), losses.text(), losses.reason(), losses.mark("scan")) == ([], "", "", "")
+    assert (losses.lines(), losses.text(), losses.mark("scan")) == ([], "", "")
     assert losses.overall(DOMAINS) == Overall(60.0, pytest.approx(26.4575, abs=1e-4), 40.0, "texture")
 
 
@@ -30,17 +30,16 @@ def test_a_cell_over_fewer_rounds_or_images_says_so_and_nothing_is_averaged_over
     assert losses.lines() == [
         "node 1 (texture) gave no part, or not all of it, in round 2, 3",
         "node 7 gave no part, or not all of it, in round 3",
-        "texture has a score in 1 of 3 averaged rounds",
+        "texture has a score in 1 of 3 averaged rounds: AVG, STD and WORST are missing",
         "scan: the accuracy is of 40 of 60 test images, as not all its nodes were scored, in 1 of 3 averaged rounds",
     ]
     assert [losses.mark(domain) for domain in DOMAINS] == ["40 of 60 images", "1 of 3 rounds", ""]
     assert losses.overall(DOMAINS) == Overall(None, None, None, None)
-    assert losses.reason() == "AVG, STD and WORST are missing: texture was not scored in each averaged round"
 
 
 def test_results_of_earlier_versions_lack_all_rounds_of_a_domain_without_a_score() -> None:
     losses = Losses.of(results(domains=DOMAINS | {"street": None}))
-    assert losses.lines() == ["street has a score in 0 of 3 averaged rounds"]
+    assert losses.lines() == ["street has a score in 0 of 3 averaged rounds: AVG, STD and WORST are missing"]
     assert losses.mark("street") == ""  # the cell says that it is missing
     assert Losses.of(results(domains=dict.fromkeys(DOMAINS))).lines() == []  # evaluate.test=false: nobody was asked
 

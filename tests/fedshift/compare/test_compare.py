@@ -1352,6 +1352,6 @@ def test_an_accuracy_of_some_of_a_domains_test_images_is_told_of(make_run: MakeR
     ]
     (note,) = [note for note in compare(runs).numbers.notes if "test images, as" in note]
     assert note == (
-        "fedprox, seed 0 is degraded: scan: the accuracy is of 45 of 90 test images, as not all its nodes were scored, "
-        "in 2 of 5 averaged rounds"
+        "fedprox, seed 0: the run is degraded: scan: the accuracy is of 45 of 90 test images, as not all its "
+        "nodes were scored, in 2 of 5 averaged rounds"
     )

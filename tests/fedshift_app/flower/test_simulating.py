@@ -281,7 +281,7 @@ def test_a_simulation_that_did_without_a_node_is_degraded(
     assert (content["state"], content["error"], content["resume"]) == ("degraded", result, None)
     assert status.exit_code(content) == exit_codes.DEGRADED == 4
     table = compare([run.folder]).text()
-    assert f"seed 0 is degraded: {result}" in " ".join(table.split())
+    assert f"seed 0: the run is degraded: {result}" in " ".join(table.split())
     monkeypatch.setattr(sys, "argv", ["fedshift", "run", "handwritten", "engine=inline", "report=false"])
     monkeypatch.setattr(runner, "run_inline", lambda *_: run.folder)
     with pytest.raises(SystemExit) as ended:

@@ -170,7 +170,7 @@ def test_table_says_missing() -> None:
     assert row(text, "usps") == ["usps", "missing", "missing", "77.0"]
     assert row(text, "mnistm") == ["mnistm", "68.1", "69.0", "missing"]
     assert row(text, "AVG") == ["AVG", "missing", "missing", "missing"]
-    assert "AVG, STD and WORST are missing: usps was not scored in each averaged round\n" in text
+    assert "usps has a score in 0 of 5 averaged rounds: AVG, STD and WORST are missing\n" in text
 
 
 def test_table_with_the_round_chosen_on_validation_images() -> None:
