@@ -48,6 +48,8 @@ def watched(app, message, context):
     if not os.environ.get("LIES") or not mark.startswith("train") or reply.has_error():
         return reply
     lie = os.environ["LIES"].split()[config["server-round"] - 1]
+    from fedshift_core.wire.packing import unpacked
+    reply.content = unpacked(reply.content)
     arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
     first = next(iter(arrays))
     if lie == "nan":
