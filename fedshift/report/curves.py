@@ -58,7 +58,7 @@ def accuracy(lines: Lines, domains: Sequence[str]) -> Drawing | None:
     if partly:
         notes.append(f"{len(partly)} of them on a part of the test images only.")
     if any(math.isnan(value) for value in averages) or any(None in line["accuracy"].values() for line in scored):
-        notes.append("A gap: no node could answer for the domain; AVG is then that of the others.")
+        notes.append("A gap: no node could answer for the domain; AVG is missing then.")
     return finish(figure, "accuracy", title, " ".join(["Top-1 accuracy by domain; dashed: their mean.", *notes]))
 
 
