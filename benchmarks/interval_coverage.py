@@ -1,4 +1,4 @@
-"""How often 95 % intervals of a site's figures include the truth: ``python benchmarks/interval_coverage.py``."""
+"""Share of 95 % intervals of a site's figures that include the truth: ``python benchmarks/interval_coverage.py``."""
 
 import argparse
 from collections.abc import Mapping

@@ -36,7 +36,7 @@ class Overall:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a run went without.
+    """Account of what a run went without.
 
     Attributes:
         nodes: By round, indices of the nodes that gave no part.

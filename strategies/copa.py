@@ -27,7 +27,7 @@ from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
 from strategies.heads import head_of, mean_head, stacked, unstacked
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 
 
 class CopaStrategy(DomainStrategy):
@@ -38,7 +38,7 @@ class CopaStrategy(DomainStrategy):
     """
 
     sends: ClassVar[tuple[str, ...]] = (HEADS + "*",)
-    tells: ClassVar[Mapping[str, Told]] = {"head": Range(0, LARGEST_COUNT)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"head": Range(0, LARGEST_COUNT)}
 
     def start_run(self, weights: ArrayRecord) -> None:
         """Begin with the run's initial head for each domain that a node holds."""

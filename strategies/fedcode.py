@@ -29,7 +29,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 from strategies.prototypes import (
     FloatArray,
     mean_prototypes,
@@ -69,7 +69,7 @@ class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
-    tells: ClassVar[Mapping[str, Told]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
     behind: ClassVar[Mapping[str, Behind]] = {
         "style-prototype": "node", "head-weight": "model", "head-bias": "model",

@@ -27,7 +27,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 from strategies.prototype_strategy import PrototypeStrategy
 from strategies.prototypes import FloatArray, keep_absent_classes, stack_prototypes
 
@@ -56,7 +56,7 @@ class FedDAPStrategy(PrototypeStrategy[FedDAPServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "domains")
-    tells: ClassVar[Mapping[str, Told]] = {"domain": Range(0, LARGEST_COUNT)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"domain": Range(0, LARGEST_COUNT)}
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Send a node the place of its own domain."""

@@ -33,7 +33,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, average, decode
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 
 DRIFT = "drift/"  # prefix in the server's state of d, before the name of a weight
 MEAN = "mean/"  # the same of the mean of a round's w_n, where that is scored
@@ -59,7 +59,7 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
     """The plain mean of the nodes' weights, moved on by d, how far nodes have moved in all rounds."""
 
     sends: ClassVar[tuple[str, ...]] = ()
-    tells: ClassVar[Mapping[str, Told]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
     of_sums: ClassVar[tuple[str, ...]] = ("weights", "merge")
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:

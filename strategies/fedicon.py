@@ -21,7 +21,7 @@ from fedshift_core.params import Params, Rounds
 from strategies.base import DomainStrategy, Scalars
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 
 PHASE = "phase"  # a scalar: ENCODER or CLASSIFIER; only in runs that have both
 ENCODER, CLASSIFIER = "encoder", "classifier"
@@ -54,7 +54,7 @@ class FedICONStrategy(DomainStrategy[FedICONServerParams]):
     """FedAvg that tells the nodes whether a round trains the encoder or the classifier."""
 
     sends: ClassVar[tuple[str, ...]] = ()
-    tells: ClassVar[Mapping[str, Told]] = {PHASE: (ENCODER, CLASSIFIER)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {PHASE: (ENCODER, CLASSIFIER)}
 
     @classmethod
     def check_run(cls, params: FedICONServerParams, rounds: int) -> None:

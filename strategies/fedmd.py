@@ -27,7 +27,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 
 
 class FedMDServerParams(Params):
@@ -44,7 +44,7 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("scores", "window")
-    tells: ClassVar[Mapping[str, Told]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
     behind: ClassVar[Mapping[str, Behind]] = {"scores": "public"}
 

@@ -19,7 +19,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 from strategies.prototype_strategy import BY_NODES, PrototypeStrategy
 from strategies.prototypes import mean_prototypes, one_per_class, stack_prototypes
 
@@ -28,7 +28,7 @@ class FedProcStrategy(PrototypeStrategy):
     """Averages weights as FedAvg does, and the nodes' class prototypes; tells the nodes alpha of the round."""
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels")
-    tells: ClassVar[Mapping[str, Told]] = {"alpha": Range(0, 1, whole=False)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, 1, whole=False)}
 
     @classmethod
     def uses_rounds(cls, params: Params) -> str:

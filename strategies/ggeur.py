@@ -33,7 +33,7 @@ from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
-from strategies.hooks import Told
+from strategies.hooks import ScalarBounds
 
 SMALLEST = 1e-10  # an eigenvalue below so much of the largest is rounding
 PROJECTION = "encoder.projection.0.weight"  # of the layer that is given frozen features
@@ -78,7 +78,7 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
     """
 
     sends: ClassVar[tuple[str, ...]] = ("eigenvalues", "eigenvectors", "prototypes", "labels")
-    tells: ClassVar[Mapping[str, Told]] = {"statistics": Range(1, 1)}
+    tells: ClassVar[Mapping[str, ScalarBounds]] = {"statistics": Range(1, 1)}
     contributes: ClassVar[Declaration] = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
     }  # fmt: skip

@@ -29,7 +29,7 @@ from strategies.weighting import by_rule, check_weights
 
 Observer = Callable[[RoundResult, ArrayRecord], None]
 Scalars = Mapping[str, int | float | str]
-Told = Range | tuple[str, ...]
+ScalarBounds = Range | tuple[str, ...]
 
 
 class MethodHooks(FedAvg, Parametrised[P]):
@@ -50,8 +50,8 @@ class MethodHooks(FedAvg, Parametrised[P]):
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
     #: None: it does not say (:func:`strategies.contributions.declared`).
     sends: ClassVar[tuple[str, ...] | None] = None
-    #: What is told may also have what it may be, by name: numbers of a range, or one of some words.
-    tells: ClassVar[tuple[str, ...] | Mapping[str, Told] | None] = None
+    #: Scalars may have bounds, by name: numbers of a range, or one of some words.
+    tells: ClassVar[tuple[str, ...] | Mapping[str, ScalarBounds] | None] = None
     #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
     #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round

@@ -100,7 +100,7 @@ class Results(_Results):
 
     @functools.cached_property
     def losses(self) -> Losses:
-        """What the run went without."""
+        """Its account of what the run went without."""
         return Losses.of(vars(self))
 
 

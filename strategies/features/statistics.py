@@ -161,16 +161,16 @@ class SiteStatistics(ServerFeature):
 
     def _lacking(self) -> str:
         """Return what nodes need and none tells, with why; empty if there is nothing."""
-        share, told = self.run.config.statistics.image_share, plural(max(len(self._sites), 1), "node")
+        share, nodes = self.run.config.statistics.image_share, plural(max(len(self._sites), 1), "node")
         if self._share == "nodes" and not any(site.reports for site in self.sites.values()):
             why = some(sorted({site.kept for site in self.sites.values()}) or [checks.NO_ANSWER], 3)
             return (
-                f"statistics.share=nodes: none of {told} tells statistics of its images ({why}); see "
+                f"statistics.share=nodes: none of {nodes} tells statistics of its images ({why}); see "
                 "statistics.least_images, and the policies of the nodes' owners"
             )
         if share > 0 and self.of_images is None:
             return (
-                f"statistics.image_share={share:g}: none of {told} tells statistics of single images; see "
+                f"statistics.image_share={share:g}: none of {nodes} tells statistics of single images; see "
                 "image_statistics of the policies of the nodes' owners, and the share"
             )
         return ""

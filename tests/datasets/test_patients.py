@@ -1,4 +1,4 @@
-"""Whose an image is: by tables next to the images and DICOM headers, in each layout; what does not tell is said."""
+"""The patient of an image is found in each layout, in tables next to it and DICOM headers; what has none is named."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a run went without: nodes, rounds and images, and the numbers over domains that are then missing."""
+"""A run names its missing nodes, rounds and images; numbers over domains are then missing, too."""
 
 from typing import Any
 
