@@ -133,7 +133,7 @@ def columns_of(
             f"{plural(partly, 'round was', 'rounds were')} scored on a part of the test images; they are in no column."
         )
     counts = config.evaluate.untrained == "count"
-    notes += [f"{capital(fact)}." for fact in facts(results, config.features, counts=counts)]
+    notes += [f"{capital(fact)}." for fact in facts(results, counts=counts)]
     kinds = [name.removeprefix(BN_SCORE) for name in others if name.startswith(BN_SCORE)]
     if kinds or scored_with(results) != AVERAGED:
         text = BN_STATISTICS_TEXT

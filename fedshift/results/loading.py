@@ -364,7 +364,7 @@ def _read(place: Path) -> Run:
         images,
         said,
         scored_rounds=scored,
-        facts=tuple(facts(shown_of, resolved.features, counts=counts)),
+        facts=tuple(facts(shown_of, counts=counts)),
     )
 
 

@@ -151,7 +151,7 @@ def table(results: dict[str, Any], entries: Sequence[Mapping[str, Any]] = ()) ->
             columns |= view.spare
     notes = [f"{first}: {', '.join(map(str, over))}"] if over else []
     notes += [note for view in views for note in view.notes]
-    notes += facts(results, entries)
+    notes += facts(results)
     if changed := results.get("changed"):
         notes.append(changed_text(changed))
     rows = [(name, *(_cell(domains[name]) for domains, _, _ in columns.values())) for name in results["domains"]]

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from fedshift_app.config.sections import RunConfig
-from fedshift_core.limits import MOST_NAME, plain
+from fedshift_app.run.facts import ONE_CLASS, one_class_text
+from fedshift_app.run.facts import SEVERAL as SEVERAL
 from fedshift_core.wire.counts import Counts
 from strategies.features.figures import CountedFigures
 from strategies.federation.context import RoundResult
 
 log = logging.getLogger("fedshift")
 
-KEY = "predicts_one_class"  # of a round in metrics.jsonl, and of results.json
-SEVERAL = "one class in each domain, not the same in all"
+KEY = ONE_CLASS
 EARLY = 3  # rounds in a row after which a warning appears during the run
 
 
@@ -55,7 +55,7 @@ class Watch:
         self._rounds = self._rounds + 1 if constant else None
         if self._rounds == EARLY and result.server_round < self._config.rounds:
             constant_rounds = {"class": constant, "rounds": EARLY}
-            log.warning("%s; %s", sentence(constant_rounds), advice(self._config))
+            log.warning("%s; %s", one_class_text(constant_rounds), advice(self._config))
 
 
 def in_all_rounds(metrics: Path) -> dict[str, Any] | None:
@@ -74,15 +74,6 @@ def in_all_rounds(metrics: Path) -> dict[str, Any] | None:
     if not scored or not all(scored):
         return None
     return {"class": scored[-1] if len(set(scored)) == 1 else SEVERAL, "rounds": len(scored)}
-
-
-def sentence(fields: Mapping[str, Any]) -> str:
-    """Return a sentence on the result of :func:`in_all_rounds`."""
-    number = fields["rounds"]
-    rounds = "the one scored round" if number == 1 else f"each of {number} scored rounds"
-    name = str(fields["class"])
-    which = name if name == SEVERAL else f"the one class {plain(name, MOST_NAME)!r}"
-    return f"the model predicts {which} for all test images, in {rounds}: it has not learnt to distinguish classes"
 
 
 def advice(config: RunConfig) -> str:

@@ -361,11 +361,6 @@ class ServerFeature:
         """Return what the final table of a run shows of ``results.json``."""
         return View()
 
-    @classmethod
-    def facts(cls, results: Mapping[str, Any]) -> list[str]:
-        """Return what stands wherever the run is shown: its table, report, card, and tables that compare it."""
-        return []
-
 
 def chosen(result: RoundResult, images: str) -> dict[str, Any]:
     """Return a chosen round with its accuracy on the test images."""

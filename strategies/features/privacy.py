@@ -154,13 +154,3 @@ class Privacy(ServerFeature):
             return {}
         ordered = dict(sorted(spent.items(), key=lambda item: int(item[0])))
         return {cls.key: {"epsilon": ordered, "largest": max(ordered.values()), "delta": delta}}
-
-    @classmethod
-    def facts(cls, results: Mapping[str, Any]) -> list[str]:
-        """Return a line with the smallest and the largest epsilon."""
-        spent = results.get(cls.key)
-        if not spent:
-            return []
-        lowest, highest = f"{min(spent['epsilon'].values()):.3g}", f"{spent['largest']:.3g}"
-        of_nodes = highest if lowest == highest else f"{lowest} to {highest} by node"
-        return [f"privacy: epsilon {of_nodes} at delta {spent['delta']:g}, of one image of a node"]

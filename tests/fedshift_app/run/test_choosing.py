@@ -365,12 +365,12 @@ def test_a_run_that_ended_early_says_so_and_is_not_made_longer(
         "have, too"
     )
     (result,), *_ = loading.read([run.folder])
-    assert result.results.stopped_early is not None and result.results.stopped_early.after_round == 2
     assert result.row_settings["server.optimizer"] == "none"  # another one is another row
     assert "keep" not in result.group_settings
     why = "stopped after round 2 of 4: no better validation since round 1 (evaluate.patience=1)"
-    assert f"fedavg, seed 0 {why}" in compare([run.folder]).json()
-    assert why in report_summary.content(reading.read(run.folder))["state"]
+    assert result.facts == (why,)
+    assert f"fedavg, seed 0: {why}" in compare([run.folder]).json()
+    assert f"S{why[1:]}." in report_summary.content(reading.read(run.folder))["accuracy"].notes
     assert f"{why}\n" in capsys.readouterr().out
 
 

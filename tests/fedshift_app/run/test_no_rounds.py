@@ -58,7 +58,7 @@ def test_a_table_of_no_rounds_names_no_method_and_no_best_round(
     assert "^ of the initial model; all 360 test images together" in text
     config = resolve({"rounds": 0, "set": QUICK})
     assert describe(config, "inline", []).startswith("handwritten: initial model on handwritten, cnn, ")
-    table, notes = columns_of(run.results, 64)
+    table, notes = columns_of(run.results, resolve({}))
     assert table[0]["head"] == "initial model" and "best round" not in str(table) and "chosen" not in str(notes)
 
 
