@@ -280,8 +280,8 @@ class Tuning:
         for method in self.methods:
             one = Timed(method.plan.method, 1, 0.0)
             ended = [trial for trial in method.search.trials() if trial.state != study.RUNNING]
-            seconds = [float(trial.notes.get(study.SECONDS, 0.0)) for trial in ended]
-            known += [one._replace(seconds=each) for each in seconds if each]
+            seconds = [float(trial.notes[study.SECONDS]) for trial in ended if study.SECONDS in trial.notes]
+            known += [one._replace(seconds=each) for each in seconds]
             if method.going is not None and method.going.child is not None:
                 running.append((one, method.going.child.seconds))
             if self._has_more(method):
