@@ -391,21 +391,24 @@ class DomainStrategy(MethodHooks[P]):
 
     def _note_absent(self, present: Sequence[Node]) -> None:
         """Note which nodes of the run are not asked in this phase, and why, unless the round says so already."""
-        present_ids, result = {node.node_id for node in present}, self._result
+        result = self._result
         for line in self.roster.declined():
             if line not in result.left_out:
                 result.left_out.append(line)
-                result.lost = sorted({*result.lost, NOBODY})
+                result.lose(NOBODY)
+        if len(present) == len(self.roster.nodes):  # of a simulation all, which may be a hundred thousand
+            return
+        present_ids = {node.node_id for node in present}
         absent = [node for node in self.roster.nodes if node.node_id not in present_ids]
         for node in absent:
             if node.index not in result.lost:
                 result.left_out.append(f"{node}: not asked: {self.roster.why_absent(node)}")
-        result.lost = sorted({*result.lost, *(node.index for node in absent)})
+        result.lose(*(node.index for node in absent))
 
     def _leave_out(self, node: Node, reason: str, *, lost: bool = False) -> None:
         """Note that a node gave no part; ``lost`` if it, or its machine, did not answer."""
         number = self._result.server_round
-        self._result.lost = sorted({*self._result.lost, node.index})
+        self._result.lose(node.index)
         if lost and not self.federation.engine.is_simulation:
             self.roster.missed(node, self._kind)
         fields = {"event": checks.event_of(reason), "round": number, "node": node.index, "domain": node.domain}

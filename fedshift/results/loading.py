@@ -343,13 +343,13 @@ def _read(place: Path) -> Run:
     scored_again = shortened(str(again.get("run"))) if isinstance(again, dict) else ""
     required = {key: (value, plain) for key, (value, plain) in (recorded.get("asked") or {}).items()}
     lines = full_lines(place / METRICS_FILE) if place.is_dir() else []
-    averaged = scored_rounds(lines)[-results.averaged_rounds :]
-    scored_lines = [line for line in lines if line["round"] in averaged and isinstance(line["accuracy"], dict)]
-    if UNSCORED not in content and scored_lines:  # of an earlier version
-        lacking = unscored({line["round"]: line["accuracy"] for line in scored_lines})
+    rounds = scored_rounds(lines)
+    if UNSCORED not in content and lines:  # of an earlier version, or complete
+        averaged = [line for line in lines if line["round"] in rounds[-results.averaged_rounds :]]
+        lacking = unscored({each["round"]: each["accuracy"] for each in averaged if isinstance(each["accuracy"], dict)})
         results = results.model_copy(update={UNSCORED: lacking})
     images, said = recorded.get("images") or {}, _contradiction(place, content, lines, recorded)
-    scored = frozenset(scored_rounds(lines) if place.is_dir() else results.curve)
+    scored = frozenset(rounds if place.is_dir() else results.curve)
     shown_of = {**content, UNSCORED: results.unscored}
     counts = resolved.evaluate.untrained == "count"
     return Run(

@@ -232,6 +232,10 @@ class RoundResult:
     statistics: Arrays = field(default_factory=dict)
     untrained: list[int] = field(default_factory=list)
 
+    def lose(self, *indices: int) -> None:
+        """Note that nodes gave no part."""
+        self.lost = sorted({*self.lost, *indices})
+
 
 def fully_scored(history: Sequence[RoundResult]) -> list[RoundResult]:
     """Return the rounds that were scored on all test images."""

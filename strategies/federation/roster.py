@@ -383,17 +383,11 @@ class Roster:
         waiting.reverse()
         while waiting:  # what has its place is let go at once: there may be a hundred thousand
             node = waiting.pop()
-            index = (
-                node.partition_id
-                if node.partition_id >= 0
-                else self._former_place(node, taken, online)
-                if started
-                else free
-            )
+            index = node.partition_id
+            if index < 0:
+                index = self._former_place(node, taken, online, free) if started else free
             former = taken.get(index)
-            claims = former is not None and started and former.is_same(node)
-            if claims and former is not None and node.partition_id < 0:
-                claims = self._is_away(former, online)  # two nodes may well hold as many images
+            claims = former is not None and started and self._is_former(former, node, online)
             if former is not None and former.node_id in online and not claims:
                 problem = refusals.doubled(index, former, node)
                 if node.node_id not in self._doubled:
@@ -409,17 +403,22 @@ class Roster:
             taken[index] = self._nodes[node.node_id] = replace(node, index=index)
             free = max(free, index + 1)
 
-    def _former_place(self, node: Node, taken: Mapping[int, Node], online: Collection[int]) -> int:
+    def _former_place(self, node: Node, taken: Mapping[int, Node], online: Collection[int], free: int) -> int:
         """Return the place of a node without a number: that which it had before a restart, or the next free one.
 
         While Flower takes its former process for connected, it waits for that place.
         """
         alike = [index for index, former in taken.items() if former.is_same(node)]
-        away = [index for index in alike if self._is_away(taken[index], online)]
-        return min(away or alike, default=1 + max(taken, default=-1))
+        away = [index for index in alike if self._is_former(taken[index], node, online)]
+        return min(away or alike, default=free)
 
-    def _is_away(self, node: Node, online: Collection[int]) -> bool:
-        return node.node_id not in online or self.silence.has(node.node_id)
+    def _is_former(self, former: Node, node: Node, online: Collection[int]) -> bool:
+        """Tell whether a node is another after a restart: by its number, or else if the other does not answer.
+
+        Without a number, two nodes may well hold as many images.
+        """
+        away = former.node_id not in online or self.silence.has(former.node_id)
+        return former.is_same(node) and (node.partition_id >= 0 or away)
 
     def _tell_of_large(self) -> None:
         """Say which nodes announce so many images that they weigh by fewer, or that their scores are not counted."""
