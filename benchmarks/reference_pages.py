@@ -57,7 +57,7 @@ EXIT_CODES = """\
 WIRE = """\
 # What travels
 
-{made} [Security](../deploy/security.md#what-leaves-a-node) says what each of these reveals.
+{made} [Security](../deploy/what-leaves.md) says what each of these reveals.
 
 Every message is a Flower `RecordDict`. Its records have fixed names:
 

@@ -79,7 +79,7 @@ def mechanisms(method: Method) -> tuple[str, ...]:
 
 
 def markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute in addition to weights (docs/deploy/security.md).
+    """Return what nodes of each of FedShift's own methods contribute in addition to weights (docs/deploy/what-leaves.md).
 
     The last column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
     """

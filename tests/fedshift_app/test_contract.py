@@ -475,14 +475,14 @@ def test_every_method_of_ours_stands_in_the_docs() -> None:
     ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
     assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-    assert privacy.markdown() in (root / "docs" / "deploy" / "security.md").read_text(), (
+    assert privacy.markdown() in (root / "docs" / "deploy" / "what-leaves.md").read_text(), (
         "run: fedshift methods --privacy"
     )
 
 
 def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:
-    """docs/deploy/security.md: the table by what is sent, written by hand, names each method that sends more."""
-    text = (files.CONF.parent / "docs" / "deploy" / "security.md").read_text()
+    """docs/deploy/what-leaves.md: the table by what is sent, written by hand, names each method that sends more."""
+    text = (files.CONF.parent / "docs" / "deploy" / "what-leaves.md").read_text()
     start = text.index("| what | methods | what it tells |")
     rows = [line.split("|") for line in text[start : text.index("\n\n", start)].splitlines()[2:]]
     more = {name for name, method in METHODS.items() if registry.METHODS.origin(name) == OURS
