@@ -39,7 +39,8 @@ SHAPES = {
     ),
     (NODE, "_pull_and_store_message"): (
         "state.create_task(", "state.store_message(message)", "= pull_objects(", "pull_object(run_id, obj_id)",
-        "confirm_message_received(run_id, message.metadata.message_id)", "get_fused_config_from_fab(fab.content, run_info)",
+        "confirm_message_received(run_id, message.metadata.message_id)",
+        "get_fused_config_from_fab(fab.content, run_info)",
     ),
     (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
     (CONNECTION, "http_request_response"): (

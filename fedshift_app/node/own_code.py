@@ -29,6 +29,7 @@ PROJECT = "pyproject.toml"
 NO_CODE, NOTES = {PROJECT, "README.md", "LICENSE"}, ".info/"  # of a bundle
 MOST_BUNDLE, MOST_UNPACKED, MOST_PROJECT = 16 << 20, 64 << 20, 1 << 20  # bytes; Flower's bundles have up to 10 MiB
 MOST_FILES = 5000
+MOST_VERSION = 12  # characters of a version in a message
 
 
 @dataclass(frozen=True)
@@ -105,18 +106,17 @@ def refuse(run: Code, trusted: Collection[str]) -> str:
         run: The code of the run.
         trusted: Hashes of other code that the node's owner trusts to go with this node's.
     """
-    own, brought = installed(), f"the run brings {plain(run.name, MOST_NAME)} {plain(run.version, MOST_NAME)}"
+    own, name, version = installed(), plain(run.name, MOST_NAME), plain(run.version, MOST_VERSION)
     if _stats() != _first().stats and _hash(_lines()) != own:
-        return f"FedShift was changed on this node's disk while it ran {own} of version {__version__}: restart the node"
+        return f"FedShift was changed on its disk while it ran {own} ({__version__}): the node must be started again"
     if not run.sha256:
         return "the bundle of the run cannot be read"
     if run.name != NAME:
-        return f"{brought}, this node runs {NAME}"
+        return f"it runs {NAME}, not {name}"
     if run.sha256 in (own, *trusted):
         return ""
-    return (
-        f"{brought}, {run.sha256}, this node runs {__version__}, {own}: install the run's version here, or name its "
-        "hash under code.trusted of the policy"
+    return (  # with a node's name and number before and after it on one line of an error
+        f"runs {own} ({__version__}), not {run.sha256} ({version}): install that, or name it in code.trusted"
     )
 
 
