@@ -4,21 +4,26 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.hazmat.primitives import serialization
 from support import ROOT
 
 from datasets.io import cache
 from fedshift.deploy import demo as deploy_demo
 from fedshift.deploy import exporting
+from fedshift.deploy.supernode import COLD
 from fedshift.launch import local_superlink, processes, runner
 from fedshift_app.config import files
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import own_code, state_folder
+from fedshift_app.node.chained_log import REPLY
+from fedshift_core.secure import identity
 
 #: Nodes of 18 images.
 TINY = "dataset.domains=[scan,sketch] train.epochs=1 allocation.share=0.05"
@@ -37,7 +42,7 @@ class Federation:
     def run(self, app: Path, **run_config: Any) -> str:
         """Submit an app with ``flwr run``; return what the server printed."""
         flat = {"experiment": "handwritten", "rounds": 1, "output-dir": str(self.home / "runs"), **run_config}
-        flat["set"] = f"{TINY} federation.min_nodes=2 federation.node_timeout=5 {flat.get('set', '')}"
+        flat["set"] = f"{TINY} federation.node_timeout=5 {flat.get('set', '')}"
         command = local_superlink.run_command(self.home, runner.CONNECTION, flat)
         command[command.index(str(files.APP))] = str(app)
         ended = subprocess.run(
@@ -46,15 +51,22 @@ class Federation:
         )  # fmt: skip
         return _COLOUR.sub("", ended.stdout + ended.stderr)
 
-    def logged(self, node: str = "*") -> list[dict[str, Any]]:
-        """Return the lines of the nodes' logs of what left them."""
-        found = sorted((self.home / "state").glob(f"{node}/out.jsonl"))
-        return [json.loads(line) for path in found for line in path.read_text().splitlines()]
+    def replies(self) -> list[dict[str, Any]]:
+        """Return what the nodes' logs say of each reply that left them."""
+        found = sorted((self.home / "state").glob("*/out.jsonl"))
+        lines = [json.loads(line) for path in found for line in path.read_text().splitlines()]
+        return [line for line in lines if line["kind"] == REPLY]
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Those of the nodes' keys."""
+        keys: list[Any] = [serialization.load_ssh_public_key(p.read_bytes()) for p in self.home.glob("keys/*.pub")]
+        return [identity.fingerprint(key) for key in keys]
 
 
 @contextmanager
 def federation(home: Path, nodes: int = 2) -> Iterator[Federation]:
-    """Yield a federation of nodes with keys and one policy."""
+    """Yield a federation of nodes with keys and one policy; the second starts a new process for each message."""
     folders = exporting.export(configuration.resolve({"experiment": "handwritten", "set": TINY}), nodes, home / "nodes")
     own = {cache.CACHE_DIR: str(home / "cache"), state_folder.STATE_DIR: str(home / "state"), "PYTHONPATH": str(ROOT)}
     policy = home / "policy.yaml"
@@ -66,7 +78,10 @@ def federation(home: Path, nodes: int = 2) -> Iterator[Federation]:
         local_superlink.connect(home, link)
         for folder in folders:
             key = deploy_demo.make_node_key(flower, home, folder)
-            deploy_demo.start_supernode(flower, link, folder, key, owner=f'policy="{policy}"')
+            command = [sys.executable, "-m", "fedshift.deploy.supernode", *([COLD] if folder.index == 1 else [])]
+            command += ["--root-certificates", str(home / "credentials" / "ca.crt"), "--superlink", link.address]
+            command += ["--auth-supernode-private-key", str(key), "--node-config"]
+            flower.start(f"node-{folder.index}", [*command, f'{folder.node_config} threads=1 policy="{policy}"'])
         yield Federation(home, flower, policy)
 
 

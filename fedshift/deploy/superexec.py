@@ -3,6 +3,7 @@
 It is a program, run by its path: ``superexec.py EAR SIGNER warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -226,7 +227,7 @@ class NodeExecutor:
             pass_fds=passed(self._signer),
         )
         assert process.stdin is not None
-        with process.stdin as given:
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # it could not start; Flower notices
             given.write(json.dumps(task).encode())
 
     def reconcile(self) -> None:

@@ -49,7 +49,7 @@ def hash_of(app: Path) -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with federation(tmp_path_factory.mktemp("site")) as made:
+    with federation(tmp_path_factory.mktemp("site"), nodes=3) as made:
         yield made
 
 
@@ -59,20 +59,21 @@ def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(s
     app = changed(site.home / "changed")
     theirs, ours = hash_of(app), own_code.installed()
     assert theirs != ours
-    said = site.run(app)
+    said = site.run(app, set="federation.min_nodes=3")
     assert "LEAK" not in said
-    assert said.count(f"node of scan: runs {ours} (0.1.0), not {theirs} (0.1.0): install that, or name it in") == 2
-    error = said[said.index("0 of 2 nodes that can take part answered") :]  # the last word of the run
+    assert said.count(f"node of sketch: runs {ours} (0.1.0), not {theirs} (0.1.0): install that, or name it in") == 2
+    error = said[said.index("0 of 3 nodes that can take part answered") :]  # the last word of the run
     assert ours in error and theirs in error
     assert not (app / "mark").exists()
-    replies = [line for line in site.logged() if line["kind"] == "reply"]
-    assert {(line["code"], line["code_of_run"]) for line in replies} == {(ours, theirs)}
+    assert {(line["code"], line["code_of_run"]) for line in site.replies()} == {(ours, theirs)}
 
-    site.policy.write_text(f"least_images: 5\ncode: {{trusted: ['{theirs}']}}\n")
-    said = site.run(app)
+    sums = f"secure_sums: {{nodes: 3, trusted: {json.dumps(site.fingerprints)}}}\n"  # signed by keys that nobody reads
+    site.policy.write_text(f"code: {{trusted: ['{theirs}']}}\n{sums}")
+    said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on")
     assert "LEAK" not in said and "round 1/1" in said
     assert not (app / "mark").exists()
-    trained = [line for line in site.logged() if line["kind"] == "reply" and line["message"] == "train"]
+    trained = [line for line in site.replies() if line["message"] == "train"]
+    assert len(trained) == 3
     assert {(line["code"], line["code_of_run"]) for line in trained} == {(ours, theirs)}
 
 
@@ -90,7 +91,7 @@ def test_the_processes_that_work_on_messages_do_not_have_the_nodes_key(site: Fed
         program = next((word for word in command if word.endswith(("fork_server.py", "superexec.py"))), "")
         if environment.get(processes.MARK) == mark and program:
             found[process.pid] = (program, " ".join([*command, *environment.values()]))
-    assert len(found) == 4
+    assert len(found) == 5  # one of the nodes has no warm process
     for _, text in found.values():
         assert "node-0-scan" not in text and ".key" not in text
 
