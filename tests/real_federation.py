@@ -42,7 +42,7 @@ class Federation:
     def run(self, app: Path, **run_config: Any) -> str:
         """Submit an app with ``flwr run``; return what the server printed."""
         flat = {"experiment": "handwritten", "rounds": 1, "output-dir": str(self.home / "runs"), **run_config}
-        flat["set"] = f"{TINY} federation.node_timeout=5 {flat.get('set', '')}"
+        flat["set"] = f"{TINY} federation.node_timeout=25 {flat.get('set', '')}"
         command = local_superlink.run_command(self.home, runner.CONNECTION, flat)
         command[command.index(str(files.APP))] = str(app)
         ended = subprocess.run(

@@ -60,17 +60,17 @@ def test_six_changed_lines_are_refused_and_where_the_owner_trusts_them_not_run(s
     theirs, ours = hash_of(app), own_code.installed()
     assert theirs != ours
     said = site.run(app, set="federation.min_nodes=3")
-    assert "LEAK" not in said
-    assert said.count(f"node of sketch: runs {ours} (0.1.0), not {theirs} (0.1.0): install that, or name it in") == 2
-    error = said[said.index("0 of 3 nodes that can take part answered") :]  # the last word of the run
-    assert ours in error and theirs in error
+    assert "LEAK" not in said, said
+    why = f"runs {ours} (0.1.0), not {theirs} (0.1.0): install that, or name it in code.trusted"
+    assert said.count(why) == 5, said  # a line for each node, and two in the error
+    assert said.index("0 of 3 nodes that can take part answered") < said.rindex(why)
     assert not (app / "mark").exists()
     assert {(line["code"], line["code_of_run"]) for line in site.replies()} == {(ours, theirs)}
 
     sums = f"secure_sums: {{nodes: 3, trusted: {json.dumps(site.fingerprints)}}}\n"  # signed by keys that nobody reads
     site.policy.write_text(f"code: {{trusted: ['{theirs}']}}\n{sums}")
     said = site.run(app, set="federation.min_nodes=3 federation.secure_sums=on")
-    assert "LEAK" not in said and "round 1/1" in said
+    assert "LEAK" not in said and "round 1/1" in said, said
     assert not (app / "mark").exists()
     trained = [line for line in site.replies() if line["message"] == "train"]
     assert len(trained) == 3
