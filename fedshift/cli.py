@@ -46,9 +46,7 @@ app = typer.Typer(
 def print_version(show: bool) -> None:
     """Print the versions that a bug report should name, and exit."""
     if show:
-        from importlib.metadata import version
-
-        typer.echo(f"fedshift {__version__} (Flower {version('flwr')}, Python {platform.python_version()})")
+        version(bundle=False)
         raise typer.Exit
 
 
@@ -292,6 +290,23 @@ def doctor(
             raise ConfigError("give --publish or --renew, not both: --publish looks at the app alone")
         raise SystemExit(machine.show_publishing(as_json=as_json))
     raise SystemExit(machine.show(renew=renew, as_json=as_json))
+
+
+@app.command()
+def version(
+    bundle: Annotated[
+        bool, typer.Option("--bundle", help="Print the hash of the code that a run of it brings.")
+    ] = False,
+) -> None:
+    """Print the version of FedShift, or the hash of its code, which nodes compare with their own."""
+    if bundle:
+        from fedshift_app.node import own_code
+
+        typer.echo(own_code.installed())
+        return
+    from importlib import metadata
+
+    typer.echo(f"fedshift {__version__} (Flower {metadata.version('flwr')}, Python {platform.python_version()})")
 
 
 @app.command("app-dir")

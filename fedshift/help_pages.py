@@ -18,7 +18,7 @@ PANELS: Mapping[str, Sequence[str]] = {
     ),
     "Look up": (
         "methods", "experiments", "datasets", "models", "adaptations", "modules", "papers", "cite", "keys", "doctor",
-        "app-dir",
+        "app-dir", "version",
     ),
 }  # fmt: skip
 PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
@@ -79,6 +79,7 @@ EXAMPLES: Mapping[str, tuple[str, str]] = {
     "keys": ("keys", "keys train.lr"),
     "doctor": ("doctor", "doctor --json"),
     "app-dir": ("app-dir", "run handwritten --dry-run"),
+    "version": ("version", "version --bundle"),
 }  # fmt: skip
 
 

@@ -104,7 +104,8 @@ def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
     except PolicyError as error:
         log.warning("refused by this node's policy: %s", error)
-        who = f"node of {context.node_config['domain']}: " if kind == MessageType.QUERY else ""  # it has no place yet
+        domain = context.node_config.get("domain", "")
+        who = f"node of {domain}: " if kind == MessageType.QUERY and domain else ""  # it has no place yet
         code, reason = DECLINED, plain(f"{who}{error}")
     except FedShiftError as error:
         code, reason = _code(error, context), plain(str(error))
@@ -129,10 +130,12 @@ def _code(error: Exception, context: Context) -> int:
 def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDict:
     """Return what ``work`` returns, with its arrays packed as the message's are; ``work`` finds those unpacked.
 
-    Before it works, the message is held against the run's configuration (:mod:`fedshift_app.node.requests`) and the
-    owner's policy (:mod:`fedshift_app.node.owner`); what that does not let out of the reply stays. What leaves a real
-    node is logged there last (:mod:`fedshift_app.node.out_log`).
+    Before it works, the run's code is held against this node's (:mod:`fedshift_app.node.own_code`), the message against
+    the run's configuration (:mod:`fedshift_app.node.requests`) and the owner's policy
+    (:mod:`fedshift_app.node.owner`); what that does not let out of the reply stays. What leaves a real node is logged
+    there last (:mod:`fedshift_app.node.out_log`).
     """
+    node_owner.admit_code(context)
     was_packed = has_packed(msg.content)
     if was_packed:
         msg.content = unpacked(msg.content)

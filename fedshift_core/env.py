@@ -20,8 +20,6 @@ SWEEP_PROCESS = "FEDSHIFT_SWEEP_PROCESS"
 THREADS = "FEDSHIFT_THREADS"
 #: 1 in the environment of a SuperNode whose owner wants the last received weights kept (``supernode --keep-model``).
 KEEP_MODEL = "FEDSHIFT_KEEP_MODEL"
-#: The file of a SuperNode's private key, with which it signs its keys of secure sums.
-NODE_KEY = "FEDSHIFT_NODE_KEY"
 #: The socket of the run's fork server, see ``fedshift.launch.fork_server``.
 FORK_SERVER = "FEDSHIFT_FORK_SERVER"
 #: The number of a file that a forked process keeps open as long as it lives: its end shows at the other end.

@@ -111,7 +111,8 @@ def supernode(
 ) -> None:
     """Run Flower's SuperNode, which looks for messages sooner and forks their processes from a warm one.
 
-    It does what its owner's policy allows (docs/deploy/policy.md), by default that of `fedshift policy explain strict`.
+    It answers with the FedShift that is installed here, never with the code that a run brings. It does what its owner's
+    policy allows (docs/deploy/policy.md), by default that of `fedshift policy explain strict`.
     All other options are those of `flower-supernode`, such as --superlink HOST:PORT, --root-certificates FILE,
     --auth-supernode-private-key FILE and --node-config; so are the numbers.
     """

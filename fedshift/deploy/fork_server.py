@@ -1,20 +1,19 @@
-"""A warm process, which has imported a ClientApp's libraries and forks a process per message in milliseconds.
+"""A warm process, which has imported this node's ClientApp and forks a process per message in milliseconds.
 
-It is a program with its own interpreter, run by its path: ``fork_server.py SOCKET``. It never works on a message
+It is a program with its own interpreter, run by its path: ``fork_server.py SOCKET SIGNER``. It never works on a message
 itself, so messages leave no traces for the next one; it has no key, connection or thread, and has not used a GPU.
+``fork_server.py --one SIGNER`` works on the one message of which it reads the task, for a node that forks none.
 
-The app's code comes with each run, as a bundle that Flower unpacks. So this process imports nothing of FedShift's that
-is installed here, only libraries. Once a child has answered for a bundle, another process is forked that imports the
-app from where the bundle lies, and later messages of the same bundle (the same SHA-256) are forked from that one.
+The app is the one that is installed here. Of a run's bundle a process has a note alone, by which the app refuses
+messages of runs with other code (:mod:`fedshift_app.node.own_code`).
 
-Many SuperNodes of one user on one machine, as in a demo, may have one process that imports the libraries:
+Many SuperNodes of one user on one machine, as in a demo, may have one process that imports all this:
 ``fork_server.py --share ADDRESS`` forks for each of them what it would have started (:func:`share`). It is not the
 usual way: such nodes share memory, and end with whoever started that process.
 """
 
 import contextlib
 import gc
-import hashlib
 import json
 import mmap
 import os
@@ -25,20 +24,22 @@ import struct
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
+import fedshift  # noqa: F401 (its import puts this node's app on the path)
+from fedshift_app.node import node_key, own_code
+
 LIBRARIES = ("flwr.supernode.runtime.run_clientapp", "httpcore", "numpy", "torch", "torchvision")
+APP = "fedshift_app.client_app"
 LIBRARIES_OF_SOME = ("timm",)  # what some runs use; imported once a child has
-MOST_APPS = 2  # bundles that are kept imported; the one that was used longest ago is let go
 MOST_BYTES = 65536  # of a task
 MOST_ENVIRONMENT = 262144  # bytes
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
-FILES = 3  # standard input, output and error
+FILES = 3  # standard input, output and error; the signer of a node with a key is the fourth
 WAITING = 64  # connections
-SHARE = "--share"
+SHARE, ONE = "--share", "--one"
 NEW = ".new"  # ends the name of a socket that does not listen yet
 THREADS = Path("/proc/self/task")
 _used = mmap.mmap(-1, len(LIBRARIES_OF_SOME))  # shared with all forks: 1 for each that a child has imported
@@ -47,29 +48,6 @@ TELEMETRY = "FLWR_TELEMETRY_ENABLED"  # Flower's, which counts as 1 where it is 
 
 class UnsafeError(Exception):
     """This process must not be forked from."""
-
-
-@dataclass(frozen=True)
-class App:
-    """An app whose modules this process has imported.
-
-    Attributes:
-        fab_hash: SHA-256 of its bundle.
-        folder: Where the bundle was unpacked.
-    """
-
-    fab_hash: str
-    folder: Path
-
-    def unpacked(self, content: bytes, *_given: Any, **_options: Any) -> Path:
-        """Take the place of Flower's ``install_from_fab``.
-
-        Raises:
-            RuntimeError: If the bundle is not the one that was imported.
-        """
-        if hashlib.sha256(content).hexdigest() != self.fab_hash:
-            raise RuntimeError("the run's app bundle differs from the one that its task names")
-        return self.folder
 
 
 def check_fork() -> None:
@@ -86,9 +64,10 @@ def check_fork() -> None:
         raise UnsafeError("it has opened the GPU, which does not survive a fork")
 
 
-def import_libraries() -> None:
-    """Import what every ClientApp needs."""
-    for name in LIBRARIES:
+def import_app() -> None:
+    """Import this node's app and what every message needs."""
+    own_code.installed()  # as it is before it is imported
+    for name in (*LIBRARIES, APP):
         import_module(name)
 
 
@@ -107,39 +86,17 @@ def import_used() -> None:
                 import_module(name)
 
 
-def import_app(fab_hash: str) -> App:
-    """Import the app of a bundle that Flower has unpacked on this machine, as a ClientApp's process does.
-
-    Raises:
-        UnsafeError: If its location is ambiguous, or other modules have its names.
-    """
-    from flwr.clientapp.utils import get_load_client_app_fn
-    from flwr.common.config import get_metadata_from_config, get_project_config, get_project_dir
-
-    unnamed = get_project_dir("a/b", "0", fab_hash)
-    places = list(unnamed.parent.glob(f"*.{unnamed.name.rpartition('.')[2]}"))
-    if (found := len(places)) != 1:
-        raise UnsafeError(f"{found} folders could hold its app")
-    folder = places[0]
-    fab_id, version = get_metadata_from_config(get_project_config(folder))
-    get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)(fab_id, version, fab_hash)
-    for name in {path.stem for path in folder.iterdir()} & sys.modules.keys():
-        file = getattr(sys.modules[name], "__file__", None)
-        if file is None or not Path(file).resolve().is_relative_to(folder.resolve()):
-            raise UnsafeError(f"its module {name} is imported from {file}")
-    return App(fab_hash, folder)
-
-
-def work(task: dict[str, Any], app: App | None) -> NoReturn:
-    """Run the ClientApp for one task, as ``flwr-clientapp`` does, and exit."""
+def work(task: dict[str, Any]) -> NoReturn:
+    """Run this node's ClientApp for one task, as ``flwr-clientapp`` runs that of the bundle, and exit."""
     code = 1
     try:
+        own_code.installed()
         from flwr.supercore.tls import validate_and_resolve_root_certificates
         from flwr.supernode.runtime import run_clientapp
 
         flower: Any = run_clientapp
-        if app is not None:
-            flower.install_from_fab = app.unpacked
+        flower.install_from_fab = own_code.take
+        flower.get_load_client_app_fn = lambda **_options: lambda *_names: import_module(APP).app
         if os.environ.get(TELEMETRY) == "0":
             _keep_silent()
         flower.run_clientapp(
@@ -185,19 +142,9 @@ Watched = Callable[[], None]
 class ForkServer:
     """Forks a child for each task it receives, until the other end of its socket is closed."""
 
-    def __init__(
-        self,
-        control: socket.socket,
-        *,
-        load: Callable[[str], App] = import_app,
-        run: Callable[[dict[str, Any], App | None], NoReturn] = work,
-        app: App | None = None,
-    ) -> None:
-        self._control, self._load, self._run, self._app = control, load, run, app
+    def __init__(self, control: socket.socket, run: Callable[[dict[str, Any]], NoReturn] = work) -> None:
+        self._control, self._run = control, run
         self._selector = selectors.DefaultSelector()
-        self._apps: dict[str, socket.socket] = {}  # in order of last use
-        self._ready: set[str] = set()
-        self._hopeless: set[str] = set()
         self._over = False
 
     def serve(self) -> None:
@@ -219,79 +166,25 @@ class ForkServer:
         if not request:
             self._over = True
             return
-        task = json.loads(request)
-        pid = self._forward(request, task["fab"]) or self._fork_for(task)
-        self._control.sendall(json.dumps({"pid": pid}).encode())
-
-    def _forward(self, request: bytes, fab_hash: str) -> int | None:
-        """Forward a task to the process that has imported the app; return None if there is none."""
-        if fab_hash not in self._ready:
-            return None
-        channel = self._apps.pop(fab_hash)
-        self._apps[fab_hash] = channel
-        try:
-            channel.sendall(request)
-            return int(json.loads(channel.recv(MOST_BYTES))["pid"])
-        except (OSError, ValueError, KeyError):  # it was ended
-            self._drop(fab_hash)
-            return None
-
-    def _fork_for(self, task: dict[str, Any]) -> int:
         pid = os.fork()
         if pid == 0:
             self._let_go()
             fresh()
-            self._run(task, self._app)
-        self._watch_end(pid, task["fab"])
-        return pid
+            self._run(json.loads(request))
+        self._watch_end(pid)
+        self._control.sendall(json.dumps({"pid": pid}).encode())
 
-    def _watch_end(self, pid: int, fab_hash: str) -> None:
-        """Handle the end of a child; after a bundle's first child, start a process that imports its app."""
+    def _watch_end(self, pid: int) -> None:
+        """Handle the end of a child."""
         handle = os.pidfd_open(pid)
 
         def ended() -> None:
             self._selector.unregister(handle)
             os.close(handle)
-            _, status = os.waitpid(pid, 0)
-            if self._app is not None:
-                import_used()
-            elif status == 0 and fab_hash and fab_hash not in self._apps.keys() | self._hopeless:
-                self._import(fab_hash)
+            os.waitpid(pid, 0)
+            import_used()
 
         self._watch(handle, ended)
-
-    def _import(self, fab_hash: str) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pid = os.fork()
-        if pid == 0:
-            self._let_go()
-            ours.close()
-            warm_app(theirs, fab_hash, self._load, self._run)
-        theirs.close()
-        self._apps[fab_hash] = ours
-        self._watch(ours, lambda: self._note_ready(fab_hash, ours))
-        self._watch_end(pid, "")
-        for oldest in list(self._apps)[:-MOST_APPS]:
-            self._drop(oldest)
-
-    def _note_ready(self, fab_hash: str, channel: socket.socket) -> None:
-        """Record that an app is imported, cannot be imported, or that its process has ended."""
-        if self._apps.get(fab_hash) is not channel:  # an event of the same poll dropped it
-            return
-        report = channel.recv(MOST_BYTES)
-        if report and "ready" in json.loads(report):
-            self._ready.add(fab_hash)
-            return
-        if report:
-            self._hopeless.add(fab_hash)
-            print(f"no warm process for this app: {json.loads(report)['refused']}", file=sys.stderr, flush=True)
-        self._drop(fab_hash)
-
-    def _drop(self, fab_hash: str) -> None:
-        channel = self._apps.pop(fab_hash)
-        self._ready.discard(fab_hash)
-        self._selector.unregister(channel)
-        channel.close()
 
     def _let_go(self) -> None:
         """Close this process's sockets in a child: the other ends must see this process end."""
@@ -303,18 +196,6 @@ class ForkServer:
         self._selector.close()
 
 
-def warm_app(control: socket.socket, fab_hash: str, load: Callable[[str], App], run: Any) -> NoReturn:
-    """Run the process that has imported a bundle's app, and what that used of ``LIBRARIES_OF_SOME``."""
-    try:
-        app = load(fab_hash)
-        import_used()
-        ForkServer(control, run=run, app=app).serve()
-    except Exception as error:  # any: the app's modules are the run's
-        refuse(control, f"{type(error).__name__}: {error}")
-    finally:
-        os._exit(0)
-
-
 def refuse(control: socket.socket, why: str) -> None:
     """Report to the other end that nothing can be forked."""
     try:
@@ -324,14 +205,14 @@ def refuse(control: socket.socket, why: str) -> None:
 
 
 def origin() -> list[str]:
-    """Return what decides which libraries a process imports."""
+    """Return what decides which code a process imports."""
     return [sys.executable, os.environ.get("PYTHONPATH", "")]
 
 
 def share(address: str) -> None:
     """Import, and fork a fork server for each SuperExec of this user that connects, until the parent is gone.
 
-    A connection begins with its environment and folder, as JSON, and three open files.
+    A connection begins with its environment and folder, as JSON, and three or four open files.
 
     Args:
         address: Of a socket that is made, in a folder that nobody else can enter.
@@ -347,7 +228,7 @@ def share(address: str) -> None:
         listener.listen(WAITING)  # who comes early waits
         os.rename(f"{address}{NEW}", address)  # noqa: PTH104 - from its first moment on it listens
         listener.settimeout(1.0)
-        import_libraries()
+        import_app()
         check_fork()
         gc.collect()
         gc.freeze()
@@ -361,20 +242,21 @@ def share(address: str) -> None:
 
 
 def serve_one(control: socket.socket) -> NoReturn:
-    """Be the fork server of one SuperExec, which must be this user's and import the same libraries."""
+    """Be the fork server of one SuperExec, which must be this user's and import the same code."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.settimeout(None)
         user = struct.unpack("3i", control.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-        content, files, _, _ = socket.recv_fds(control, MOST_ENVIRONMENT, FILES)
-        if user != os.getuid() or len(files) != FILES:
+        content, files, _, _ = socket.recv_fds(control, MOST_ENVIRONMENT, FILES + 1)
+        if user != os.getuid() or len(files) < FILES:
             raise UnsafeError("it is of another user")
         request = json.loads(content)
         if request["origin"] != origin():
             raise UnsafeError(f"it has the libraries of {origin()}, not of {request['origin']}")
-        for number, file in enumerate(files):
+        for number, file in enumerate(files[:FILES]):
             os.dup2(file, number)
             os.close(file)
+        node_key.use(files[FILES] if files[FILES:] else node_key.NONE)
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["folder"])
@@ -387,16 +269,22 @@ def serve_one(control: socket.socket) -> NoReturn:
 
 def main() -> None:
     """Import, and serve."""
-    if sys.argv[1] == SHARE:
+    kind, place = sys.argv[1:3]
+    if kind == SHARE:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        share(sys.argv[2])
+        share(place)
         return
-    control = socket.socket(fileno=int(sys.argv[1]))
+    node_key.use(int(place))
+    if kind == ONE:
+        task = json.loads(sys.stdin.read())
+        fresh()
+        work(task)
+    control = socket.socket(fileno=int(kind))
     control.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal; it ends when its SuperExec does
     try:
         os.close(os.pidfd_open(os.getpid()))  # an old system cannot tell the end of a child
-        import_libraries()
+        import_app()
         ForkServer(control).serve()
     except (UnsafeError, ImportError, OSError) as error:
         refuse(control, str(error))

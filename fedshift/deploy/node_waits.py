@@ -1,4 +1,8 @@
-"""Flower's own SuperNode, as ``fedshift supernode`` runs it: short waits, a kept, warm executor, and a clear end."""
+"""Flower's own SuperNode, as ``fedshift supernode`` runs it.
+
+It answers with the app that is installed here: a run's bundle stays in this process, unread but for its name, version
+and hash. Besides: short waits, a kept, warm executor, and a clear end.
+"""
 
 import contextlib
 import logging
@@ -9,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
@@ -16,10 +21,12 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from fedshift.deploy.keeper import Keeper
+from fedshift.deploy.superexec import passed
 from fedshift_app.flower import middlewares, polling, round_trips
 from fedshift_app.flower.backoff import Backoff
 from fedshift_app.flower.long_poll import NODE_SECONDS
 from fedshift_app.flower.patches import Other
+from fedshift_app.node import node_key, own_code
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import plain
 from fedshift_core.paths import path_with_flower
@@ -39,21 +46,26 @@ HELD, MOST_HELD = 2, 70  # seconds between two attempts to become active, and of
 REMIND = 1.0  # seconds after which the SuperExec polls in any case, as Flower's does
 
 
-def run_supernode(options: list[str], *, warm: bool) -> NoReturn:
-    """Run ``flower-supernode`` in this process with short waits and, on request, warm processes.
+def run_supernode(options: list[str], *, warm: bool, key: Path | None = None) -> NoReturn:
+    """Run ``flower-supernode`` in this process with this node's own code and, on request, warm processes.
+
+    Args:
+        options: Of ``flower-supernode``.
+        warm: Fork the process of each message from one that has imported the app.
+        key: The file of the node's private key.
 
     Raises:
         SystemExit: When it is stopped.
         FedShiftError: When it cannot start or go on. No thread of Flower's then keeps this process alive.
     """
+    if problem := polling.unknown(polling.NODE, polling.CONNECTION, polling.HANDLERS, polling.CLIENT_APP):
+        raise FedShiftError(f"this Flower would run the code that a run brings: {problem}")
     from flwr.supernode.cli.flower_supernode import flower_supernode
 
-    if problem := polling.unknown(polling.NODE, polling.CONNECTION, polling.HANDLERS):
-        log.warning("this SuperNode waits and starts processes as `flower-supernode` does: %s", problem)
-    else:
-        quicken_node(import_module(polling.NODE), warm=warm)
-        keep_heartbeats(import_module(polling.CONNECTION))
-        keep_place(import_module(polling.CONNECTION))
+    quicken_node(import_module(polling.NODE), warm=warm, signer=node_key.serve(key).detach() if key else node_key.NONE)
+    keep_bundles(import_module(polling.NODE), import_module(polling.HANDLERS))
+    keep_heartbeats(import_module(polling.CONNECTION))
+    keep_place(import_module(polling.CONNECTION))
     middlewares.shorten()
     round_trips.spare_node()
     os.environ["PATH"] = path_with_flower()
@@ -132,12 +144,12 @@ def keep_place(module: ModuleType, sleep: Callable[[float], None] = time.sleep) 
     changed.FleetHttpClient = Patient
 
 
-def quicken_node(module: ModuleType, *, warm: bool) -> None:
+def quicken_node(module: ModuleType, *, warm: bool, signer: int = node_key.NONE) -> None:
     """Patch Flower's SuperNode module: short waits, and a SuperExec that is woken and kept running."""
     bell = Bell()
     idle = Backoff(polling.LEAST, polling.MOST, politeness=POLITENESS, kept=KEPT)
     reply = Backoff(LEAST_REPLY, MOST_REPLY)
-    keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, **more))
+    keeper = Keeper(lambda command, **more: start_superexec(command, bell, warm, signer, **more))
     handover = watch_handover(import_module(polling.HANDLERS))
     confirmations, parts = round_trips.Confirmations(), round_trips.LastParts()
     pull, push = module._pull_and_store_message, module._push_messages
@@ -179,6 +191,15 @@ def quicken_node(module: ModuleType, *, warm: bool) -> None:
     changed._pull_and_store_message, changed._push_messages = pulled, pushed
     changed.time = Other(time, sleep=sleep)
     changed.subprocess = Other(subprocess, Popen=start)
+
+
+def keep_bundles(module: ModuleType, handlers: ModuleType) -> None:
+    """Keep the bundles of runs in this process: its others get a note of name, version and hash in their place."""
+    changed: Any = handlers
+    to_proto = changed.fab_to_proto
+    changed.fab_to_proto = lambda fab: to_proto(replace(fab, content=own_code.note(fab.content)))
+    changed = module
+    changed.get_fused_config_from_fab = lambda _content, _run: {}  # this node's app reads the message alone
 
 
 def watch_handover(module: ModuleType) -> threading.Lock:
@@ -245,7 +266,9 @@ class Bell:
             self.ring()
 
 
-def start_superexec(command: list[str], bell: Bell, warm: bool, **options: Any) -> "subprocess.Popen[bytes]":
-    """Start our SuperExec in place of Flower's; of this process it inherits only the pipe."""
-    ours = [sys.executable, "-P", str(SUPEREXEC), str(bell.ear), "warm" if warm else "cold"]
-    return subprocess.Popen([*ours, *command[1:]], pass_fds=[bell.ear], **options)
+def start_superexec(
+    command: list[str], bell: Bell, warm: bool, signer: int, **options: Any
+) -> "subprocess.Popen[bytes]":
+    """Start our SuperExec in place of Flower's; of this process it inherits only the pipe, and the signer's socket."""
+    ours = [sys.executable, "-P", str(SUPEREXEC), str(bell.ear), str(signer), "warm" if warm else "cold"]
+    return subprocess.Popen([*ours, *command[1:]], pass_fds=[bell.ear, *passed(signer)], **options)

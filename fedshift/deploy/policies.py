@@ -138,6 +138,8 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
     texts["secure_sums"] = f"required, over at least {plural(sums.nodes, 'node')}" if sums else "not required"
     if sums and sums.trusted:
         texts["secure_sums"] += f", of {len(sums.trusted)} that are named by their keys"
+    trusted = allowed.code.trusted if allowed.code else ()
+    texts["code"] = f"a run of this node's own code{f', or of {len(trusted)} named by their hashes' if trusted else ''}"
     return [(key, texts[key]) for key in Policy.model_fields]
 
 

@@ -1,9 +1,9 @@
-"""A SuperNode's SuperExec: Flower's own, woken when there is work, with a warm process to fork from.
+"""A SuperNode's SuperExec: Flower's own, woken when there is work, whose processes run this node's app and no other.
 
-It is a program, run by its path: ``superexec.py EAR warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``. It imports nothing of
-FedShift's (``fedshift/deploy/fork_server.py`` says why).
+It is a program, run by its path: ``superexec.py EAR SIGNER warm|cold OPTIONS_OF_FLOWER_SUPEREXEC``.
 """
 
+import contextlib
 import json
 import os
 import socket
@@ -11,14 +11,14 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from logging import INFO, WARNING
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
 from flwr.supercore import log
 from flwr.supercore.constant import TaskType
 from flwr.supercore.superexec import run_superexec
-from flwr.supercore.superexec.executor import ExecutionSpec, Executor, LaunchResult, SubprocessExecutor
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 
 FORK_SERVER = Path(__file__).with_name("fork_server.py")
 START_SECONDS = 120.0  # to import torch, on a machine that does much else
@@ -27,6 +27,12 @@ DEATHS = 3  # of warm processes, after which each message gets a cold one
 MOST_BYTES = 65536  # of an answer
 BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 SHARED = "FEDSHIFT_WARM"  # as in ``fedshift_core.env``
+ONE, NO_SIGNER = "--one", -1  # as in ``fork_server`` and ``fedshift_app.node.node_key``
+
+
+def passed(signer: int) -> list[int]:
+    """Return the open files that a node's processes get."""
+    return [] if signer == NO_SIGNER else [signer]
 
 
 class LostError(Exception):
@@ -91,16 +97,24 @@ class Warm(ABC):
 
 
 class WarmProcess(Warm):
-    """A process of its own that runs ``fork_server.py``."""
+    """A process of its own that runs ``fork_server.py``.
 
-    def __init__(self, program: list[str]) -> None:
+    Args:
+        program: The command.
+        signer: The socket of the node's signer.
+    """
+
+    def __init__(self, program: list[str], signer: int = NO_SIGNER) -> None:
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # NumPy's library of linear algebra would start threads when it is imported, and a thread does not survive a
         # fork. Its computations on a node are small; torch has threads of its own, from the first one it needs.
         env = {BLAS_THREADS: "1"} | os.environ
         with theirs:
             self._process = subprocess.Popen(
-                [*program, str(theirs.fileno())], pass_fds=[theirs.fileno()], env=env, stdin=subprocess.DEVNULL
+                [*program, str(theirs.fileno()), str(signer)],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *passed(signer)],
             )
         super().__init__(control)
 
@@ -126,8 +140,12 @@ class WarmProcess(Warm):
 class SharedWarmProcess(Warm):
     """A fork server that was forked from one which several SuperNodes of this user share (``fork_server.share``)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, signer: int = NO_SIGNER) -> None:
         """Connect.
+
+        Args:
+            address: Of the process.
+            signer: The socket of the node's signer.
 
         Raises:
             OSError: If there is none.
@@ -140,7 +158,7 @@ class SharedWarmProcess(Warm):
         try:
             self._control.connect(address)
             with Path(os.devnull).open() as nothing:
-                files = [nothing.fileno(), sys.stdout.fileno(), sys.stderr.fileno()]
+                files = [nothing.fileno(), sys.stdout.fileno(), sys.stderr.fileno(), *passed(signer)]
                 socket.send_fds(self._control, [json.dumps(request).encode()], files)
         except OSError:
             self._control.close()
@@ -161,47 +179,56 @@ class SharedWarmProcess(Warm):
         self._control.close()
 
 
-class WarmExecutor:
-    """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported its libraries.
+class NodeExecutor:
+    """Flower's ``Executor``: each ClientApp in a process of its own, forked from one that has imported it.
 
-    If that fails, a task gets a process as plain Flower starts it.
+    If that fails, a task gets a newly started process of the same program. No task gets another one.
     """
 
-    def __init__(self, cold: Executor, program: list[str] | None = None) -> None:
-        self._cold, self._program = cold, program or [sys.executable, "-P", str(FORK_SERVER)]
-        self._deaths = 0
+    def __init__(self, signer: int = NO_SIGNER, *, warm: bool = True, program: list[str] | None = None) -> None:
+        self._signer, self._program = signer, program or [sys.executable, "-P", str(FORK_SERVER)]
+        self._deaths = 0 if warm else DEATHS
         self._warm: Warm | None = None
         self._begin()
 
     def get_eligible_capacity(
-        self, supported_task_types: set[TaskType], *, insecure: bool = False, root_certificates_path: str | None = None
+        self, supported_task_types: set[TaskType], **_options: Any
     ) -> tuple[set[TaskType], set[str]]:
-        """Return the task types that can be started: all."""
-        return self._cold.get_eligible_capacity(
-            supported_task_types, insecure=insecure, root_certificates_path=root_certificates_path
-        )
+        """Return all task types: one that nobody took would not be answered."""
+        return supported_task_types, set()
 
-    def wait_for_capacity(self, task_type: TaskType | None = None, **options: Any) -> None:
+    def wait_for_capacity(self, task_type: TaskType | None = None, **_options: Any) -> None:
         """Return at once."""
-        self._cold.wait_for_capacity(task_type, **options)
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start the process of a task."""
-        if spec.runtime_dependency_install and self._warm is not None:
-            # Each run then has its own libraries, which may differ from those already imported.
-            log(INFO, "Runs install their dependencies here: each message gets a new process.")
-            self._stop_for_good()
-        if self._warm is None or spec.task_type != TaskType.CLIENT_APP or spec.suppress_output:
-            return self._cold.launch(spec)
+        if spec.task_type != TaskType.CLIENT_APP:
+            return LaunchResult.failed(f"this node runs its own ClientApp alone, not {spec.task_type}")
+        task = {
+            "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
+            "certificates": spec.root_certificates_path, "parent": spec.parent_pid,
+        }  # fmt: skip
         try:
-            self._warm.start({
-                "address": spec.runtime_api_address, "token": spec.token, "insecure": spec.insecure,
-                "certificates": spec.root_certificates_path, "parent": spec.parent_pid, "fab": spec.fab_hash or "",
-            })  # fmt: skip
+            if self._warm is not None and not spec.suppress_output:
+                self._warm.start(task)
+                return LaunchResult.accepted()
         except LostError as problem:
             self._count(str(problem))
-            return self._cold.launch(spec)
+        self._start_cold(task, subprocess.DEVNULL if spec.suppress_output else None)
         return LaunchResult.accepted()
+
+    def _start_cold(self, task: dict[str, Any], output: int | None) -> None:
+        """Start a process for one task, which it reads: others may see a command."""
+        process = subprocess.Popen(
+            [*self._program, ONE, str(self._signer)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            pass_fds=passed(self._signer),
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin as given:  # it could not start; Flower notices
+            given.write(json.dumps(task).encode())
 
     def reconcile(self) -> None:
         """Start a warm process if there is none, and wait for it.
@@ -220,8 +247,9 @@ class WarmExecutor:
 
     def close(self) -> None:
         """End the warm process."""
-        self._stop_for_good()
-        self._cold.close()
+        if self._warm is not None:
+            self._warm.end()
+        self._warm, self._deaths = None, DEATHS
 
     def _begin(self) -> None:
         if self._warm is None and self._deaths < DEATHS:
@@ -232,20 +260,15 @@ class WarmExecutor:
         address = os.environ.get(SHARED, "")
         try:
             if address and not self._deaths:
-                return SharedWarmProcess(address)
+                return SharedWarmProcess(address, self._signer)
         except OSError as error:
             log(WARNING, "No shared warm process at %s (%s); this node has its own.", address, error.strerror)
-        return WarmProcess(self._program)
+        return WarmProcess(self._program, self._signer)
 
     def _count(self, problem: str) -> None:
         self._warm, self._deaths = None, self._deaths + 1
         then = "another one is started" if self._deaths < DEATHS else "from now on every message gets a new one"
         log(WARNING, "The warm process is lost (%s); %s.", problem, then)
-
-    def _stop_for_good(self) -> None:
-        if self._warm is not None:
-            self._warm.end()
-        self._warm, self._deaths = None, DEATHS
 
 
 class Ear:
@@ -267,17 +290,11 @@ def main() -> None:
     """Run ``flower-superexec``."""
     from flwr.supercore.cli.flower_superexec import flower_superexec
 
-    ear, kind, *options = sys.argv[1:]
+    ear, signer, kind, *options = sys.argv[1:]
     flower: Any = run_superexec
     flower.time = Ear(int(ear))
-    if kind == "warm" and sys.platform == "linux":  # the only one that tells a process's threads and a child's end
-        choose = flower.get_executor
-
-        def chosen(*given: Any, **options: Any) -> Executor:
-            executor = choose(*given, **options)
-            return WarmExecutor(executor) if isinstance(executor, SubprocessExecutor) else executor
-
-        flower.get_executor = chosen
+    warm = kind == "warm" and sys.platform == "linux"  # the only one that tells a process's threads and a child's end
+    flower.get_executor = lambda *_given, **_options: NodeExecutor(int(signer), warm=warm)
     sys.argv = ["flower-superexec", *options]
     flower_superexec()
 

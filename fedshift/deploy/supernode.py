@@ -1,4 +1,4 @@
-"""Flower's SuperNode with short waits and warm processes: ``fedshift supernode``.
+"""Flower's SuperNode with this node's own code, short waits and warm processes: ``fedshift supernode``.
 
 ``fedshift.deploy.node_waits`` patches Flower; the SuperNode starts ``superexec.py``, which starts
 ``fork_server.py``.
@@ -16,13 +16,14 @@ from typing import Any
 import click
 
 from fedshift.launch import processes
-from fedshift_core.env import COMMAND, KEEP_MODEL, NODE_KEY, TELEMETRY
+from fedshift_core.env import COMMAND, KEEP_MODEL, TELEMETRY
 from fedshift_core.errors import ConfigError, FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
 
 #: Options of `flower-supernode`.
 NODE_CONFIG, CERTIFICATES, HOST, PORT = "--node-config", "--root-certificates", "--host", "--port"
+INSTALL, ISOLATION = "--allow-runtime-dependency-installation", "--isolation"
 COLD = "--cold"  # the first option of this module as a program
 
 
@@ -40,6 +41,7 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
         FedShiftError: If it cannot go on.
     """
     options = with_port(options)
+    check_process(options)
     check_certificates(options)
     check_port(options)
     os.environ.setdefault(TELEMETRY, "0")  # before Flower is imported, which reads it then
@@ -48,11 +50,9 @@ def serve(options: list[str], *, warm: bool = True, keep_model: bool = False) ->
     from fedshift.site import nodes
 
     nodes.note_start(node_config(options))
-    if key := private_key(options):
-        os.environ[NODE_KEY] = key
     if keep_model:
         os.environ[KEEP_MODEL] = "1"
-    node_waits.run_supernode(options, warm=warm)
+    node_waits.run_supernode(options, warm=warm, key=private_key(options))
 
 
 def node_config(options: Sequence[str]) -> dict[str, Any]:
@@ -66,10 +66,25 @@ def node_config(options: Sequence[str]) -> dict[str, Any]:
         return {}
 
 
-def private_key(options: Sequence[str]) -> str:
-    """Return the absolute path of the private key by which the SuperLink knows the node; empty where there is none."""
+def private_key(options: Sequence[str]) -> Path | None:
+    """Return the file of the private key by which the SuperLink knows the node; None where there is none."""
     given = _value(options, "--auth-supernode-private-key")
-    return str(Path(given).expanduser().absolute()) if given else ""
+    return Path(given).expanduser() if given else None
+
+
+def check_process(options: Sequence[str]) -> None:
+    """Refuse options by which a run's code or libraries would come to the node.
+
+    Raises:
+        ConfigError: If there is one.
+    """
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument(INSTALL, dest="installs", action="store_true")
+    why = "a node that `fedshift supernode` starts runs nothing but what is installed there"
+    if parser.parse_known_args([option for option in options if option.startswith("--")])[0].installs:
+        raise ConfigError(f"{INSTALL}: {why}; leave it out")
+    if (isolation := _value(options, ISOLATION) or "subprocess") != "subprocess":
+        raise ConfigError(f"{ISOLATION} {shown(isolation)}: {why}; leave it out")
 
 
 def check_certificates(options: Sequence[str]) -> None:

@@ -32,6 +32,7 @@ class Sent:
         images: The images behind it.
         epsilon: What it spent of the run's privacy; None where the run has no noise.
         delta: Likewise.
+        code: The hash of the node's code, the packages that took part with theirs, and that of the run if it differs.
         lines: The lines of its items, where they are asked for.
     """
 
@@ -45,6 +46,7 @@ class Sent:
     images: int
     epsilon: float | None = None
     delta: float | None = None
+    code: str = ""
     lines: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -206,7 +208,14 @@ def _parsed(line: bytes) -> dict[str, Any] | None:
 
 def _sent(entry: dict[str, Any]) -> Sent:
     fields = {key: entry[key] for key in ("time", "run", "flower_run", "round", "message", "items", "bytes", "images")}
-    return Sent(**fields, epsilon=_number(entry.get("epsilon")), delta=_number(entry.get("delta")))
+    return Sent(**fields, epsilon=_number(entry.get("epsilon")), delta=_number(entry.get("delta")), code=_code(entry))
+
+
+def _code(entry: Mapping[str, Any]) -> str:
+    packages, other = entry.get("packages"), entry.get("code_of_run")
+    more = [f"{name} {digest}" for name, digest in packages.items()] if isinstance(packages, dict) else []
+    more += [f"the run brought {other}"] if isinstance(other, str) else []
+    return shown(", ".join([str(entry.get("code", "")), *more]))
 
 
 def _number(value: object) -> float | None:
@@ -257,7 +266,7 @@ def by_run(checked: Checked) -> list[str]:
     rows = [_row(shown(run, MOST_NAME), sent) for run, sent in runs(checked).items()]
     if len(rows) != 1:
         rows.append(_row("all", checked.sent))
-    return tables.columns([head, *rows], "", ruled=True)
+    return [*tables.columns([head, *rows], "", ruled=True), *(f"code: {code}" for code in _sums(checked.sent)["code"])]
 
 
 def of_run(checked: Checked, run: str) -> list[str]:
@@ -268,7 +277,8 @@ def of_run(checked: Checked, run: str) -> list[str]:
          f"{sent.bytes:,}", *_spent(_sums([sent])))
         for sent in runs(checked)[run]
     ]  # fmt: skip
-    return tables.columns([head, *rows], "", ruled=True)
+    table = tables.columns([head, *rows], "", ruled=True)
+    return [*table, *(f"code: {code}" for code in _sums(runs(checked)[run])["code"])]
 
 
 def of_round(checked: Checked, run: str) -> Iterator[str]:
@@ -295,6 +305,7 @@ def _sums(sent: list[Sent]) -> dict[str, Any]:
     return {
         "first": sent[0].time if sent else None, "last": sent[-1].time if sent else None,
         "rounds": len({reply.round for reply in sent if reply.round}), "replies": len(sent),
+        "code": sorted({reply.code for reply in sent if reply.code}),
         "items": sum(reply.items for reply in sent), "bytes": sum(reply.bytes for reply in sent),
         "epsilon": sum(spent) if spent else None,
         "delta": sum(reply.delta for reply in sent if reply.delta is not None) if spent else None,

@@ -30,6 +30,7 @@ PLAIN_WAITS = "FEDSHIFT_PLAIN_WAITS"
 NODE = "flwr.supernode.start_client_internal"
 CONNECTION = "flwr.supernode.fleet_http_connection"  # of a node with its SuperLink
 HANDLERS = "flwr.supernode.servicer.runtime.runtime_handlers"  # of what a ClientApp tells its node
+CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 #: Source text that each function must contain before its waits are replaced.
 SHAPES = {
     (NODE, "start_client_internal"): ("time.sleep(3)", 'command = ["flower-superexec"]', "subprocess.Popen(command)"),
@@ -39,12 +40,18 @@ SHAPES = {
     (NODE, "_pull_and_store_message"): (
         "state.create_task(", "state.store_message(message)", "= pull_objects(", "pull_object(run_id, obj_id)",
         "confirm_message_received(run_id, message.metadata.message_id)",
+        "get_fused_config_from_fab(fab.content, run_info)",
     ),
     (NODE, "pull_objects"): ("initial_backoff: float =", "delay = min(delay * 2, backoff_cap)"),
     (CONNECTION, "http_request_response"): (
         "heartbeat_sender = HeartbeatSender(send_node_heartbeat)", "heartbeat_sender.start()",
         "heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL", "with FleetHttpClient.from_server_address(",
         "client.ActivateNode,",
+    ),
+    (HANDLERS, "pull_task_input"): ("state.get_fab(run.fab_hash)", "fab=fab_to_proto(fab)"),
+    (CLIENT_APP, "run_clientapp"): (
+        "install_from_fab(fab.content, skip_prompt=True)", "load_client_app_fn = get_load_client_app_fn(",
+        "client_app: ClientApp = load_client_app_fn(", "client_app(message=message, context=context)",
     ),
     (HANDLERS, "push_task_output"): ("if state.finish_task(", "state.set_run_series_context("),
     (HTTP_GRID, "HttpGrid"): ("time.sleep(3)", "self.pull_messages(msg_ids)", "= pull_objects("),

@@ -3,29 +3,21 @@
 A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
 """
 
-import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.features.base import Call
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup
+from fedshift_app.node import node_key, setup
 from fedshift_app.node.data import Place
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
-from fedshift_core.env import NODE_KEY
-from fedshift_core.errors import FedShiftError
-from fedshift_core.secure.identity import Signer
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 from fedshift_core.wire.records import config_record
-
-log = logging.getLogger("fedshift")
 
 PREFIX = "feature-"
 Calls = Callable[[str], Call]
@@ -89,25 +81,9 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
     seen = _calls(msg, context, config, given, server_round, index, 0)
     return lambda name: replace(
-        seen(name), signer=_signer, trusted=owner.trusted, site=lambda: site_of(config, where),
+        seen(name), signer=node_key.signer, trusted=owner.trusted, site=lambda: site_of(config, where),
         least_images=owner.least_images, withheld=owner.withheld,
     )  # fmt: skip
-
-
-def _signer() -> Signer | None:
-    """Return the key of this SuperNode, where it was started with one.
-
-    Raises:
-        FedShiftError: If it cannot be read; the file is named in the node's log alone.
-    """
-    path = os.environ.get(NODE_KEY)
-    if not path:
-        return None
-    try:
-        return Signer(Path(path))
-    except FedShiftError as error:
-        log.warning("%s", error)
-        raise FedShiftError("refused: this node's key cannot be read") from None
 
 
 def _calls(

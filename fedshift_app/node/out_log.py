@@ -23,7 +23,8 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.node import chained_log, setup, state_folder
+from fedshift_app.config import plugins
+from fedshift_app.node import chained_log, own_code, setup, state_folder
 from fedshift_app.node.chained_log import REPLY, LogError
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import BLOCK, MOST_NAME, plain
@@ -58,11 +59,11 @@ def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None
         return
     about, config = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
     privacy, images = config.privacy, _images(reply)
+    more: dict[str, Any] = {"packages": brought} if (brought := plugins.brought(config)) else {}
     if kind == MessageType.TRAIN and privacy.name != "none":
         epsilon = setup.spending_of(config, images).epsilon(1) if privacy.of_images else privacy.spent(1)
-        _append(folder, about, [*items(reply)], images, epsilon=epsilon, delta=privacy.delta)
-    else:
-        _append(folder, about, [*items(reply)], images)
+        more |= {"epsilon": epsilon, "delta": privacy.delta}
+    _append(folder, about, [*items(reply)], images, **more)
 
 
 def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
@@ -87,7 +88,7 @@ def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
 
 def _append(
     folder: Path, about: Mapping[str, Any], entries: Sequence[dict[str, Any]], images: int, *, also_off: bool = False,
-    **spent: float,
+    **more: Any,
 ) -> None:  # fmt: skip
     """Append the lines of a reply.
 
@@ -97,14 +98,14 @@ def _append(
         entries: Of each array, number and text.
         images: The images behind it.
         also_off: Log it although the node is switched off.
-        spent: The privacy that the reply spends.
+        more: The privacy that the reply spends, the packages that took part; in its first line.
 
     Raises:
         OffError: If the node is switched off.
         FedShiftError: With a line for the server; the reason is in the node's own log.
     """
-    whole = {"kind": REPLY, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
-    lines = [{**about, **whole, "images": images, **spent}, *({**about, **one, "images": images} for one in entries)]
+    whole = {"kind": REPLY, **_code(), **more, "items": len(entries), "bytes": sum(entry["bytes"] for entry in entries)}
+    lines = [{**about, **whole, "images": images}, *({**about, **one, "images": images} for one in entries)]
     try:
         with chained_log.locked(folder):
             if chained_log.is_off(folder) and not also_off:
@@ -113,6 +114,12 @@ def _append(
     except (OSError, LogError) as error:
         log.error("nothing leaves this node: %s", plain(str(error)))
         raise FedShiftError(NOT_LOGGED) from None
+
+
+def _code() -> dict[str, str]:
+    """Return the hash of the code that runs here, and that of the run's own where it is another one."""
+    own, run = own_code.installed(), own_code.of_run()
+    return {"code": own} if run is None or run.sha256 == own else {"code": own, "code_of_run": run.sha256}
 
 
 def _about(kind: str, msg: Message) -> dict[str, Any]:

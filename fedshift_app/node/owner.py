@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import ledger, policy, policy_rules, setup
+from fedshift_app.node import ledger, own_code, policy, policy_rules, setup
 from fedshift_app.node.data import Place, own_images, test_images, train_places, uncorrupted
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.policy import Policy
@@ -287,6 +287,19 @@ class Owner:
         )
 
 
+def admit_code(context: Context) -> None:
+    """Refuse a run of other code than this node's, before anything of its message is read.
+
+    Raises:
+        PolicyError: With both hashes.
+    """
+    if (run := own_code.of_run()) is None:
+        return
+    code = policy_of(context).code
+    if why := own_code.refuse(run, code.trusted if code else ()):
+        raise PolicyError(why)
+
+
 def admit(kind: str, msg: Message, context: Context) -> Owner:
     """Let a message pass that was held against the run's configuration, or refuse it before any work.
 
@@ -302,7 +315,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     config, where = setup.open_message(record, context)
     if where.shared:
         return Owner(None, config, where)
-    allowed = _policy_of(context)
+    allowed = policy_of(context)
     folder = where.source.data_dir
     assert folder is not None  # of a real node (``setup.place``)
     run = str(record.get(RUN_ID) or msg.metadata.run_id)
@@ -336,7 +349,7 @@ def _check_spending(kind: str, owner: Owner) -> None:
         raise PolicyError(why)
 
 
-def _policy_of(context: Context) -> Policy:
+def policy_of(context: Context) -> Policy:
     """Return the owner's policy as it is now; one that has changed since the last message is named in a line."""
     given = context.node_config
     with _told_at_home("this node's policy cannot be read"):

@@ -17,6 +17,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from clients.models.catalog import NETWORKS, family_of
 from fedshift_app.config import registry
 from fedshift_app.config.error_messages import explained
+from fedshift_app.node import own_code
 from fedshift_core import yaml_files
 from fedshift_core.errors import ConfigError
 from fedshift_core.limits import WHOLE_PATH, as_found, shown
@@ -79,6 +80,24 @@ class SecureSums(_Section):
         return value
 
 
+class RunCode(_Section):
+    """The code that a run may bring; it never runs on the node."""
+
+    trusted: tuple[str, ...] = Field(
+        (),
+        description="Hashes of other code, as `fedshift version --bundle` prints them where the run is submitted: the "
+        "node answers such runs, too, with its own code.",
+    )
+
+    @field_validator("trusted")
+    @classmethod
+    def _check_hashes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not own_code.HASH.fullmatch(name):
+                raise ValueError(f"{as_found(name)} is no hash of code; expected SHA256: and 64 digits of 0-9a-f")
+        return value
+
+
 class Policy(_Section):
     """What a node's owner allows. The defaults are the policy ``strict``."""
 
@@ -124,6 +143,10 @@ class Policy(_Section):
         None, description="What all runs together may spend of the images' privacy; null for no limit."
     )
     secure_sums: SecureSums | None = Field(None, description="Secure sums that a run must have; null for none.")
+
+    code: RunCode | None = Field(
+        None, description="Runs of other code than this node's that it answers; null for none: each is refused."
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -10,7 +10,7 @@ A fingerprint is that of ``ssh-keygen -lf NAME.pub``: SHA-256 of the public key 
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +25,9 @@ from fedshift_core.secure import crypto
 from fedshift_core.secure.protocol import Group
 
 FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+PUBLIC = 49  # bytes of a compressed point of P-384
 MOST_SIGNATURE = 104  # bytes of ECDSA over P-384, in DER
+_DOMAIN = b"fedshift secure sums: "  # before each digest: with its key a node also signs times for the SuperLink
 _CURVE = ec.SECP384R1()  # of ``fedshift credentials node``; the only one that is taken
 
 
@@ -42,8 +44,8 @@ class Signed:
     signature: bytes
 
 
-class Signer:
-    """A node's long-term key.
+class Key:
+    """A node's long-term key, in the process of its SuperNode alone.
 
     Args:
         path: Its file, as ``fedshift credentials node`` makes it.
@@ -61,6 +63,24 @@ class Signer:
             raise FedShiftError(f"node key {shown(str(path), WHOLE_PATH)}: it is no key on the curve P-384")
         self._key = key
 
+    def sign(self, digest: bytes) -> Signed:
+        """Return the public key and a signature under a digest, in a form that the SuperLink takes for nothing."""
+        public = self._key.public_key().public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
+        )
+        return Signed(public, self._key.sign(_DOMAIN + digest, ec.ECDSA(hashes.SHA384())))
+
+
+class Signer:
+    """Signs for a node, wherever its key is.
+
+    Args:
+        sign: Signs a digest, as :meth:`Key.sign` does.
+    """
+
+    def __init__(self, sign: Callable[[bytes], Signed]) -> None:
+        self._sign = sign
+
     def sign(self, run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> Signed:
         """Return the public key and a signature.
 
@@ -70,10 +90,7 @@ class Signer:
             group: The round, and what is summed.
             keys: The node's public keys of this sum.
         """
-        public = self._key.public_key().public_bytes(
-            serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint
-        )
-        return Signed(public, self._key.sign(_signed(run, index, group, keys), ec.ECDSA(hashes.SHA384())))
+        return self._sign(_signed(run, index, group, keys))
 
 
 def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted: Sequence[str]) -> None:
@@ -113,14 +130,14 @@ def fingerprint(public: ec.EllipticCurvePublicKey) -> str:
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
-def _why_not(own: Signed, data: bytes, trusted: Sequence[str]) -> str:
+def _why_not(own: Signed, digest: bytes, trusted: Sequence[str]) -> str:
     """Return why a signature does not count; empty where it does."""
     if not own.signature:
         return "has not signed its keys"
     try:
         public = _public(own.public)
         name = fingerprint(public)
-        public.verify(own.signature, data, ec.ECDSA(hashes.SHA384()))
+        public.verify(own.signature, _DOMAIN + digest, ec.ECDSA(hashes.SHA384()))
     except (FedShiftError, InvalidSignature):
         return "has a signature that is not right"
     return "" if name in trusted else f"has the key {name}, which is not among those"
@@ -134,5 +151,5 @@ def _public(public: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def _signed(run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> bytes:
-    """Return what is signed."""
+    """Return the digest of what is signed."""
     return crypto.digest("fedshift secure sums", run, index, *group, *keys)

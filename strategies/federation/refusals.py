@@ -41,5 +41,5 @@ def count(reasons: dict[str, int], reason: str) -> None:
 
 def first_two(problems: Sequence[str], between: str) -> str:
     """Return the first two problems, and how many more there are."""
-    more = f" (and {len(problems) - 2} more)" if len(problems) > 2 else ""
-    return between.join(problems[:2]) + more
+    more = [f"(and {len(problems) - 2} more)"] if len(problems) > 2 else []
+    return between.join([*problems[:2], *more])

@@ -211,10 +211,10 @@ class Roster:
             return (
                 f"{here} of {plural(wanted, 'node')} answered {within}; start the others, or lower federation.min_nodes"
             )
-        refused = sum(reasons.values())
+        refused, why = sum(reasons.values()), refusals.first_two(sorted(reasons), "\n")
         return (
             f"{here} of {plural(wanted, 'node')} that can take part answered {within}, {refused} "
-            f"{'was' if refused == 1 else 'were'} refused: {refusals.first_two(sorted(reasons), '; ')}"
+            f"{'was' if refused == 1 else 'were'} refused:\n{why}"
         )
 
     def online(self, grid: Grid, timeout: float) -> list[Node]:

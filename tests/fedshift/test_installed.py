@@ -20,6 +20,7 @@ from support import ROOT, InlineRun, Run
 
 import fedshift
 from fedshift_app.config import files
+from fedshift_app.node import own_code
 
 PARTS = ("fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf")
 PLUGIN = ROOT / "tests" / "example_plugin"
@@ -93,8 +94,12 @@ def test_a_wheel_holds_one_package_with_the_whole_app_and_nothing_else(wheel: Pa
     assert dict(commands["console_scripts"]) == {"fedshift": "fedshift:main"}
 
 
-def test_flower_makes_the_same_bundle_of_it(packages: Path) -> None:
-    assert build_fab_from_disk(packages / "fedshift" / "app") == build_fab_from_disk(ROOT)
+def test_flower_makes_the_same_bundle_of_it(packages: Path, tmp_path: Path) -> None:
+    bundle = build_fab_from_disk(packages / "fedshift" / "app")
+    assert bundle == build_fab_from_disk(ROOT)
+    code = own_code.of_bundle(bundle)
+    assert (code.name, code.version, code.sha256) == (own_code.NAME, fedshift.__version__, own_code.installed())
+    assert shown(packages, tmp_path, "version", "--bundle") == f"{code.sha256}\n"
 
 
 def test_the_app_is_the_checkout_or_lies_in_the_package(installed: ModuleType, packages: Path) -> None:
@@ -156,12 +161,18 @@ def test_one_process_has_one_of_them(packages: Path, tmp_path: Path) -> None:
     )
 
 
-def test_the_command_says_where_the_app_is(packages: Path, tmp_path: Path) -> None:
+def shown(packages: Path, cwd: Path, *arguments: str) -> str:
+    """Return what the installed command prints."""
     result = subprocess.run(
-        [sys.executable, "-m", "fedshift", "app-dir"], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(packages)},
+        [sys.executable, "-m", "fedshift", *arguments], cwd=cwd, env=os.environ | {"PYTHONPATH": str(packages)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert (result.stdout, result.stderr) == (f"{packages / 'fedshift' / 'app'}\n", "")
+    assert result.stderr == ""
+    return result.stdout
+
+
+def test_the_command_says_where_the_app_is(packages: Path, tmp_path: Path) -> None:
+    assert shown(packages, tmp_path, "app-dir") == f"{packages / 'fedshift' / 'app'}\n"
 
 
 @pytest.mark.long

@@ -1,7 +1,6 @@
 """Real nodes in a run with secure sums: what they log is what such a run may show of them, and whom they trust."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,8 @@ from support import InlineRun, ListeningGrid
 from fedshift.launch import credentials
 from fedshift_app import server_app
 from fedshift_app.flower.internals import make_context
-from fedshift_app.node import setup, state_folder
+from fedshift_app.node import node_key, setup, state_folder
 from fedshift_app.run.received_log import RECEIVED_FILE
-from fedshift_core.env import NODE_KEY
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto, identity
 from fedshift_core.wire import names
@@ -37,10 +35,11 @@ class Sites:
         self._folder, self._run = folder, run_inline
         own_sites.write(folder / "images", SITES, 60)
         (folder / "keys").mkdir()
-        self.keys, trusted = [], []
+        self.keys: list[Any] = []
+        trusted = []
         for site in SITES:
             public, private = sorted(credentials.make_node(folder / "keys", site), key=lambda path: path.suffix)[::-1]
-            self.keys.append(str(private))
+            self.keys.append(node_key.serve(private))
             key: Any = serialization.load_ssh_public_key(public.read_bytes())
             trusted.append(identity.fingerprint(key))
         self._policy = folder / "policy.yaml"
@@ -58,7 +57,7 @@ class Sites:
                     config: Any = message.content.config_records["config"]
                     if config.get(names.SECURE_STAGE) == "shares":
                         config.update({key: of(config[key]) for key, of in change.items()})
-                    os.environ[NODE_KEY] = keys[message.metadata.dst_node_id - 1000]
+                    node_key._asked = keys[message.metadata.dst_node_id - 1000]
                     replies += super().send_and_receive([message], timeout=timeout)
                 return replies
 
@@ -84,7 +83,7 @@ class Sites:
 @pytest.fixture
 def sites(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sites:
     monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    monkeypatch.setenv(NODE_KEY, "")
+    monkeypatch.setattr(node_key, "_asked", None)
     monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
     return Sites(tmp_path, run_inline)
 
@@ -108,7 +107,7 @@ def test_strict_nodes_that_trust_each_other_send_masked_sums_and_no_counts(sites
 
 
 def test_nodes_refuse_a_sum_with_a_node_that_has_no_key(sites: Sites) -> None:
-    sites.keys[2] = ""
+    sites.keys[2] = None
     with pytest.raises(FederationError) as caught:
         sites.run(1)
     assert "round 1: secure sums: 1 node dealt their shares, 3 are needed" in str(caught.value)

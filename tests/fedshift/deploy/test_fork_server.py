@@ -1,6 +1,5 @@
 """A warm process and the executor that asks it: real processes, but none of Flower's and no training."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 import psutil
@@ -21,21 +19,21 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult
 from support import ROOT
 
 from fedshift.deploy import demo, fork_server, superexec
-from fedshift.deploy.superexec import LostError, SharedWarmProcess, WarmExecutor, WarmProcess
+from fedshift.deploy.superexec import LostError, NodeExecutor, SharedWarmProcess, WarmProcess
 from fedshift_core.env import WARM
 
 LIMIT = 30.0
 #: A warm process whose children write down what they find, in the place of a ClientApp.
 PROGRAM = """
-import json, os, random, socket, sys, time
+import functools, json, os, random, socket, sys, time
 from pathlib import Path
 import numpy
 from fedshift.deploy import fork_server
 
 left = []
 
-def run(task, app):
-    found = {"left": list(left), "parent": os.getppid(), "app": app.fab_hash if app else "", "argv": sys.argv,
+def run(task):
+    found = {"left": list(left), "parent": os.getppid(), "argv": sys.argv,
              "node": os.environ.get("NODE", ""), "drawn": [random.random(), float(numpy.random.rand())]}
     left.append(task["token"])
     found["optional"] = "colorsys" in sys.modules
@@ -51,26 +49,12 @@ def run(task, app):
 
 fork_server.LIBRARIES_OF_SOME = ("colorsys",)
 
-def load(fab_hash):
-    if fab_hash == "bad":
-        with Path(os.environ["TRIED"]).open("a") as file:
-            file.write(fab_hash)
-        raise fork_server.UnsafeError("2 folders could hold its app")
-    return fork_server.App(fab_hash, Path("/"))
-
-fork_server.ForkServer(socket.socket(fileno=int(sys.argv[1])), run=run, load=load).serve()
+fork_server.work = run
+fork_server.import_app = lambda: None
+fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=run)
+fork_server.main()
 """
 COMMAND = [sys.executable, "-P", "-c", PROGRAM]
-#: The same, shared by several SuperExecs.
-SHARING = (
-    PROGRAM[: PROGRAM.rindex("fork_server.ForkServer")]
-    + """
-import functools
-fork_server.import_libraries = lambda: None
-fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=run, load=load)
-fork_server.share(sys.argv[1])
-"""
-)
 
 
 def until(true: Callable[[], Any], what: str) -> Any:
@@ -88,168 +72,108 @@ class Asked:
         self.folder, self.number = folder, 0
         self.warm = WarmProcess(COMMAND)
 
-    def task(self, fab_hash: str, token: str = "t") -> dict[str, Any]:
+    def task(self, token: str = "t") -> dict[str, Any]:
         self.number += 1
-        return {"address": str(self.folder / str(self.number)), "token": token, "fab": fab_hash}
+        return {"address": str(self.folder / str(self.number)), "token": token}
 
     def found(self, task: dict[str, Any]) -> dict[str, Any]:
         file = Path(task["address"])
         until(file.is_file, "no child wrote anything")
         return dict(json.loads(file.read_text()))
 
-    def child(self, fab_hash: str, token: str = "t") -> dict[str, Any]:
-        task = self.task(fab_hash, token)
+    def child(self, token: str = "t") -> dict[str, Any]:
+        task = self.task(token)
         pid = self.warm.start(task)
         return self.found(task) | {"pid": pid}
-
-    def child_of_app(self, fab_hash: str) -> dict[str, Any]:
-        """Return the first child that was forked from a process that has the bundle imported."""
-        return dict(until(lambda: match if (match := self.child(fab_hash))["app"] else None, "no app was imported"))
 
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    monkeypatch.setenv("TRIED", str(tmp_path / "tried"))
     made = Asked(tmp_path)
     yield made
     made.warm.end()
 
 
 def test_each_message_has_a_process_of_its_own_in_which_nothing_is_left_of_another(asked: Asked) -> None:
-    first = asked.child("one")
-    assert (first["parent"], first["app"]) == (asked.warm.pid, "")
-    later = [asked.child_of_app("one") for _ in range(3)]
-    other = asked.child_of_app("two")
-    for result in (first, *later, other):
+    found = [asked.child() for _ in range(4)]
+    for result in found:
         assert result["left"] == []
         assert result["argv"] == ["flwr-clientapp"]
-    assert {result["app"] for result in later} == {"one"}
-    assert other["app"] == "two"
-    assert other["parent"] not in (asked.warm.pid, later[0]["parent"])
-    assert len({result["pid"] for result in (first, *later, other)}) == 5
+        assert result["parent"] == asked.warm.pid
+    assert len({result["pid"] for result in found}) == 4
     for source in (0, 1):  # Python's and NumPy's random numbers are a new process's
-        assert len({result["drawn"][source] for result in (first, *later, other)}) == 5
-
-
-def test_two_apps_are_kept_and_the_one_used_longest_ago_is_let_go(asked: Asked) -> None:
-    parents = {name: asked.child_of_app(name)["parent"] for name in ("one", "two")}
-    asked.child_of_app("one")
-    asked.child_of_app("three")
-    until(lambda: not psutil.pid_exists(parents["two"]), "the app is still there")
-    assert asked.child("one")["parent"] == parents["one"]
-    assert asked.child("two")["app"] == ""
+        assert len({result["drawn"][source] for result in found}) == 4
 
 
 def test_a_library_that_only_some_runs_use_is_imported_once_a_message_has_used_it(asked: Asked) -> None:
-    assert not asked.child_of_app("one")["optional"]
-    assert not asked.child("one", "colourful")["optional"]
-    until(lambda: asked.child("one")["optional"], "the process of its app has not imported it")
-    assert asked.child_of_app("two")["optional"]
-
-
-def test_an_app_that_cannot_be_imported_is_imported_by_each_message(asked: Asked) -> None:
-    tried = asked.folder / "tried"
-    asked.child("bad")
-    until(tried.is_file, "it was not tried")
-    for _ in range(3):
-        result = asked.child("bad")
-        assert (result["app"], result["parent"]) == ("", asked.warm.pid)
-    until(lambda: not psutil.Process(asked.warm.pid).children(), "a child is left")
-    assert tried.read_text() == "bad"
-
-
-def test_if_the_process_of_an_app_is_killed_the_other_one_forks_and_it_comes_again(asked: Asked) -> None:
-    parent = asked.child_of_app("one")["parent"]
-    psutil.Process(parent).kill()
-    again = asked.child("one")
-    assert again["parent"] == asked.warm.pid
-    assert asked.child_of_app("one")["parent"] not in (parent, asked.warm.pid)
-
-
-def test_a_task_and_the_end_of_its_apps_process_seen_at_once(asked: Asked) -> None:
-    """The task finds the process gone; its end, which the same look at the sockets showed, is then no news."""
-    parent = asked.child_of_app("one")["parent"]
-    warm = psutil.Process(asked.warm.pid)
-    warm.suspend()
-    psutil.Process(parent).kill()
-    threading.Timer(0.5, warm.resume).start()  # by then both are there
-    assert asked.child("one")["parent"] == asked.warm.pid
-    assert asked.child_of_app("one")["parent"] not in (parent, asked.warm.pid)
+    assert not asked.child()["optional"]
+    assert not asked.child("colourful")["optional"]
+    until(lambda: asked.child()["optional"], "the warm process has not imported it")
 
 
 def test_when_it_is_killed_messages_that_are_worked_on_go_on(asked: Asked) -> None:
-    app = asked.child_of_app("one")["parent"]
-    task = asked.task("one", "slow")
+    task = asked.task("slow")
     asked.warm.start(task)
     psutil.Process(asked.warm.pid).kill()
-    until(lambda: not psutil.pid_exists(app), "the process of the app outlives it")
-    assert not asked.warm.is_running()
+    until(lambda: not asked.warm.is_running(), "it is still there")
     with pytest.raises(LostError):
-        asked.warm.start(asked.task("one"))
-    assert asked.found(task)["app"] == "one"
+        asked.warm.start(asked.task())
+    assert asked.found(task)["left"] == []
 
 
-class Cold:
-    """In the place of Flower's executor: it counts."""
-
-    def __init__(self) -> None:
-        self.launched: list[ExecutionSpec] = []
-
-    def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        self.launched.append(spec)
-        return LaunchResult.accepted()
-
-    def close(self) -> None:
-        """Nothing is held."""
+def spec(address: str, kind: TaskType = TaskType.CLIENT_APP, *, silent: bool = False) -> ExecutionSpec:
+    return ExecutionSpec(kind, address, "t", True, None, False, 1, silent, 1, "one")
 
 
-def spec(address: str, kind: TaskType = TaskType.CLIENT_APP, *, install: bool = False) -> ExecutionSpec:
-    return ExecutionSpec(kind, address, "t", True, None, install, 1, False, 1, "one")
+class Node:
+    """A SuperExec's executor, and what the processes that it starts write down."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self.folder, self.number = folder, 0
+        self.executor: Any = NodeExecutor(program=COMMAND, **options)
+
+    def launch(self, *, silent: bool = False) -> dict[str, Any]:
+        self.number += 1
+        file = self.folder / f"launched-{self.number}"
+        assert self.executor.launch(spec(str(file), silent=silent)) == LaunchResult.accepted()
+        until(file.is_file, "no process wrote anything")
+        return dict(json.loads(file.read_text()))
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.executor._warm is None else self.executor._warm.pid
 
 
 @pytest.fixture
-def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Cold]]:
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Node]:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    cold: Any = Cold()
-    made = WarmExecutor(cold, COMMAND)
-    yield made, cold
-    made.close()
+    made = Node(tmp_path)
+    yield made
+    made.executor.close()
 
 
-def test_a_warm_process_that_was_killed_is_replaced_and_after_three_there_are_cold_ones(
-    executor: tuple[Any, Cold], tmp_path: Path
-) -> None:
-    made, cold = executor
-    for number in range(superexec.DEATHS):
-        file = tmp_path / str(number)
-        made.reconcile()
-        made.launch(spec(str(file)))
-        until(file.is_file, "no child")
-        made._warm._process.kill()
-        made._warm._process.wait()
-    assert cold.launched == []
-    made.reconcile()
-    assert made._warm is None
-    made.launch(spec("cold"))
-    assert [process.runtime_api_address for process in cold.launched] == ["cold"]
+def test_a_warm_process_that_was_killed_is_replaced_and_after_three_there_are_cold_ones(node: Node) -> None:
+    for _ in range(superexec.DEATHS):
+        node.executor.reconcile()
+        assert node.launch()["parent"] == node.pid
+        node.executor._warm._process.kill()
+        node.executor._warm._process.wait()
+    node.executor.reconcile()
+    assert node.pid is None
+    assert node.launch()["parent"] == os.getpid()
 
 
-def test_one_that_dies_before_it_answers_costs_nothing_but_time(executor: tuple[Any, Cold]) -> None:
-    made, cold = executor
-    made._warm._process.kill()
-    made.launch(spec("cold"))
-    assert [process.runtime_api_address for process in cold.launched] == ["cold"]
-    made.reconcile()
-    assert made._warm.is_running()
+def test_one_that_dies_before_it_answers_costs_nothing_but_time(node: Node) -> None:
+    node.executor._warm._process.kill()
+    assert node.launch()["parent"] == os.getpid()
+    node.executor.reconcile()
+    assert node.executor._warm.is_running()
 
 
-def test_other_tasks_and_runs_that_install_their_libraries_are_flowers_own(executor: tuple[Any, Cold]) -> None:
-    made, cold = executor
-    made.launch(spec("server", TaskType.SERVER_APP))
-    made.launch(spec("install", install=True))
-    assert [process.runtime_api_address for process in cold.launched] == ["server", "install"]
-    assert made._warm is None
+def test_a_task_whose_output_nobody_wants_has_a_new_process(node: Node) -> None:
+    assert node.launch(silent=True)["parent"] == os.getpid()
+    assert node.executor._warm.is_running()
 
 
 def test_what_cannot_be_forked_from_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +217,7 @@ def test_where_flower_may_not_report_nothing_is_prepared(
     monkeypatch.setattr(fork_server.os, "_exit", ended)
     task = {"address": "a", "token": "t", "insecure": True, "certificates": None, "parent": None}
     with pytest.raises(SystemExit):
-        fork_server.work(task, None)
+        fork_server.work(task)
     assert seen == [silent, silent]
 
 
@@ -302,7 +226,7 @@ def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The socket of a process that several share, and its environment."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
-    program = subprocess.Popen([sys.executable, "-P", "-c", SHARING, "warm"])
+    program = subprocess.Popen([sys.executable, "-P", "-c", PROGRAM, "--share", "warm"])
     until(Path("warm").exists, "it does not listen")
     yield "warm"
     program.kill()
@@ -326,15 +250,15 @@ def test_several_share_a_process_and_nothing_else(
         monkeypatch.setenv("NODE", name)
         sharing.append(Sharing(tmp_path / name, address))
     assert all(one.warm.is_running() for one in sharing)
-    found = [[one.child("app"), one.child_of_app("app"), one.child_of_app("app")] for one in sharing]
+    found = [[one.child(), one.child(), one.child()] for one in sharing]
     assert [result["left"] for of in found for result in of] == [[]] * 6
     servers = [of[0]["parent"] for of in found]
-    assert len({result["parent"] for of in found for result in of}) == 4  # a server and an app's process for each
+    assert len({result["parent"] for of in found for result in of}) == 2  # a server for each
     assert len({psutil.Process(server).ppid() for server in servers}) == 1
     assert [of[2]["node"] for of in found] == ["one", "two"]  # each with its own environment
     sharing[0].warm.end()
     until(lambda: not psutil.pid_exists(servers[0]), "it outlives its SuperExec")
-    assert sharing[1].child("app")["parent"] != servers[0]
+    assert sharing[1].child()["parent"] == servers[1]
     sharing[1].warm.end()
 
 
@@ -348,41 +272,34 @@ def test_with_other_libraries_or_without_the_process_a_node_has_its_own(
         SharedWarmProcess("nothing")
     for where in (address, "nothing"):
         monkeypatch.setenv(WARM, where)
-        cold: Any = Cold()
-        made = WarmExecutor(cold, COMMAND)
-        made.reconcile()
-        made.reconcile()
-        made.launch(spec(str(tmp_path / "child")))
-        until((tmp_path / "child").is_file, "no child")
-        assert type(made._warm) is WarmProcess
-        assert cold.launched == []
-        made.close()
-        (tmp_path / "child").unlink()
+        made = Node(tmp_path)
+        made.executor.reconcile()
+        made.executor.reconcile()
+        assert type(made.executor._warm) is WarmProcess
+        assert made.launch()["parent"] == made.pid
+        made.executor.close()
+        (tmp_path / "launched-1").unlink()
 
 
 def test_one_that_ends_is_replaced_by_the_nodes_own(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(WARM, address)
-    cold: Any = Cold()
-    made = WarmExecutor(cold, COMMAND)
-    made.reconcile()
-    assert type(made._warm) is SharedWarmProcess
-    made.launch(spec(str(tmp_path / "child")))
-    until((tmp_path / "child").is_file, "no child")
-    psutil.Process(json.loads((tmp_path / "child").read_text())["parent"]).kill()
-    until(lambda: made._warm is not None and not made._warm.is_running(), "it is still there")
-    made.reconcile()
-    assert type(made._warm) is WarmProcess
-    assert cold.launched == []
-    made.close()
+    made = Node(tmp_path)
+    made.executor.reconcile()
+    assert type(made.executor._warm) is SharedWarmProcess
+    psutil.Process(made.launch()["parent"]).kill()
+    until(lambda: not made.executor._warm.is_running(), "it is still there")
+    made.executor.reconcile()
+    assert type(made.executor._warm) is WarmProcess
+    made.executor.close()
 
 
 def test_it_ends_with_whoever_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     starter = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True); input()"
-    command = [sys.executable, "-c", starter, sys.executable, "-P", "-c", SHARING, "warm"]
+    command = [sys.executable, "-c", starter, sys.executable, "-P", "-c", PROGRAM, "--share", "warm"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
@@ -400,7 +317,7 @@ def test_a_demo_shares_where_the_systems_sockets_allow_it(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
-def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
+def test_what_it_imports_starts_no_thread() -> None:
     """The real program, stopped once it is ready."""
     warm = WarmProcess([sys.executable, "-P", str(superexec.FORK_SERVER)])
     try:
@@ -410,9 +327,6 @@ def test_its_libraries_start_no_thread_and_bring_nothing_of_fedshift() -> None:
         assert "libtorch_cpu" in maps
     finally:
         warm.end()
-    text = superexec.FORK_SERVER.read_text() + Path(superexec.__file__).read_text()
-    for name in ("fedshift_app", "fedshift_core", "datasets", "clients", "strategies"):
-        assert f"import {name}" not in text and f"from {name}" not in text
 
 
 @pytest.mark.slow
@@ -422,56 +336,6 @@ def test_nor_do_those_of_some_runs(library: str) -> None:
     program = f"import os, numpy, torch, {library}; print(len(os.listdir('/proc/self/task')))"
     env = os.environ | {fork_server.BLAS_THREADS: "1"}
     assert subprocess.run([sys.executable, "-c", program], env=env, text=True, capture_output=True).stdout == "1\n"
-
-
-@pytest.fixture
-def apps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder in which Flower unpacks bundles."""
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path / "apps"
-
-
-def unpack(folder: Path, module: str) -> None:
-    folder.mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(
-        '[project]\nname = "small"\nversion = "0.1.0"\n[tool.flwr.app]\npublisher = "us"\n'
-        f'[tool.flwr.app.components]\nserverapp = "{module}:app"\nclientapp = "{module}:app"\n'
-    )
-    (folder / f"{module}.py").write_text("from flwr.clientapp import ClientApp\n\napp = ClientApp()\n")
-
-
-def test_an_app_is_imported_from_where_its_bundle_was_unpacked(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = b"a bundle"
-    fab_hash = hashlib.sha256(content).hexdigest()
-    folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
-    unpack(folder, "small_app_1")
-    app = fork_server.import_app(fab_hash)
-    assert app == fork_server.App(fab_hash, folder)
-    assert sys.modules["small_app_1"].__file__ == str(folder / "small_app_1.py")
-    assert app.unpacked(content, skip_prompt=True) == folder
-    with pytest.raises(RuntimeError, match="differs from the one that its task names"):
-        app.unpacked(b"another bundle")
-    monkeypatch.delitem(sys.modules, "small_app_1")
-
-
-def test_an_app_is_not_mixed_up_with_another(apps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fab_hash = "0123456789abcdef" * 4
-    with pytest.raises(fork_server.UnsafeError, match="0 folders"):
-        fork_server.import_app(fab_hash)
-    folder = apps / f"us.small.0.1.0.{fab_hash[:8]}"
-    unpack(folder, "small_app_2")
-    (folder / "datasets").mkdir()
-    other = ModuleType("datasets")
-    other.__file__ = "/usr/lib/datasets/__init__.py"  # Hugging Face's, which a library has imported
-    monkeypatch.setitem(sys.modules, "datasets", other)
-    with pytest.raises(fork_server.UnsafeError, match="its module datasets is imported from /usr/lib/datasets"):
-        fork_server.import_app(fab_hash)
-    unpack(apps / f"them.small.0.1.0.{fab_hash[:8]}", "small_app_2")
-    with pytest.raises(fork_server.UnsafeError, match="2 folders"):
-        fork_server.import_app(fab_hash)
-    monkeypatch.delitem(sys.modules, "small_app_2")
-    assert os.environ["FLWR_HOME"] == str(apps.parent)
 
 
 def test_a_forked_process_finds_imported_what_each_message_needs() -> None:

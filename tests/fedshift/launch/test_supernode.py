@@ -5,7 +5,6 @@ Real processes. How long is waited: ``tests/fedshift_app/flower/test_waits.py``;
 """
 
 import json
-import os
 import socket
 import sys
 from pathlib import Path
@@ -22,7 +21,6 @@ from fedshift.deploy import exporting, supernode
 from fedshift.launch import credentials, local_superlink, processes, runner
 from fedshift_app.config import resolving as configuration
 from fedshift_app.node import state_folder
-from fedshift_core.env import NODE_KEY
 from fedshift_core.errors import ConfigError
 
 #: A method whose nodes keep a part to themselves, so that its state goes from message to message.
@@ -64,16 +62,17 @@ def test_a_port_that_is_named_stays(given: list[str]) -> None:
     assert supernode.with_port(["--insecure", *given]) == ["--insecure", *given]
 
 
-def test_the_nodes_processes_are_told_its_private_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from fedshift.deploy import node_waits
+@pytest.mark.parametrize("option", ["--allow-runtime-dependency-installation", "--allow"])
+def test_libraries_of_a_run_are_not_installed(option: str) -> None:
+    assert serve("--insecure", option) == (
+        "--allow-runtime-dependency-installation: a node that `fedshift supernode` starts runs nothing but what is "
+        "installed there; leave it out"
+    )
 
-    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: None)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(NODE_KEY, "")
-    supernode.serve(["--insecure"])
-    assert os.environ[NODE_KEY] == ""
-    supernode.serve(["--superlink", "localhost:8000", "--auth-supernode-private-key", "keys/north.key"])
-    assert os.environ[NODE_KEY] == str(tmp_path / "keys" / "north.key")
+
+@pytest.mark.parametrize("options", [["--isolation", "process"], ["--isol=process"]])
+def test_its_processes_are_its_own(options: list[str]) -> None:
+    assert serve("--insecure", *options).startswith("--isolation process: a node that `fedshift supernode` starts runs")
 
 
 def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +80,7 @@ def test_two_nodes_of_one_machine_get_a_port_each(monkeypatch: pytest.MonkeyPatc
     from fedshift.deploy import node_waits
 
     seen: list[list[str]] = []
-    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: seen.append(options))
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm, key: seen.append(options))
     options = ["--insecure", "--superlink", "localhost:8000", "--node-config", 'port="--port"']
     for _ in range(2):
         supernode.serve(options)
@@ -149,7 +148,7 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
         flat = {"method": "fedbn", "rounds": 2, "set": f"{TINY} federation.min_nodes=2"}
         first = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "first")}, []))
         warm = warm_processes(flower)
-        assert len(warm) == 2  # one with the libraries, one with the app
+        assert len(warm) == 1
         warm[0].kill()
         second = Run(runner.submit(flower, tmp_path, flat | {"output-dir": str(tmp_path / "second")}, []))
         (executor,) = processes_of(flower, "superexec.py")
@@ -167,8 +166,8 @@ def test_a_warm_node_and_a_plain_one_have_the_numbers_of_one_process(tmp_path: P
     assert [one["type"] for one in values] == ["query", *["train", "evaluate"] * 2] * 3
     assert [one["left"] for one in values] == [None] * 15
     assert len({one["pid"] for one in values}) == 15
-    assert {one["parent"] for one in values} >= {process.pid for process in warm}  # both have forked
-    assert all(str(tmp_path / "apps") in one["from"] for one in values)  # the run's code, not what is installed
+    assert {one["parent"] for one in values} >= {process.pid for process in warm}
+    assert {one["from"] for one in values} == {str(ROOT / "fedshift_app" / "__init__.py")}  # what is installed
 
 
 def warm_processes(flower: processes.Group) -> list[psutil.Process]:

@@ -90,7 +90,7 @@ def test_a_supernode_that_ends_at_this_moment_is_none(monkeypatch: pytest.Monkey
 
 def test_a_node_that_is_off_is_not_started_again_until_its_owner_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm: started.append(options))
+    monkeypatch.setattr(node_waits, "run_supernode", lambda options, warm, key: started.append(options))
     options = ["--insecure", "--node-config", 'domain="scan" data-dir="/data/scan" partition-id=3']
     supernode.serve(options)
     (node,) = nodes.nodes()

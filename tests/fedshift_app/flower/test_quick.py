@@ -26,6 +26,7 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.superlink.grid import http_grid
 from flwr.supernode import fleet_http_connection as connection
 from flwr.supernode import start_client_internal as node
+from flwr.supernode.runtime import run_clientapp
 from flwr.supernode.servicer.runtime import runtime_handlers
 from support import refusal_of
 
@@ -120,16 +121,15 @@ def test_other_grids_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], str]:
-    """Return a function that runs a SuperNode of another Flower, which does what it is given, and returns the error."""
+    """Return a function that runs a SuperNode, which does what it is given, and returns the error."""
 
     def start(command: Callable[[], Any]) -> str:
         # Its package has a function of this name.
         monkeypatch.setattr(import_module("flwr.supernode.cli.flower_supernode"), "flower_supernode", command)
         return refusal_of(FedShiftError, node_waits.run_supernode, ["--insecure"], warm=True)
 
-    monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
-    monkeypatch.setattr(node_waits, "quicken_node", lambda *given, **more: pytest.fail("patched"))
-    monkeypatch.setattr(node_waits, "keep_heartbeats", lambda *given: pytest.fail("patched"))
+    for name in ("quicken_node", "keep_bundles", "keep_heartbeats", "keep_place"):
+        monkeypatch.setattr(node_waits, name, lambda *given, **more: None)
     monkeypatch.setattr(exit_handler, "registered_exit_handlers", [])
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(node_waits.signal, "signal", lambda *given: None)
@@ -137,13 +137,22 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], st
     return start
 
 
-def test_a_node_of_another_flower_is_a_plain_one(
-    started: Callable[[Callable[[], Any]], str], caplog: pytest.LogCaptureFixture
+def test_a_node_of_another_flower_does_not_start(
+    started: Callable[[Callable[[], Any]], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Any] = []
-    started(lambda: seen.append(sys.argv))
-    assert seen == [["flower-supernode", "--insecure"]]
-    assert "as `flower-supernode` does: this is Flower 1.43.0" in caplog.text
+    """It could unpack a run's bundle and import it by another way than the one that is closed."""
+    monkeypatch.setattr("flwr.supercore.version.package_version", "1.43.0")
+    error = started(lambda: pytest.fail("started"))
+    assert error.startswith("this Flower would run the code that a run brings: this is Flower 1.43.0")
+
+
+@pytest.mark.parametrize(("module", "name"), [(runtime_handlers, "pull_task_input"), (run_clientapp, "run_clientapp")])
+def test_nor_one_whose_parts_are_other_ones(
+    module: ModuleType, name: str, started: Callable[[Callable[[], Any]], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, name, lambda *given: None)
+    error = started(lambda: pytest.fail("started"))
+    assert error.startswith(f"this Flower would run the code that a run brings: {module.__name__}.{name} does not")
 
 
 @pytest.mark.parametrize("raised", [None, ValueError("no start line")])
@@ -327,7 +336,7 @@ def test_the_superexec_is_ours_and_sees_one_pipe_alone(
     module.subprocess.Popen(["other"])
     (ours, options), (other, nothing) = started
     assert ours[:3] == [sys.executable, "-P", str(node_waits.SUPEREXEC)]
-    assert ours[4:] == ["warm", "--insecure"]
+    assert ours[4:] == ["-1", "warm", "--insecure"]
     assert options == {"pass_fds": [int(ours[3])]}
     assert (other, nothing) == (["other"], {})
 

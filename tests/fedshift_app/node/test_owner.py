@@ -520,7 +520,7 @@ def test_too_many_owners_that_refuse_end_the_run_with_their_reasons(deployed: An
     from fedshift_core.errors import FederationError
 
     refuses = file_of(tmp_path, methods=["fpl"])
-    with pytest.raises(FederationError, match=r"2 were refused: its owner's policy refuses: node of sketch: method="):
+    with pytest.raises(FederationError, match=r"2 were refused:\nits owner's policy refuses: node of sketch: method="):
         deployed("open", refuses, refuses, more="federation.node_timeout=0.5")
 
 

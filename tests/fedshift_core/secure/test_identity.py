@@ -13,7 +13,7 @@ from support import refusal_of
 from fedshift.launch import credentials
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
-from fedshift_core.secure.identity import FINGERPRINT, Signed, Signer
+from fedshift_core.secure.identity import FINGERPRINT, Key, Signed, Signer
 from fedshift_core.secure.protocol import ANSWERS, TRAINING, Group
 
 NODES = (0, 3, 5)
@@ -28,7 +28,7 @@ class Sites:
         for node in NODES:
             made = credentials.make_node(folder, f"n{node}")
             private, public = sorted(made, key=lambda path: path.suffix)
-            self.signers[node] = Signer(private)
+            self.signers[node] = Signer(Key(private).sign)
             key = serialization.load_ssh_public_key(public.read_bytes())
             assert isinstance(key, ec.EllipticCurvePublicKey)
             self.trusted.append(identity.fingerprint(key))
@@ -97,12 +97,12 @@ def test_a_fingerprint_is_that_of_ssh(sites: Sites, tmp_path: Path) -> None:
 
 
 def test_what_is_no_key_of_a_node_is_refused_with_its_file(tmp_path: Path) -> None:
-    assert "absent.key: cannot be read" in refusal_of(FedShiftError, Signer, tmp_path / "absent.key")
+    assert "absent.key: cannot be read" in refusal_of(FedShiftError, Key, tmp_path / "absent.key")
     text = tmp_path / "text.key"
     text.write_text("no key")
-    assert "text.key: cannot be read" in refusal_of(FedShiftError, Signer, text)
+    assert "text.key: cannot be read" in refusal_of(FedShiftError, Key, text)
     for name, key in (("ed", ed25519.Ed25519PrivateKey.generate()), ("p256", ec.generate_private_key(ec.SECP256R1()))):
         path = tmp_path / f"{name}.key"
         path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH,
                                            serialization.NoEncryption()))  # fmt: skip
-        assert "it is no key on the curve P-384" in refusal_of(FedShiftError, Signer, path)
+        assert "it is no key on the curve P-384" in refusal_of(FedShiftError, Key, path)

@@ -1,0 +1,143 @@
+"""The process that works on a message looks for the node's key, and asks its signer for what only the key may do.
+
+On code that named the key's file in the environment, that process could sign whatever it liked, and so take the node's
+place at the SuperLink.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.supercore.constant import TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec
+from support import ROOT, refusal_of
+
+from fedshift.deploy.superexec import NodeExecutor, SharedWarmProcess
+from fedshift.launch import credentials
+from fedshift_app.node import node_key
+from fedshift_core.env import WARM
+from fedshift_core.errors import FedShiftError
+from fedshift_core.secure import identity
+from fedshift_core.secure.identity import Signed
+from fedshift_core.secure.protocol import Group
+
+LIMIT = 30.0
+#: The node's program, which in the place of a ClientApp writes down what it finds of the key, and signs.
+PROGRAM = """
+import functools, json, os, sys
+from pathlib import Path
+from fedshift.deploy import fork_server
+from fedshift_app.node import node_key
+
+def work(task):
+    opened = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
+    signed = node_key.signer().sign("run", 1, (2, "training"), (b"b", b"B"))
+    found = {"environment": dict(os.environ), "commands": [sys.orig_argv, sys.argv], "opened": opened,
+             "public": signed.public.hex(), "signature": signed.signature.hex()}
+    Path(task["address"] + ".part").write_text(json.dumps(found))
+    os.rename(task["address"] + ".part", task["address"])
+    os._exit(0)
+
+fork_server.work, fork_server.import_app = work, lambda: None
+fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=work)
+fork_server.main()
+"""
+COMMAND = [sys.executable, "-P", "-c", PROGRAM]
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return next(path for path in credentials.make_node(tmp_path / "keys", "north") if path.suffix == ".key")
+
+
+@pytest.fixture
+def signer(key: Path) -> Iterator[int]:
+    with node_key.serve(key) as asked:
+        yield asked.fileno()
+
+
+def trusted(key: Path) -> str:
+    public = serialization.load_ssh_public_key(key.with_suffix(".pub").read_bytes())
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    return identity.fingerprint(public)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=["warm", "cold", "shared"])
+def executor(
+    request: pytest.FixtureRequest, signer: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[NodeExecutor]:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.chdir(tmp_path)  # a socket's path may have 107 bytes only
+    sharing = None
+    if request.param == "shared":
+        sharing = Popen([*COMMAND, "--share", "warm"])
+        until(Path("warm").exists)
+        monkeypatch.setenv(WARM, "warm")
+    made = NodeExecutor(signer, warm=request.param != "cold", program=COMMAND)
+    assert (type(made._warm) is SharedWarmProcess) == (request.param == "shared")
+    yield made
+    made.close()
+    if sharing is not None:
+        sharing.kill()
+        sharing.wait()
+
+
+def test_it_can_sign_but_not_read(executor: NodeExecutor, key: Path, tmp_path: Path) -> None:
+    file = tmp_path / "found"
+    executor.launch(ExecutionSpec(TaskType.CLIENT_APP, str(file), "t", True, None, False, 1, False, 1, "one"))
+    until(file.is_file)
+    found = json.loads(file.read_text())
+    text = json.dumps([found["environment"], found["commands"], found["opened"]])
+    assert "north" not in text.replace(str(tmp_path), "") and "PRIVATE" not in text
+    signed = Signed(bytes.fromhex(found["public"]), bytes.fromhex(found["signature"]))
+    group = Group(2, (0, 1), (b"a", b"b"), (b"A", b"B"), (1.0, 1.0), 2)
+    identity.check(group, [Signed(b"", b""), signed], "run", 0, [trusted(key)])
+    assert "not right" in refusal_of(
+        FedShiftError, identity.check, group, [Signed(b"", b""), signed], "other", 0, [trusted(key)]
+    )
+
+
+@pytest.fixture
+def asked(signer: int, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(node_key, "_asked", None)
+    node_key.use(os.dup(signer))
+    yield node_key._signed
+    node_key._asked.close()  # type: ignore[union-attr]
+
+
+def test_the_superlink_takes_none_of_its_signatures_for_a_login(asked: Any) -> None:
+    """Flower's SuperNode signs the time, 32 letters, which have the length of a digest."""
+    now = datetime.now(UTC).isoformat().encode()
+    assert len(now) == node_key.DIGEST
+    signed = asked(now)
+    public = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), signed.public)
+    for hashed in (hashes.SHA256(), hashes.SHA384()):
+        with pytest.raises(InvalidSignature):
+            public.verify(signed.signature, now, ec.ECDSA(hashed))
+
+
+@pytest.mark.parametrize("length", [0, 31, 33, 10_000])
+def test_nothing_but_a_digest_is_signed(asked: Any, length: int) -> None:
+    assert refusal_of(FedShiftError, asked, bytes(length)) == "refused: this node's key does not answer"
+    assert len(asked(bytes(node_key.DIGEST)).signature) > 90  # it goes on
+
+
+def test_a_supernode_does_not_start_with_what_is_no_key(tmp_path: Path) -> None:
+    assert "north.key: cannot be read" in refusal_of(FedShiftError, node_key.serve, tmp_path / "north.key")
