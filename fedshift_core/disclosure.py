@@ -22,7 +22,8 @@ Word = Literal["model", "sum over classes", "class", "image"]
 WORDS: tuple[Word, ...] = get_args(Word)  # the strictest last
 MODEL, SUM, CLASS, IMAGE = WORDS
 BEFORE: Mapping[str, Word] = {"node": SUM, "public": MODEL}  # words of FedShift 1, and what to write for them
-BUFFERS = (".running_mean", ".running_var")  # how names of shared arrays end that are statistics of images
+#: How names of shared arrays end that are statistics of images: BatchNorm's and FedFA's.
+BUFFERS = (".running_mean", ".running_var", ".mean", ".square")
 HELD = ("images", "nodes")  # sums in which a node without images of a class has no part (``layout.Sum``)
 
 
@@ -39,7 +40,7 @@ def checked(word: str, where: str) -> None:
 
 
 def of_shared(name: str) -> Word:
-    """Return the word of a shared array: weights are ``model``, statistics of BatchNorm are of all images."""
+    """Return the word of a shared array: weights are ``model``, statistics of maps are of all images."""
     return SUM if name.endswith(BUFFERS) else MODEL
 
 

@@ -53,7 +53,7 @@ def refuse_array(allowed: Policy, name: str, word: Word) -> str:
 def _weights(allowed: Policy, config: RunConfig, where: Place) -> str:
     if allowed.weights == "any" or config.federation.secure_sums:
         return ""
-    return "federation.secure_sums=off, but weights=masked: nothing leaves outside a secure sum"
+    return "federation.secure_sums=off, allowed is on: weights=masked"
 
 
 def _noise(allowed: Policy, config: RunConfig, where: Place) -> str:
