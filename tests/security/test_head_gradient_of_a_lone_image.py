@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message
 from real_node import AppOfNode
 
 from fedshift.deploy import exporting
@@ -30,9 +30,8 @@ STILL = "train.lr=1e-20 train.precision=float32 model.name=cnn"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFolder:
     """Return the images of a real node with few images of two classes."""
     monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    made = exporting.export(resolve({"set": "dataset.domains=[scan,sketch] allocation.share=0.2"}), 2, tmp_path / "in")[
-        0
-    ]
+    config = resolve({"set": "dataset.domains=[scan,sketch] allocation.share=0.2"})
+    made = exporting.export(config, 2, tmp_path / "in")[0]
     file = made.path / "scan_train.npz"
     with np.load(file) as archive:
         arrays = dict(archive)
@@ -41,8 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFolder:
     return made
 
 
-def trained(node: AppOfNode, weights: Arrays) -> Message:
-    content = RecordDict(dict(node.content()))
+def trained(node: AppOfNode, weights: Arrays, **more: Any) -> Message:
+    content = node.content(**more)
     content["arrays"] = encode(weights)
     return node.send("train", content)
 
@@ -89,7 +88,7 @@ def test_the_only_image_of_a_class_is_read_off_an_open_node_alone(policy: str, f
 def test_of_pooled_covariances_nothing_is_left_of_a_class_with_few_images(folder: NodeFolder) -> None:
     """Under GGEUR a node subtracts its own statistics from the pooled ones, and has those of the only other node."""
     node = AppOfNode(folder, f"{STILL} model.freeze=encoder", method="ggeur", policy="strict")
-    reply = trained(node, node.weights)
+    reply = trained(node, node.weights, **{f"{names.SCALAR}statistics": 1})
     assert not reply.has_error(), reply.error.reason
     sent = decode(reply.content.array_records[names.KNOWLEDGE])
     assert sent["means"].any() and not any(array[[*COUNTS]].any() for array in sent.values())

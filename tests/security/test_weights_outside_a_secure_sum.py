@@ -17,9 +17,8 @@ MASKED = "federation.secure_sums=on federation.secure_sums_nodes=3"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NodeFolder:
     monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    return exporting.export(resolve({"set": "dataset.domains=[scan,sketch] allocation.share=0.2"}), 2, tmp_path / "in")[
-        0
-    ]
+    config = resolve({"set": "dataset.domains=[scan,sketch] allocation.share=0.2"})
+    return exporting.export(config, 2, tmp_path / "in")[0]
 
 
 @pytest.fixture
