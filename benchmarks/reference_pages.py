@@ -18,7 +18,7 @@ import typer
 from fedshift import cli, help_pages
 from fedshift.catalog import keys
 from fedshift.catalog import methods as catalog
-from fedshift_app.config import registry
+from fedshift_app.config import privacy, registry
 from fedshift_app.run import exit_codes
 from fedshift_core import features
 from fedshift_core.extensions import OURS
@@ -158,20 +158,11 @@ def wire() -> str:
     ]
     parts.append("\n".join(["## Counts of test images", "", *_table(("array", "what"), shapes)]))
     parts.append(_features())
-    ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
-    rows = [
-        (registry.marked(m.name), registry.contributed(m), m.down, m.numbers, m.private)
-        for m in sorted(ours, key=lambda method: method.name)
-    ]
-    head = (
-        "method",
-        "node to server, in addition to weights",
-        "server to node, in addition to weights",
-        "numbers",
-        "stays",
+    note = (
+        "C classes, D feature width, P any number, S public images. Before each array stands what it "
+        "[tells of a node's images](../deploy/policy.md#four-words). `fedshift methods --privacy` prints this table."
     )
-    note = "C classes, D feature width, P any number, S public images."
-    parts.append("\n".join(["## By method", "", note, "", *_table(head, rows)]))
+    parts.append("\n".join(["## By method", "", note, "", privacy.markdown()]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -186,18 +177,24 @@ def _features() -> str:
     }  # fmt: skip
     for feature in features.OURS:
         named = [(key, place) for field, place in places.items() for key in getattr(feature, field)]
-        tells = feature.tells or "nothing but numbers of images"
-        rows += [(f"`{feature.name}`", f"`{feature.option}`", "nothing", "", "", "nothing")] if not named else []
+        own = (f"`{feature.name}`", f"`{feature.option}`")
+        rows += [(*own, "nothing", "", "", "-")] if not named else []
         rows += [
-            (f"`{feature.name}`", f"`{feature.option}`", f"`{key.name}`", place, f"{key.holds}: {key.meaning}", tells)
+            (*own, f"`{key.name}`", place, f"{key.holds}: {key.meaning}", _word(feature, key, place))
             for key, place in named
         ]
     note = (
         "A feature is an option that composes with every method. It may send these names and no others: the node and "
-        "the server refuse what is not here. The last column says what the feature's numbers depend on."
+        "the server refuse what is not here. The last column says what a number or array "
+        "[tells of a node's images](../deploy/policy.md#four-words)."
     )
-    head = ("feature", "turned on by", "name", "where", "holds", "depends on")
+    head = ("feature", "turned on by", "name", "where", "holds", "tells")
     return "\n".join(["## By feature", "", note, "", *_table(head, rows)])
+
+
+def _word(feature: features.Feature, key: features.Key, place: str) -> str:
+    """Return the word of a key whose value leaves a node, a dash for one that tells nothing of images."""
+    return "-" if "to the node" in place + key.meaning else key.word or feature.word or "-"
 
 
 def _names() -> Iterator[tuple[str, list[tuple[str, str, str]]]]:

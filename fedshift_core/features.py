@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from fedshift_core.disclosure import CLASS, IMAGE, SUM, Word
 from fedshift_core.extensions import Registry
 from fedshift_core.params import Params
 from fedshift_core.wire import names as wire
@@ -32,6 +33,7 @@ class Key:
         meaning: What it says, for the reference.
         replaces_scores: A message with this key asks for something else than scores.
         images: It is a number of the node's own images, behind the other numbers of its feature.
+        word: What it tells of a node's images, where that is another word than its feature's.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Key:
     meaning: str
     replaces_scores: bool = False
     images: bool = False
+    word: Word | None = None
 
     def refuse(self, value: object) -> str:
         """Return why a value is not what the key holds, as far as that is one of ``TYPES``; empty if it is."""
@@ -76,6 +79,7 @@ class Feature:
         query_reply: Likewise the answer to it.
         records: Records of its own, in either direction.
         tells: What the numbers depend on of a node's images; empty: on nothing but their number.
+        word: What its numbers and arrays tell of a node's images (``fedshift_core.disclosure``); None: nothing.
         shows: It decides no number of a run, which may go on with it or without.
     """
 
@@ -94,6 +98,7 @@ class Feature:
     query_reply: tuple[Key, ...] = ()
     records: tuple[Key, ...] = ()
     tells: str = ""
+    word: Word | None = None
     shows: bool = False
 
     @property
@@ -119,26 +124,27 @@ def shared_name(features: Iterable[Feature]) -> str:
     return ""
 
 
-def _keys(*names: str) -> tuple[Key, ...]:
-    return tuple(Key(name, "", "") for name in names)
+def _keys(*names: str, word: Word | None = None) -> tuple[Key, ...]:
+    return tuple(Key(name, "", "", word=word) for name in names)
 
 
 _WORK = (
     wire.RUN, wire.ENGINE, wire.RUN_ID, wire.KEPT_IN, wire.RESUMED_AFTER, wire.CHOSEN, wire.MEMORY_ROUND,
     wire.START_DIGEST, wire.SERVER_ROUND, wire.NODE_INDEX, wire.SCALAR,
 )  # fmt: skip
-_DONE = (wire.NUM_EXAMPLES, wire.KEPT, wire.STARTED_ANEW, wire.WITHHELD)
+_DONE = _keys(wire.NUM_EXAMPLES, word=SUM) + _keys(wire.KEPT, wire.STARTED_ANEW, wire.WITHHELD)
 #: The names that messages have without any feature.
 CORE = Feature(
     "core", "What every message has", "",
     train=_keys(*_WORK),
     evaluate=_keys(*_WORK, wire.DOMAINS, wire.DRAWN, wire.STARTS, wire.STOPS),
-    train_reply=_keys(*_DONE, wire.LOSS, wire.LOSS_TERM),
-    evaluate_reply=_keys(*_DONE, wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT),
+    train_reply=_DONE + _keys(wire.LOSS, wire.LOSS_TERM, word=SUM),
+    evaluate_reply=_DONE + _keys(wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT, word=SUM),
     introduction=_keys(
-        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST,
-        wire.SHARED_TEST, wire.CLASS_COUNTS, wire.FASTEST, wire.NUM_TRAIN, wire.LEAST_IMAGES, wire.WITHHELD,
-    ),
+        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.SHARED_TEST, wire.FASTEST, wire.LEAST_IMAGES,
+        wire.WITHHELD,
+    ) + _keys(wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST, wire.NUM_TRAIN, word=SUM)
+    + _keys(wire.CLASS_COUNTS, word=CLASS),
     query=_keys(*_WORK),
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),
 )  # fmt: skip
@@ -182,7 +188,7 @@ OURS = (
             Key(wire.STATISTICS, "arrays (C,) float32", "to the node: re-estimated means and variances by layer"),
             Key(wire.KNOWLEDGE, "arrays (C,) float64", "to the server: sums and sums of squares by layer"),
         ),
-        tells="sums over the node's training images of each channel, of at least two images",
+        word=SUM, tells="sums over the node's training images of each channel, of at least two images",
     ),
     Feature(
         "statistics", "Statistics of the nodes' images, reported once", "statistics.share",
@@ -200,7 +206,8 @@ OURS = (
             Key(wire.STATISTICS_KEPT, "text", "why the node tells none: policy or few"),
             Key(wire.STATISTICS_IMAGES, "int", "training images behind them"),
             Key(wire.STATISTICS_OF, "list of float", "mean, variance, percentiles and histogram of each channel"),
-            Key(wire.STATISTICS_STYLES, "list of float", "means and deviations of some images, six numbers each"),
+            Key(wire.STATISTICS_STYLES, "list of float", "means and deviations of some images, six numbers each",
+                word=IMAGE),
             Key(wire.STATISTICS_SIZES, "list of text", "sizes of the images' files, or other"),
             Key(wire.STATISTICS_SIZE_COUNTS, "list of int", "images of each size"),
             Key(wire.STATISTICS_MODES, "list of text", "modes of the images' files, or other"),
@@ -210,7 +217,7 @@ OURS = (
             Key(wire.SITE_IMAGES, "arrays (K, 3) float64", "to the node: means and variances of K nodes' images"),
             Key(wire.IMAGE_STYLES, "arrays (M, 3) float32", "to the node: means and deviations of M images"),
         ),
-        tells="means, variances, percentiles and histograms of the node's training images; with "
+        word=SUM, tells="means, variances, percentiles and histograms of the node's training images; with "
         "statistics.image_share means and deviations of single ones",
     ),
     Feature("normalization", "Images normalised by statistics of the nodes", "images.normalization",
@@ -269,14 +276,14 @@ OURS = (
             Key(wire.LOCAL_RECEIVED, "float", "loss or accuracy of the weights as they came"),
             Key(wire.LOCAL_TRAINED, "float", "loss or accuracy after local training"),
         ),
-        tells="mean loss or accuracy on the node's training or validation images",
+        word=SUM, tells="mean loss or accuracy on the node's training or validation images",
     ),
     Feature(
         "afl", "Weights of the domains with the largest loss", "aggregation.weights=afl",
         "strategies.features.afl:WorstDomainWeights", "clients.features.afl:ReceivedLossOnNode",
         train=(Key(wire.ASK_LOSS, "bool", "score the weights as they come on the node's training images"),),
         train_reply=(Key(wire.RECEIVED_LOSS, "float", "mean loss of the weights as they came"),),
-        tells="mean loss on the node's training images",
+        word=SUM, tells="mean loss on the node's training images",
     ),
     Feature("server-optimizer", "A step of the server after the average", "server.optimizer",
             "strategies.features.server_optimizer:ServerOptimizer"),
@@ -290,14 +297,14 @@ OURS = (
             Key(wire.LOCAL_OWN_CORRECT, "int", "correct predictions on the node's own test set"),
             Key(wire.LOCAL_OWN_COUNT, "int", "images of the node's own test set", images=True),
         ),
-        tells="correct predictions on test images",
+        word=SUM, tells="correct predictions on test images",
     ),
     Feature(
         "figures", "Counts behind recall, precision, AUC and calibration", "evaluate.figures",
         "strategies.features.figures:CountedFigures", "clients.features.figures:FiguresOnNode",
         evaluate=(Key(wire.FIGURES, "bool", "count predictions, confidence and scores"),),
         records=(Key(wire.COUNTS, "arrays of counts", "confusion matrix, calibration bins and score histograms"),),
-        tells="counts of test images by class, prediction and confidence", shows=True,
+        word=CLASS, tells="counts of test images by class, prediction and confidence", shows=True,
     ),
     Feature(
         "site-figures", "Metrics of each site with 95 % intervals", "evaluate.site_figures",
@@ -306,7 +313,8 @@ OURS = (
         records=(
             Key(wire.SITE_FIGURES, "arrays", "metrics, their 95 % intervals, and the images and patients behind them"),
         ),
-        tells="metrics of test images over all and by class, with numbers of images and patients", shows=True,
+        word=CLASS, tells="metrics of test images over all and by class, with numbers of images and patients",
+        shows=True,
     ),
     Feature(
         "class-balance", "Losses for classes of unequal numbers of images", "train.class_weights",
@@ -324,7 +332,7 @@ OURS = (
             Key(wire.VALIDATION_LOSS_SUM, "float", "cross-entropy summed over the validation part"),
         ),
         introduction=(Key(wire.NUM_VALIDATION, "int", "images of the validation part", images=True),),
-        tells="correct predictions and summed loss on validation images",
+        word=SUM, tells="correct predictions and summed loss on validation images",
     ),
     Feature("missing-tests", "Which test images of real nodes were not scored", "evaluate.test",
             "strategies.features.missing_tests:MissingTests"),

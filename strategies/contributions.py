@@ -7,22 +7,26 @@ A dimension is a number or a letter: C is the number of classes, D the feature w
 own, the same in all its arrays and at most ``MOST_OWN``, or what :class:`Own` says. ``counts`` and ``labels`` are
 int64, all else float32.
 
-What is behind an array decides whether a node whose owner has a policy may send it (``fedshift_app.node.owner``):
+One of four words says what each array tells of images (``fedshift_core.disclosure``):
 
-    behind = {"style-prototype": "node", "head-weight": "model"}
+    behind = {"style-prototype": "sum over classes", "head-weight": "model"}
+    behind_with = {"method.option=I": {"delta-c": "class"}}                       # where a setting makes it another
 
 A row with a label is, or stands for, images of that class: a node may send no more of a class than it announced
 training images of it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedshift_core.disclosure import CLASS, IMAGE, MODEL, Word, refuse_sum
 from fedshift_core.limits import Refused, check_numbers
 from fedshift_core.plural import plural
+from fedshift_core.secure.layout import Sum
 
 
 class Own(str):
@@ -43,9 +47,7 @@ COUNTS, LABELS = "counts", "labels"
 WHOLE = (COUNTS, LABELS)  # names of arrays of int64
 FEATURES = ("D", "F")  # letters of the width of a feature
 MOST_OWN = 10_000  # of a dimension that is the node's own
-#: A row is made of all images of a class; the array of all images of the node; it is weights or gradients of the model,
-#: or made of public images; a row is of one image, or of some that nobody counts.
-Behind = Literal["class", "node", "model", "public", "image"]
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 BY_CLASS = ("prototypes", COUNTS)  # names of arrays that have a row for each class, unless a strategy says otherwise
 
 
@@ -140,24 +142,42 @@ def _check_counts(knowledge: Mapping[str, NDArray[Any]], declared: Declaration, 
             raise Refused(f"counts says {plural(number, 'image')} of class {label}, announced were {announced}")
 
 
-def behind(strategy: type, name: str) -> Behind:
-    """Return what is behind an array that nodes contribute; an array of which the strategy says nothing has images.
+def behind(strategy: type, name: str, settings: Mapping[str, Any] = NO_SETTINGS) -> Word:
+    """Return the word of an array that nodes contribute; the strictest for one of which the strategy says nothing.
 
     Args:
         strategy: A subclass of :class:`strategies.base.DomainStrategy`.
         name: The array's, of what the strategy declares.
+        settings: The run's section ``method``; without it the word is that with the method's defaults.
     """
-    stated: Mapping[str, Behind] = strategy.behind  # type: ignore[attr-defined]
+    stated: Mapping[str, Word] = strategy.behind  # type: ignore[attr-defined]
+    with_settings: Mapping[str, Mapping[str, Word]] = strategy.behind_with  # type: ignore[attr-defined]
+    for setting, words in with_settings.items():
+        key, _, value = setting.removeprefix("method.").partition("=")
+        if name in words and str(settings.get(key)) == value:
+            return words[name]
     contributes: Declaration = strategy.contributes  # type: ignore[attr-defined]
     if name in stated:
         return stated[name]
-    return "class" if name in BY_CLASS and contributes.get(name, ())[:1] == ("C",) else "image"
+    return CLASS if name in BY_CLASS and contributes.get(name, ())[:1] == ("C",) else IMAGE
+
+
+def refuse_sums(strategy: type, sums: Mapping[str, Sum], settings: Mapping[str, Any]) -> str:
+    """Return why the server must not be given the sums that a strategy asks for; empty where it may.
+
+    Args:
+        strategy: A subclass of :class:`strategies.base.DomainStrategy`.
+        sums: How each array is a sum over nodes.
+        settings: The run's section ``method``.
+    """
+    each = (refuse_sum(behind(strategy, name, settings), name, how) for name, how in sums.items())
+    return next(filter(None, each), "")
 
 
 def of_features(strategy: type, declared: Declaration) -> frozenset[str]:
     """Return the names of what a strategy's nodes contribute of features: D wide, or F where these are frozen."""
     wide = [name for name, shape in declared.items() if shape[-1:] and shape[-1] in FEATURES]
-    return frozenset(name for name in wide if behind(strategy, name) != "model")
+    return frozenset(name for name in wide if behind(strategy, name) != MODEL)
 
 
 def described(declared: Declaration) -> str:

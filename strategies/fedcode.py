@@ -20,10 +20,11 @@ from pydantic import Field
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.clustering import Partition, finch_groups
+from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Behind, Declaration, Shape
+from strategies.contributions import Declaration, Shape
 from strategies.federation.averaging import RunningAverage
 from strategies.federation.checks import Range
 from strategies.federation.context import Ask
@@ -71,8 +72,8 @@ class FedCodeStrategy(DomainStrategy[FedCodeServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", "style-prototypes", *HEAD)
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"pseudo-label": Range(0, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = PROTOTYPES | HEADS
-    behind: ClassVar[Mapping[str, Behind]] = {
-        "style-prototype": "node", "head-weight": "model", "head-bias": "model",
+    behind: ClassVar[Mapping[str, Word]] = {
+        "style-prototype": "sum over classes", "head-weight": "model", "head-bias": "model",
     }  # fmt: skip
     optional: ClassVar[Mapping[str, str]] = dict.fromkeys(HEADS, "method.global_model=average_heads")
 

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
-from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Declaration
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
@@ -52,7 +52,7 @@ class FedIIRStrategy(DomainStrategy[FedIIRServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = (GRADIENT,)
     contributes: ClassVar[Declaration] = {GRADIENT: ("P",)}
-    behind: ClassVar[Mapping[str, Behind]] = {GRADIENT: "model"}
+    behind: ClassVar[Mapping[str, Word]] = {GRADIENT: "class"}
 
     def expected(self) -> Declaration:
         """Return one number for each weight of the head."""
@@ -60,11 +60,6 @@ class FedIIRStrategy(DomainStrategy[FedIIRServerParams]):
             return {}
         head = head_of(decode(self.sent))
         return {GRADIENT: (sum(array.size for array in head.values()),)} if head else self.contributes
-
-    @classmethod
-    def sums(cls, params: FedIIRServerParams) -> Mapping[str, Sum]:
-        """Return that the mean over nodes is all that is needed."""
-        return {GRADIENT: "each"}
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return G where the node trains."""

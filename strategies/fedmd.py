@@ -18,11 +18,12 @@ import numpy as np
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import MOST_OWN, Behind, Declaration
+from strategies.contributions import MOST_OWN, Declaration
 from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
@@ -46,7 +47,7 @@ class FedMDStrategy(DomainStrategy[FedMDServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("scores", "window")
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"start": Range(0, LARGEST_COUNT), "stop": Range(1, LARGEST_COUNT)}
     contributes: ClassVar[Declaration] = {"scores": ("S", "C")}
-    behind: ClassVar[Mapping[str, Behind]] = {"scores": "public"}
+    behind: ClassVar[Mapping[str, Word]] = {"scores": "model"}  # of public images
 
     def expected(self) -> Declaration:
         """Return scores of as many images as the coming round takes; nothing if nobody digests."""

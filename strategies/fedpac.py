@@ -21,11 +21,12 @@ from pydantic import Field
 from scipy.optimize import nnls
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from fedshift_core.wire.names import HEAD
 from strategies.base import DomainStrategy
-from strategies.contributions import Behind, Declaration, Shape
+from strategies.contributions import Declaration, Shape
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
@@ -36,7 +37,7 @@ from strategies.prototypes import one_per_class, stack_prototypes
 
 PROTOTYPES: dict[str, Shape] = {"prototypes": ("C", "D"), "counts": ("C",)}
 STATISTICS: dict[str, Shape] = {"class-features": ("C", "D"), "variance": (1,)}
-STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "total")
+STATISTICS_UNSENT: dict[str, Sum] = dict.fromkeys(STATISTICS, "images")
 LEAST = 1e-3  # smaller weights of a combination are 0, as in the code
 
 Floats = NDArray[np.float64]
@@ -60,7 +61,7 @@ class FedPACStrategy(DomainStrategy[FedPACServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = ("prototypes", "labels", HEAD + "*")
     contributes: ClassVar[Declaration] = PROTOTYPES | STATISTICS
-    behind: ClassVar[Mapping[str, Behind]] = {"class-features": "class", "variance": "node"}
+    behind: ClassVar[Mapping[str, Word]] = {"class-features": "class", "variance": "sum over classes"}
 
     def expected(self) -> Declaration:
         """Return prototypes if features are aligned, and statistics if heads are combined."""

@@ -16,10 +16,11 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Declaration
 from strategies.federation.updates import Update
 
 
@@ -38,7 +39,7 @@ class FedTHEStrategy(DomainStrategy[FedTHEServerParams]):
     sends: ClassVar[tuple[str, ...]] = ("feature",)
 
     contributes: ClassVar[Declaration] = {"feature": ("D",)}
-    behind: ClassVar[Mapping[str, Behind]] = {"feature": "node"}
+    behind: ClassVar[Mapping[str, Word]] = {"feature": "sum over classes"}
 
     def expected(self) -> Declaration:
         """Return the mean feature, where there are two heads to choose from."""

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from strategies.base import DomainStrategy, Scalars
-from strategies.contributions import Behind, Declaration, Own
+from strategies.contributions import Declaration, Own
 from strategies.federation.checks import Range
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
@@ -82,7 +83,7 @@ class GGEURStrategy(DomainStrategy[GGEURServerParams]):
     contributes: ClassVar[Declaration] = {
         "means": ("C", "F"), "counts": ("C",), "eigenvalues": ("C", "R"), "eigenvectors": ("C", "R", "F"),
     }  # fmt: skip
-    behind: ClassVar[Mapping[str, Behind]] = {"means": "class", "eigenvalues": "class", "eigenvectors": "class"}
+    behind: ClassVar[Mapping[str, Word]] = {"means": "class", "eigenvalues": "class", "eigenvectors": "class"}
 
     def expected(self) -> Declaration:
         """Return statistics if samples are drawn; a node that has sent them before sends them without a number."""

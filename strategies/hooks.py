@@ -14,9 +14,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word, checked
 from fedshift_core.params import P, Parametrised
 from fedshift_core.secure.layout import Sum
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Declaration
 from strategies.features.base import Training
 from strategies.features.catalog import Features
 from strategies.features.public_set import PublicSet
@@ -44,9 +45,10 @@ class MethodHooks(FedAvg, Parametrised[P]):
 
     #: What nodes contribute besides weights, for all settings of the method; :meth:`expected` says what in this run.
     contributes: ClassVar[Declaration] = {}
-    #: What is behind each array of it, where that is no mean or number of the images of each class: a node whose owner
-    #: lets out nothing of few images goes by it (:func:`strategies.contributions.behind`).
-    behind: ClassVar[Mapping[str, Behind]] = {}
+    #: The word of each array of it (``fedshift_core.disclosure``), of class prototypes and counts ``class`` by default,
+    #: of others the strictest; and words that another setting makes of some (:func:`strategies.contributions.behind`).
+    behind: ClassVar[Mapping[str, Word]] = {}
+    behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {}
     #: Names of what :meth:`knowledge_for` and :meth:`tell` give nodes, ``*`` for any letters; nodes refuse others.
     #: None: it does not say (:func:`strategies.contributions.declared`).
     sends: ClassVar[tuple[str, ...] | None] = None
@@ -57,6 +59,16 @@ class MethodHooks(FedAvg, Parametrised[P]):
     #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round
     #: (``federation.secure_sums``): of ``weights``, ``merge`` and ``merge_knowledge``.
     of_sums: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        """Refuse words that are none of the four.
+
+        Raises:
+            ConfigError: With the array.
+        """
+        super().__init_subclass__()
+        for name, word in (pair for words in (cls.behind, *cls.behind_with.values()) for pair in words.items()):
+            checked(word, f"{cls.__name__}.behind[{name!r}]")
 
     def __init__(self, federation: RunContext, params: P, observer: Observer) -> None:
         super().__init__(min_train_nodes=1, min_evaluate_nodes=1, min_available_nodes=federation.engine.min_nodes)

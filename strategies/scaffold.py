@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.secure.layout import Sum
 from strategies.base import DomainStrategy
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Declaration
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update, decode
@@ -49,7 +50,8 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = (SERVERS,)
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
-    behind: ClassVar[Mapping[str, Behind]] = {CHANGE: "model"}
+    behind: ClassVar[Mapping[str, Word]] = {CHANGE: "model"}
+    behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {"method.option=I": {CHANGE: "class"}}
     of_sums: ClassVar[tuple[str, ...]] = ("weights",)
 
     def expected(self) -> Declaration:

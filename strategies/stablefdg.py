@@ -21,11 +21,12 @@ from flwr.app import ArrayRecord
 from pydantic import Field
 
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 from strategies.base import DomainStrategy
-from strategies.contributions import Behind, Declaration
+from strategies.contributions import Declaration
 from strategies.federation.context import Ask
 from strategies.federation.roster import Node
 from strategies.federation.updates import Update
@@ -51,7 +52,7 @@ class StableFDGStrategy(DomainStrategy[StableFDGServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = (STYLE,)
     contributes: ClassVar[Declaration] = {STYLE: (2, 2, "S")}
-    behind: ClassVar[Mapping[str, Behind]] = {STYLE: "node"}
+    behind: ClassVar[Mapping[str, Word]] = {STYLE: "sum over classes"}
 
     @classmethod
     def needs_single(cls, params: StableFDGServerParams) -> str:

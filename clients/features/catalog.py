@@ -11,6 +11,7 @@ from clients.features.base import About, Answer, Call, Client, Metrics, NodeFeat
 from clients.training.eval_slices import Scores
 from fedshift_core import extensions
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import IMAGE, Word
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import Feature, Key, of_run
 from fedshift_core.frozen import Section
@@ -55,6 +56,11 @@ class Features:
     def images(self, kind: str) -> list[Key]:
         """Return what features declare to be numbers of the node's own images in a kind of message."""
         return [key for feature in self.declared for key in getattr(feature, kind) if key.images]
+
+    def word(self, record: str) -> Word:
+        """Return what the arrays of a record tell of images; the strictest where its feature says nothing."""
+        named = ((key, feature) for feature in self.declared for key in feature.records if key.name == record)
+        return next((word for key, feature in named if (word := key.word or feature.word)), IMAGE)
 
     def records(self) -> set[str]:
         """Return the names of the records of features."""

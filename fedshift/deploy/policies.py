@@ -116,6 +116,7 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         "networks": _names(allowed.networks),
         "contributions": "weights alone" if not allowed.contributions else _names(allowed.contributions),
         "features": "none of other packages" if not allowed.features else _names(allowed.features),
+        "weights": "of any run" if allowed.weights == "any" else "only inside secure sums; other runs are refused",
         "least_images": _least(allowed.least_images),
         "figures": "confusion matrices, histograms and calibration leave" if allowed.figures else "none leave the node",
         "statistics": "those of training images leave once in a run" if allowed.statistics else "none leave the node",

@@ -283,7 +283,7 @@ def of_run(checked: Checked, run: str) -> list[str]:
 
 def of_round(checked: Checked, run: str) -> Iterator[str]:
     """Yield the lines of a run's replies of which they were asked for, as a table for each reply."""
-    head = ("name", "kind", "shape", "norm", "images", "bytes", "SHA-256")
+    head = ("name", "kind", "tells", "shape", "norm", "images", "bytes", "SHA-256")
     for sent in checked.sent:
         if sent.lines and sent.run == run:
             yield f"{_time(sent.time)}  round {sent.round}  {shown(sent.message, MOST_NAME)}"
@@ -328,7 +328,7 @@ def _spent(sums: Mapping[str, Any]) -> tuple[str, str]:
 def _item(entry: dict[str, Any]) -> tuple[str, ...]:
     norm, shape = entry.get("norm"), entry.get("shape")
     return (
-        shown(entry.get("name"), MOST_NAME), shown(entry["kind"], MOST_NAME),
+        shown(entry.get("name"), MOST_NAME), shown(entry["kind"], MOST_NAME), shown(entry.get("word", "-"), MOST_NAME),
         " x ".join(map(str, shape)) if isinstance(shape, list) and shape else "-",
         f"{norm:.4g}" if isinstance(norm, int | float) else "-",
         shown(entry.get("images"), MOST_NAME), shown(entry.get("bytes"), MOST_NAME),

@@ -79,19 +79,24 @@ def mechanisms(method: Method) -> tuple[str, ...]:
 
 
 def markdown() -> str:
-    """Return what nodes of each of FedShift's own methods contribute in addition to weights (docs/deploy/what-leaves.md).
+    """Return what is sent for each of FedShift's own methods in addition to weights (docs/reference/wire.md).
 
-    The last column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
+    What nodes send stands under the word for what it tells of their images (``fedshift_core.disclosure``). The last
+    column says whether a server need know no more of it than sums over nodes (``federation.secure_sums``).
     """
     from fedshift_app.config.secure_sums import fits_with  # which reads this package
 
     rows = [
         (
-            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed(m), m.private,
+            registry.marked(m.name), f"numbers: {m.numbers}" if m.numbers else registry.contributed_by_word(m), m.down,
+            m.private,
             ", ".join(mechanisms(m)) or "-", fits_with(m),
         )
         for m in registry.listed()
         if registry.METHODS.origin(m.name) == OURS
     ]  # fmt: skip
-    head = ("method", "a node sends in addition to weights", "stays on the node", "`privacy.name`", "secure sums")
+    head = (
+        "method", "a node sends in addition to weights", "it is sent in addition", "stays on the node",
+        "`privacy.name`", "secure sums",
+    )  # fmt: skip
     return registry.table(head, rows)

@@ -8,6 +8,7 @@ from typing import Any, get_args
 from clients.adapt.catalog import ADAPTATIONS as ADAPTATIONS
 from clients.modules.catalog import MODULES as MODULES
 from fedshift_app.config.files import CONF, names
+from fedshift_core.disclosure import WORDS
 from fedshift_core.errors import ConfigError
 from fedshift_core.extensions import OURS, Registry
 from fedshift_core.features import CORE, shared_name
@@ -17,7 +18,7 @@ from fedshift_core.params import Params
 from fedshift_core.plural import capital
 from fedshift_core.registry import Group, Method, method_file, params_of
 from fedshift_core.spelling import meant
-from strategies.contributions import described
+from strategies.contributions import Declaration, behind, described
 
 NONE = "none"  # stands for no adaptation
 FIRST = "fedavg"  # the first method of all lists
@@ -172,6 +173,25 @@ def contributed(method: Method) -> str:
         own = {name: shape for name, shape in declared.items() if optional.get(name) == setting}
         parts.append(f"with {setting} also {described(own)}")
     return ", ".join(parts)
+
+
+def contributed_by_word(method: Method) -> str:
+    """Return a text on what a method's nodes contribute, under the words for what it tells of their images."""
+    strategy = method.strategy_class()
+    contributes: Declaration = strategy.contributes
+    cases = [("", "", [name for name in contributes if name not in strategy.optional])]
+    for setting in dict.fromkeys(strategy.optional.values()):
+        also = [name for name, needed in strategy.optional.items() if needed == setting]
+        cases.append((f"with {setting} also ", setting, also))
+    cases += [(f"with {setting} ", setting, [*words]) for setting, words in strategy.behind_with.items()]
+    parts = []
+    for before, setting, arrays in cases:
+        key, _, value = setting.removeprefix("method.").partition("=")
+        words = {name: behind(strategy, name, {key: value}) for name in arrays}
+        for word in WORDS:
+            if own := {name: contributes[name] for name in arrays if words[name] == word}:
+                parts.append(f"{before}{word}: {described(own)}")
+    return "; ".join(parts) or "nothing"
 
 
 def travels(method: Method) -> str:

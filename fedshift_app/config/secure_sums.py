@@ -1,5 +1,6 @@
 """What goes with secure sums (``federation.secure_sums``), and why the rest does not."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -11,6 +12,7 @@ from fedshift_core.extensions import OURS
 from fedshift_core.features import FEATURES
 from fedshift_core.options.averaging import OF_IMAGES
 from fedshift_core.registry import Method
+from strategies.contributions import refuse_sums
 
 SEE = "see: fedshift methods --privacy"
 
@@ -32,7 +34,7 @@ def check(config: RunConfig, method: Method, params: Any) -> None:
 
 def _reason(config: RunConfig, method: Method, params: Any) -> str:
     strategy, aggregation = method.strategy_class(), config.aggregation
-    if why := strategy.needs_single(params):
+    if why := _needs_single(strategy, params, config.method):
         return f"{method.name!r} does not fit: {why}; {SEE}"
     if aggregation.weights in OF_IMAGES:
         return (
@@ -61,6 +63,11 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
     return ""
 
 
+def _needs_single(strategy: Any, params: Any, settings: Mapping[str, Any]) -> str:
+    """Return what a method needs of single nodes, or asks for as a sum that does not hide them; empty for nothing."""
+    return str(strategy.needs_single(params) or refuse_sums(strategy, strategy.sums(params), settings))
+
+
 def fits(method: Method) -> str:
     """Return in a word or a few whether a method fits: ``yes``, or why not; with its own defaults."""
     strategy = method.strategy_class()
@@ -72,7 +79,7 @@ def fits(method: Method) -> str:
         params, _ = method.split_params({key: v for key, v in method.defaults.items() if key in method.params()})
     except ValidationError:  # of another package; a run of it says what is wrong
         return "no: its own defaults are not allowed"
-    why = str(strategy.needs_single(params))
+    why = _needs_single(strategy, params, method.defaults)
     return f"no: {why}" if why else "yes"
 
 
@@ -89,7 +96,7 @@ def with_settings(method: Method) -> str:
                 params, _ = method.split_params({**given, name: value})
             except ValidationError:
                 continue
-            if not strategy.needs_single(params):
+            if not _needs_single(strategy, params, {**given, name: value}):
                 return f"method.{name}={str(value).lower()}"
     return ""
 

@@ -23,16 +23,33 @@ import numpy as np
 from flwr.app import Array, Context, Message, MessageType, RecordDict
 from numpy.typing import NDArray
 
-from fedshift_app.config import plugins
+from clients.features import catalog as features
+from fedshift_app.config import plugins, registry
+from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import chained_log, own_code, setup, state_folder
 from fedshift_app.node.chained_log import REPLY, LogError
+from fedshift_core import disclosure
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import BLOCK, MOST_NAME, plain
-from fedshift_core.wire.names import CLASS_COUNTS, CONFIG, METRICS, NUM_EXAMPLES, NUM_TEST, RUN, RUN_ID, SERVER_ROUND
+from fedshift_core.wire.names import (
+    ARRAYS,
+    CLASS_COUNTS,
+    CONFIG,
+    KNOWLEDGE,
+    MASKED,
+    METRICS,
+    NUM_EXAMPLES,
+    NUM_TEST,
+    RUN,
+    RUN_ID,
+    SERVER_ROUND,
+)
 from fedshift_core.wire.records import decode_array
+from strategies.contributions import behind
 
 log = logging.getLogger("fedshift")
 
+ARRAY = "array"  # the kind of a line of an array
 REFUSAL = "error"  # the name of the text of a refusal
 NOT_LOGGED = "refused: this node cannot write its log of what leaves it, so nothing leaves it"
 SWITCHED_OFF = "refused: the owner of this node has switched it off"
@@ -59,11 +76,14 @@ def record(kind: str, msg: Message, context: Context, reply: RecordDict) -> None
         return
     about, config = _about(kind, msg), setup.read_config(str(msg.content.config_records[CONFIG][RUN]))
     privacy, images = config.privacy, _images(reply)
+    entries = [
+        line | ({"word": _word(kind, line["name"], config)} if line["kind"] == ARRAY else {}) for line in items(reply)
+    ]
     more: dict[str, Any] = {"packages": brought} if (brought := plugins.brought(config)) else {}
     if kind == MessageType.TRAIN and privacy.name != "none":
         epsilon = setup.spending_of(config, images).epsilon(1) if privacy.of_images else privacy.spent(1)
         more |= {"epsilon": epsilon, "delta": privacy.delta}
-    _append(folder, about, [*items(reply)], images, **more)
+    _append(folder, about, entries, images, **more)
 
 
 def refusal(kind: str, msg: Message, context: Context, reason: str) -> str:
@@ -136,6 +156,18 @@ def _about(kind: str, msg: Message) -> dict[str, Any]:
     }
 
 
+def _word(kind: str, name: str, config: RunConfig) -> str:
+    """Return what an array of a reply tells of images (``fedshift_core.disclosure``); of a masked one that it is so."""
+    record_name, _, array = name.partition("/")
+    if array == MASKED:
+        return MASKED
+    if record_name == ARRAYS:
+        return disclosure.of_shared(array)
+    if record_name == KNOWLEDGE and kind == MessageType.TRAIN:
+        return behind(registry.get(config.method["name"]).strategy_class(), array, config.method)
+    return features.of(config.features).word(record_name)
+
+
 def _images(reply: RecordDict) -> int:
     """Return how many of the node's images a reply was computed from, by its own count."""
     numbers: Mapping[str, Any] = reply.metric_records.get(METRICS, {})
@@ -157,7 +189,7 @@ def items(reply: RecordDict) -> Iterator[dict[str, Any]]:
 def item(name: str, value: Any) -> dict[str, Any]:
     """Return what the log says of an array, a number, a text or a list of these."""
     if isinstance(value, Array):
-        return _line("array", name, value.data, value.shape, _norm(decode_array(name, value))) | {"dtype": value.dtype}
+        return _line(ARRAY, name, value.data, value.shape, _norm(decode_array(name, value))) | {"dtype": value.dtype}
     if isinstance(value, str):
         return text(name, value)
     several = value if isinstance(value, list) else [value]

@@ -24,8 +24,9 @@ from fedshift_app.node import ledger, own_code, policy, policy_rules, setup
 from fedshift_app.node.data import Place, own_images, test_images, train_places, uncorrupted
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.policy import Policy
-from fedshift_core import suppression
+from fedshift_core import disclosure, suppression
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import Word
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
@@ -55,7 +56,7 @@ from fedshift_core.wire.names import (
 )
 from fedshift_core.wire.records import config_record, decode
 from strategies.contributions import COUNTS as IMAGES_BY_CLASS
-from strategies.contributions import Behind, behind
+from strategies.contributions import behind
 
 log = logging.getLogger("fedshift")
 
@@ -144,8 +145,9 @@ class Owner:
         """
         if self.least_images == 1:
             return knowledge
-        rows = [name for name in knowledge if self._behind(name) == "class"]
-        counts = np.bincount(labels, minlength=len(self.config.dataset.known().classes))
+        classes = len(self.config.dataset.known().classes)
+        rows = [name for name in knowledge if self._behind(name) == "class" and len(knowledge[name]) == classes]
+        counts = np.bincount(labels, minlength=classes)
         hidden = np.array(suppression.hide(counts.tolist(), self.least_images)) < 0
         if IMAGES_BY_CLASS in rows:  # of an epoch that did not pass all images there may be fewer
             hidden |= knowledge[IMAGES_BY_CLASS] < self.least_images
@@ -155,8 +157,8 @@ class Owner:
             thinned[name][hidden] = 0
         return thinned
 
-    def _behind(self, name: str) -> Behind:
-        return behind(registry.get(self.config.method["name"]).strategy_class(), name)
+    def _behind(self, name: str) -> Word:
+        return behind(registry.get(self.config.method["name"]).strategy_class(), name, self.config.method)
 
     def _counts_images(self, name: str, kinds: Sequence[str]) -> bool:
         """Tell whether features declare that a number of these kinds of messages is one of the node's own images."""
@@ -221,12 +223,16 @@ class Owner:
 
     def _check_contribution(self, knowledge: Arrays) -> None:
         assert self.policy is not None
-        for name in knowledge:
-            if why := policy_rules.refuse_array(self.policy, name, self._behind(name)):
-                raise PolicyError(why)
+        if not knowledge:
+            return
         counts = knowledge.get(IMAGES_BY_CLASS)
-        if counts is not None and ((counts > 0) & (counts < self.least_images)).any():
-            raise PolicyError(_too_few(self.least_images, "images are behind a class of what the method contributes"))
+        if counts is None:  # then of all images that it has trained on
+            counts = np.bincount(own_images(self.config, self.where).train.y)
+        for name in knowledge:
+            word = self._behind(name)
+            why = policy_rules.refuse_array(self.policy, name, word)
+            if why := why or disclosure.refuse_images(word, name, self.least_images, counts.tolist()):
+                raise PolicyError(why)
 
     def _charge(self) -> None:
         assert self.ledger is not None

@@ -111,6 +111,11 @@ class Policy(_Section):
     features: Names = Field(
         (), description="Features of other packages that a run may use (its section `features`): `any`, or a list."
     )
+    weights: Literal["any", "masked"] = Field(
+        "any",
+        description="How weights leave the node: `any` way, or `masked`, only inside sums over nodes "
+        "(`federation.secure_sums`); a run without them is refused.",
+    )
     least_images: int = Field(
         5,
         ge=1,

@@ -7,9 +7,11 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.policy import Policy
+from fedshift_core import disclosure
+from fedshift_core.disclosure import Word
 from fedshift_core.limits import plain
 from fedshift_core.plural import plural
-from strategies.contributions import Behind, behind
+from strategies.contributions import behind, refuse_sums
 
 
 def _method(allowed: Policy, config: RunConfig, where: Place) -> str:
@@ -34,22 +36,24 @@ def _features(allowed: Policy, config: RunConfig, where: Place) -> str:
 def _contributions(allowed: Policy, config: RunConfig, where: Place) -> str:
     """Refuse a method that sends what may not leave with its usual settings; else its replies are looked at."""
     strategy = registry.get(config.method["name"]).strategy_class()
-    for name in strategy.contributes:
-        if name not in strategy.optional and (why := refuse_array(allowed, name, behind(strategy, name))):
-            return f"method={config.method['name']}: {why}"
-    return ""
+    usual = (name for name in strategy.contributes if name not in strategy.optional)
+    whys = [refuse_array(allowed, name, behind(strategy, name, config.method)) for name in usual]
+    if config.federation.secure_sums:
+        whys.append(refuse_sums(strategy, strategy.sums(config.server_params()), config.method))
+    return next((f"method={config.method['name']}: {why}" for why in whys if why), "")
 
 
-def refuse_array(allowed: Policy, name: str, made_of: Behind) -> str:
+def refuse_array(allowed: Policy, name: str, word: Word) -> str:
     """Return why an array may not leave; empty where it may."""
     if not allowed.allows("contributions", name):
         return f"it sends {plain(name)}, allowed are contributions={_words(allowed.contributions)}"
-    if made_of == "image" and allowed.least_images > 1:
-        return (
-            f"a row of {plain(name)} may be of a single image, which cannot be left away by class; "
-            f"least_images={allowed.least_images}"
-        )
-    return ""
+    return disclosure.refuse_array(word, name, allowed.least_images)
+
+
+def _weights(allowed: Policy, config: RunConfig, where: Place) -> str:
+    if allowed.weights == "any" or config.federation.secure_sums:
+        return ""
+    return "federation.secure_sums=off, allowed is on: weights=masked"
 
 
 def _noise(allowed: Policy, config: RunConfig, where: Place) -> str:
@@ -92,5 +96,5 @@ def _words(names: Sequence[str]) -> str:
 
 #: Each returns why the policy refuses a run; empty where it does not.
 RULES: tuple[Callable[[Policy, RunConfig, Place], str], ...] = (
-    _method, _network, _features, _contributions, _noise, _budget, _secure_sums,
+    _method, _network, _features, _contributions, _weights, _noise, _budget, _secure_sums,
 )  # fmt: skip

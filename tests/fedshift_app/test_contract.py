@@ -27,7 +27,7 @@ from datasets import catalog
 from fedshift import testing
 from fedshift.engine import inline
 from fedshift.launch import runner
-from fedshift_app.config import files, privacy, registry, resolving, validating
+from fedshift_app.config import files, registry, resolving, validating
 from fedshift_app.config.layers import parse_set
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.flower.internals import make_context
@@ -475,9 +475,6 @@ def test_every_method_of_ours_stands_in_the_docs() -> None:
     ours = [name for name in METHODS if registry.METHODS.origin(name) == OURS]
     assert [name for name in ours if not (root / "docs" / "methods" / f"{name}.md").is_file()] == []
     assert registry.markdown() in (root / "README.md").read_text(), "run: fedshift methods --markdown"
-    assert privacy.markdown() in (root / "docs" / "deploy" / "what-leaves.md").read_text(), (
-        "run: fedshift methods --privacy"
-    )
 
 
 def test_what_a_method_sends_has_a_row_of_what_it_tells() -> None:

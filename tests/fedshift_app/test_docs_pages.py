@@ -62,7 +62,7 @@ def test_a_page_is_up_to_date(name: str) -> None:
         ("commands", "| `--html PATH` |  | A page to write. |"),
         ("commands", "## fedshift credentials node"),
         ("wire", "| `NUM_EXAMPLES` | `num-examples` |"),
-        ("wire", "| `scaffold` | delta-c (P) |"),
+        ("wire", "| `scaffold` | model: delta-c (P); with method.option=I class: delta-c (P) |"),
     ],
 )
 def test_rows_by_hand(name: str, row: str) -> None:

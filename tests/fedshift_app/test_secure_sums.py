@@ -23,6 +23,7 @@ from fedshift_core.secure.recovery import traffic
 from fedshift_core.wire import names
 from fedshift_core.wire.records import decode, encode
 from strategies.base import DomainStrategy
+from strategies.contributions import refuse_sums
 from strategies.federation.updates import Update
 
 SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
@@ -97,7 +98,6 @@ def ending(run_inline: InlineRun, **flat: Any) -> str:
         pytest.param("scaffold", "", id="totals"),
         pytest.param("feddyn", "method.alpha=0.1", id="state of the server"),
         pytest.param("fedthe", "", id="mean features", marks=pytest.mark.long),
-        pytest.param("fediir", "", id="gradients of the head", marks=pytest.mark.long),
         pytest.param("f2dc", "", id="domain-aware weights", marks=pytest.mark.long),
         pytest.param("fedbn", "", id="private parts", marks=pytest.mark.long),
     ],
@@ -501,6 +501,8 @@ def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRu
         ("method=copa", "its own rule (merge_knowledge) reads"),
         ("method=fpl", "it needs prototypes, counts of each node"),
         ("method=fedpac", "it needs class-features, variance of each node"),
+        ("method=fediir", "it needs head-gradient of each node"),
+        ("method=scaffold method.option=I", "delta-c has a part of each class, of which no count says how many nodes"),
         ("method=ga", "aggregation.weights=ga"),
         ("aggregation.robust=median", "aggregation.robust=median compares the weights of single nodes"),
         ("aggregation.weights=ga", "weighs nodes by what each says of its own images"),
@@ -544,6 +546,7 @@ def test_each_sum_that_a_method_declares_is_one_of_what_it_contributes() -> None
         strategy = method.strategy_class()
         params, _ = method.split_params({k: v for k, v in method.defaults.items() if k in method.params()})
         assert strategy.sums(params).keys() <= strategy.contributes.keys()
+        assert refuse_sums(strategy, strategy.sums(params), method.defaults) == ""
         word = secure_sums.fits(method)
         assert word == "yes" or word.startswith("no: ")
 

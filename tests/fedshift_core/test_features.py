@@ -331,6 +331,10 @@ def test_a_declared_key_has_a_rule_and_another_kind_of_message_has_it_not(name: 
     )
 
 
+def test_a_feature_that_tells_of_images_has_a_word_for_it() -> None:
+    assert [one.name for one in OURS if bool(one.tells) != (one.word is not None)] == []
+
+
 def test_under_noise_no_number_of_a_feature_leaves_a_node() -> None:
     """Each number that tells of images is taken out of the reply, whoever put it there."""
     config = resolve({"set": "privacy.name=local-dp model.name=cnn"})

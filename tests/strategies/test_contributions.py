@@ -1,6 +1,8 @@
 """What nodes contribute is what the strategy declares: names, shapes, types, and no more images than there are."""
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -9,8 +11,22 @@ from hypothesis import strategies as st
 from support import new_strategy
 
 from fedshift_app.config import registry
+from fedshift_core.disclosure import Word
+from fedshift_core.errors import ConfigError
 from fedshift_core.limits import Refused
-from strategies.contributions import MOST_OWN, WHOLE, Declaration, check_contribution, described, of_features
+from fedshift_core.params import Params
+from fedshift_core.secure.layout import Sum
+from strategies.base import DomainStrategy
+from strategies.contributions import (
+    MOST_OWN,
+    WHOLE,
+    Declaration,
+    behind,
+    check_contribution,
+    described,
+    of_features,
+    refuse_sums,
+)
 from strategies.fedcode import FedCodeStrategy
 from strategies.fediir import FedIIRStrategy
 from strategies.fedpac import FedPACStrategy
@@ -143,6 +159,35 @@ def test_labels_are_classes(labels: list[int]) -> None:
 def test_the_own_dimension_is_the_same_in_all_arrays() -> None:
     with pytest.raises(Refused, match=r"labels of shape \(1,\)"):
         check(ragged([0, 1], [1, 1]) | {"labels": np.array([0])}, RAGGED)
+
+
+@pytest.mark.parametrize(
+    ("word", "says"), [("node", "'node' (now 'sum over classes'), allowed"), ("clas", "'clas', allowed are model, sum")]
+)
+def test_a_word_that_is_none_of_the_four_is_refused_where_a_method_states_it(word: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"Mine.behind['style']: {says}")):
+        type("Mine", (DomainStrategy,), {"behind": {"style": word}})
+
+
+def test_an_array_without_a_word_has_the_strictest_and_a_setting_may_make_it_another() -> None:
+    class Mine(DomainStrategy[Params]):
+        contributes: ClassVar[Declaration] = {
+            "prototypes": ("C", "D"),
+            "counts": ("C",),
+            "more": ("D",),
+            "step": ("P",),
+        }
+        behind: ClassVar[Mapping[str, Word]] = {"step": "model"}
+        behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {"method.option=I": {"step": "class"}}
+
+    assert [behind(Mine, name) for name in Mine.contributes] == ["class", "class", "image", "model"]
+    assert [behind(Mine, "step", {"option": option}) for option in ("I", "II")] == ["class", "model"]
+    sums: dict[str, Sum] = {"prototypes": "nodes", "step": "total"}
+    assert refuse_sums(Mine, sums, {}) == ""
+    assert refuse_sums(Mine, sums, {"option": "I"}) == (
+        "step has a part of each class, of which no count says how many nodes hold it"
+    )
+    assert refuse_sums(Mine, {"more": "each"}, {}) == "more has a row of each image, which no sum hides"
 
 
 def test_a_declaration_in_words() -> None:

@@ -64,7 +64,7 @@ def test_it_is_sent_where_a_node_trains_and_switched_off_nothing_travels() -> No
     server.merge_knowledge([sent(np.ones(P))])
     assert server.knowledge_for(node(), ask()) is server.knowledge
     assert server.knowledge_for(node(), ask(trains=False)) == {}
-    assert FedIIRStrategy.needs_single(server.params) == ""  # secure sums have all that it needs
+    assert FedIIRStrategy.needs_single(server.params) == "it needs head-gradient of each node"  # it has class rows
     off = strategy(lambda_iir=0.0)
     off.merge_knowledge([Update(node(), encode({}), {}, 1, {})])
     assert off.expected() == off.knowledge == {}

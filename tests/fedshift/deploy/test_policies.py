@@ -17,6 +17,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import ledger, policy, setup, state_folder
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
+from fedshift_core import disclosure
 from fedshift_core.errors import ConfigError
 
 RUNNER = CliRunner()
@@ -90,6 +91,12 @@ def test_the_methods_that_strict_refuses_are_those_of_single_images() -> None:
 def test_the_page_has_the_keys_as_they_are() -> None:
     page = (ROOT / "docs" / "deploy" / "policy.md").read_text(encoding="utf-8")
     assert policies.keys_table() in page, policies.keys_table()
+
+
+def test_the_page_has_the_four_words_as_the_code_has_them() -> None:
+    page = (ROOT / "docs" / "deploy" / "policy.md").read_text(encoding="utf-8")
+    table = [line for line in str(disclosure.__doc__).splitlines() if line.startswith("|")]
+    assert len(table) == 2 + len(disclosure.WORDS) and "\n".join(table).replace("``", "`") in page
 
 
 # --- what Flower is given -------------------------------------------------------------------------------

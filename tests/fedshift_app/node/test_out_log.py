@@ -24,6 +24,7 @@ from fedshift_app.config.resolving import resolve
 from fedshift_app.node import chained_log, out_log, setup, state_folder
 from fedshift_app.node.chained_log import LOG_FILE
 from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import WORDS
 from fedshift_core.wire.packing import packed, unpacked
 from fedshift_core.wire.records import decode, encode
 
@@ -96,6 +97,31 @@ def test_the_log_has_each_array_number_and_text_of_a_reply(kind: str, as_packed:
             assert (line["shape"], line["dtype"]) == (list(array.shape), str(array.dtype))
             assert line["norm"] == pytest.approx(float(np.linalg.norm(array.astype(np.float64).ravel())))
     assert {"query": "text", "train": "array", "evaluate": "number"}[kind] in {line["kind"] for line in rest}
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "given", "words"),
+    [
+        ("train", "fedcode", "", {"arrays/encoder.0.weight": "model", "knowledge/prototypes": "class",
+                                  "knowledge/style-prototype": "sum over classes"}),
+        ("train", "fediir", "model.name=cnn_bn", {"arrays/encoder.1.running_mean": "sum over classes",
+                                                  "knowledge/head-gradient": "class"}),
+        ("train", "scaffold", "method.option=I", {"knowledge/delta-c": "class"}),
+        ("evaluate", "fedavg", "", {"counts/confusion/scan": "class", "counts/calibration/scan": "class"}),
+    ],
+    ids=["prototypes", "gradients", "a setting", "counts"],
+)  # fmt: skip
+def test_the_line_of_each_array_says_what_it_tells_of_images(
+    kind: str, method: str, given: str, words: dict[str, str], folder: NodeFolder
+) -> None:
+    node = AppOfNode(folder, given, method=method, policy="open")
+    options: dict[str, Any] = {"domains": [folder.domain], "figures": True} if kind == "evaluate" else {}
+    reply = node.ask(kind, **options)
+    assert not reply.has_error(), reply.error.reason
+    _, *rest = lines()
+    assert words.items() <= {line["name"]: line.get("word") for line in rest}.items()
+    assert {line["kind"] for line in rest if "word" in line} == {"array"}
+    assert all(line["word"] in WORDS for line in rest if line["kind"] == "array")
 
 
 def test_a_refusal_is_logged_too_also_of_a_message_that_says_nothing(folder: NodeFolder) -> None:

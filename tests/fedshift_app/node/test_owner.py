@@ -126,6 +126,7 @@ def node(folders: list[NodeFolder], tmp_path: Path) -> OwnedNode:
         ({"privacy": {"epsilon": 9.0, "delta": 1e-9}}, {"given": DP}, "privacy.delta=1e-05, allowed is privacy.delta="),
         ({"budget": {"epsilon": 3.0}}, {}, "privacy.name=none, but the node has a budget of epsilon"),
         ({"budget": {"epsilon": 0.1}}, {"given": DP}, "one more round would bring all runs to epsilon 0."),
+        ({"weights": "masked"}, {}, "federation.secure_sums=off, allowed is on: weights=masked"),
         ({"secure_sums": {"nodes": 3}}, {}, "secure_sums=off, required are secure sums over at least 3 nodes"),
     ],
     ids=lambda value: next(iter(value), "default") if isinstance(value, dict) else None,

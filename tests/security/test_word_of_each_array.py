@@ -1,0 +1,328 @@
+"""What each array tells of images is derived from what a node sends, and held against the word that is declared.
+
+A real node trains without moving the weights (a learning rate of nothing) on images of which one is replaced or one is
+added. What moves is not made of weights alone; where it moves says whether a class or an image is singled out.
+"""
+
+import functools
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message, MessageType, RecordDict
+from numpy.typing import NDArray
+
+from clients.training import node as node_training
+from fedshift.deploy import exporting
+from fedshift.engine import inline
+from fedshift.launch import runner
+from fedshift_app import client_app
+from fedshift_app.config import registry
+from fedshift_app.config.resolving import resolve
+from fedshift_app.flower.internals import identify_process, make_context
+from fedshift_app.node import state_folder
+from fedshift_core import disclosure
+from fedshift_core.arrays import Arrays
+from fedshift_core.disclosure import CLASS, IMAGE, MODEL, SUM, WORDS, Word
+from fedshift_core.errors import ConfigError
+from fedshift_core.features import CORE, OURS
+from fedshift_core.wire import names
+from fedshift_core.wire.records import decode
+from strategies.contributions import behind
+from strategies.heads import head_of
+
+DOMAINS = ("scan", "sketch")
+STILL = (
+    "train.lr=1e-60 train.momentum=0 train.weight_decay=0 train.epochs=2 train.batch_size=64 train.precision=float32 "
+    "evaluate.every=2 evaluate.figures=false evaluate.site_figures=false federation.min_nodes=2 "
+    f"dataset.domains=[{','.join(DOMAINS)}]"
+)
+EACH = 4  # images of a class on a node
+CLASSES = 10
+MOVED, OTHER = 3, 5  # classes of which an image is replaced
+#: Share of the squared movement that lies in the rows of the image's class, from which on a class is singled out; of a
+#: sum over ten classes it is a tenth.
+SINGLED_OUT = 0.5
+
+Rows = list[NDArray[Any]]  # by class
+Asked = tuple[str, RecordDict]  # kind of a message, and its content
+Words = dict[tuple[str, str, str], Word]  # by kind of message, record and name
+#: All features that put numbers of images on the wire, but for one of two rules of weights.
+FEATURES = (
+    "evaluate.every=1 evaluate.figures=true evaluate.site_figures=true allocation.validation_fraction=0.25 "
+    "statistics.share=nodes statistics.image_share=1 statistics.least_images=5 model.name=cnn_bn "
+    "evaluate.bn=[averaged,retaken] evaluate.client_models=every "
+)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """An array as it leaves the node when its images differ.
+
+    Attributes:
+        base: Of the node's images.
+        first: One image of class ``MOVED`` is replaced by another one of that class.
+        second: Likewise another image of that class.
+        other: Likewise an image of class ``OTHER``.
+        more: There is one training image more of class ``MOVED``.
+    """
+
+    base: NDArray[Any]
+    first: NDArray[Any]
+    second: NDArray[Any]
+    other: NDArray[Any]
+    more: NDArray[Any]
+
+    def moved(self) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield each array that is not the first one, with the class of the image that moved it."""
+        for label, array in ((MOVED, self.first), (MOVED, self.second), (OTHER, self.other), (MOVED, self.more)):
+            if array.shape != self.base.shape or not np.array_equal(array, self.base):
+                yield label, array
+
+
+def derived(sent: Sent, weights: Arrays) -> Word:
+    """Return the word of an array, by what moves it.
+
+    Args:
+        sent: The array.
+        weights: The shared weights; an array as long as these, or as their head, is cut as they are.
+    """
+    moved = list(sent.moved())
+    if not moved:
+        return MODEL
+    if any(array.shape != sent.base.shape for _, array in moved):
+        return IMAGE if any(array.shape[:1] != sent.base.shape[:1] for _, array in moved) else CLASS
+    if sent.base.ndim > 1:
+        touched = [(array != sent.base).reshape(len(sent.base), -1).any(axis=1) for array in (sent.first, sent.second)]
+        if all(rows.any() for rows in touched) and not (touched[0] & touched[1]).any():
+            return IMAGE
+    for label, array in moved:
+        rows = by_class(array.astype(np.float64) - sent.base, weights)
+        if rows and np.square(rows[label]).sum() > SINGLED_OUT * sum(np.square(row).sum() for row in rows):
+            return CLASS
+    return SUM
+
+
+def by_class(array: NDArray[Any], weights: Arrays) -> Rows:
+    """Return the parts of an array that belong to each class; none of an array without such parts."""
+    if array.shape[:1] == (CLASSES,):
+        return [*array.reshape(CLASSES, -1)]
+    cut: list[Rows] = []
+    for model in (weights, head_of(weights)):
+        if array.shape == (sum(weight.size for weight in model.values()),):
+            ends = np.cumsum([weight.size for weight in model.values()])[:-1]
+            parts = zip(np.split(array, ends), model.values(), strict=True)
+            cut += [[*part.reshape(CLASSES, -1)] for part, weight in parts if weight.shape[:1] == (CLASSES,)]
+    return [np.concatenate(rows) for rows in zip(*cut, strict=True)]
+
+
+# --- a real node, and the real server's messages to it ---
+
+
+@dataclass(frozen=True)
+class Node:
+    """The images of a real node, in a folder."""
+
+    domain: str
+    folder: Path
+
+    def context(self, index: int) -> Any:
+        own = {"domain": self.domain, "data-dir": str(self.folder), "policy": "open"}
+        return make_context(inline._FIRST_ID + index, own, {})
+
+
+class Nodes:
+    """Two nodes of a run, and the first one again with other images."""
+
+    def __init__(self, root: Path) -> None:
+        config = resolve({"set": f"dataset.domains=[{','.join(DOMAINS)}] dataset.public=0.1"})
+        self.root = root
+        self.given = exporting.export(config, len(DOMAINS), root / "whole")
+        scan, sketch = (self._few(folder.path, domain) for folder, domain in zip(self.given, DOMAINS, strict=True))
+        self.all = (scan, sketch)
+        self.others = {
+            "base": scan,
+            "first": self._few(self.given[0].path, "scan", replaced=(MOVED, 0)),
+            "second": self._few(self.given[0].path, "scan", replaced=(MOVED, 1)),
+            "other": self._few(self.given[0].path, "scan", replaced=(OTHER, 0)),
+            "more": self._few(self.given[0].path, "scan", more=MOVED),
+        }
+
+    def _few(self, source: Path, domain: str, replaced: tuple[int, int] = (-1, 0), more: int = -1) -> Node:
+        """Write a node with ``EACH`` images of a class, one of them replaced, or one more."""
+        folder = self.root / f"{domain}-{replaced[0]}-{replaced[1]}-{more}"
+        folder.mkdir()
+        for split in ("train", "test"):
+            with np.load(source / f"{domain}_{split}.npz") as archive:
+                whole = dict(archive)
+            chosen: list[int] = []
+            for label in range(CLASSES):
+                places = np.flatnonzero(whole["y"] == label).tolist()
+                own = places[: EACH + (label == more and split == "train")]
+                if label == replaced[0]:
+                    own[replaced[1]] = places[EACH]
+                chosen += own
+            np.savez(folder / f"{domain}_{split}.npz", **whole | {key: whole[key][chosen] for key in ("x", "y")})
+        public = source / "public_train.npz"
+        (folder / public.name).write_bytes(public.read_bytes())
+        return Node(domain, folder)
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Nodes:
+    return Nodes(tmp_path_factory.mktemp("nodes"))
+
+
+def settings(method: str, setting: str) -> str:
+    known = registry.get(method)
+    network = "cnn_bn" if known.needs.get("network") == "batchnorm" else "cnn"
+    return f"{known.short} model.name={network} {STILL} {setting}"
+
+
+def asked(method: str, setting: str, nodes: Nodes, folder: Path, kinds: Collection[str]) -> list[Asked]:
+    """Return messages of some kinds that the server sends the first node of a run."""
+    heard: list[Asked] = []
+
+    class Grid(inline.InlineGrid):
+        engine_name = "deployment"
+
+        def context_of(self, node_id: int) -> Any:
+            index = inline.index_of(node_id)
+            return self._contexts.setdefault(node_id, nodes.all[index].context(index))
+
+        def _answer(self, message: Message) -> Message:
+            kind = message.metadata.message_type
+            if kind in kinds and inline.index_of(message.metadata.dst_node_id) == 0:
+                heard.append((kind, RecordDict(dict(message.content))))
+            return super()._answer(message)
+
+    flat = {"method": method, "experiment": "handwritten", "rounds": 2, "output-dir": str(folder)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inline, "InlineGrid", Grid)
+        runner.run_inline(flat | {"set": settings(method, setting)}, len(DOMAINS))
+    return heard
+
+
+def replies(node: Node, messages: Iterable[Asked]) -> list[dict[str, Arrays]]:
+    """Return the arrays and numbers of each reply of a node that begins anew, by record."""
+    context, sent = node.context(0), list[dict[str, Arrays]]()
+    for kind, content in messages:
+        reply = client_app.app(Message(RecordDict(dict(content)), context.node_id, kind), context)
+        assert not reply.has_error(), reply.error.reason
+        sent.append({name: decode(record) for name, record in reply.content.array_records.items()})
+        for name, record in (*reply.content.metric_records.items(), *reply.content.config_records.items()):
+            sent[-1][name] = {key: np.array(value) for key, value in record.items()}
+    return sent
+
+
+@pytest.fixture(autouse=True)
+def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Draw what protects a node alike each time, so that images alone move what it sends."""
+    identify_process()
+    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
+    monkeypatch.setattr(node_training, "unpredictable", functools.partial(np.random.default_rng, 0))
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def words_of(
+    method: str, setting: str, nodes: Nodes, folder: Path, kinds: Collection[str] = (MessageType.TRAIN,)
+) -> Words:
+    """Return the strictest word of each array and number in two rounds of a method; of weights none."""
+    messages = asked(method, setting, nodes, folder / "run", kinds)
+    training = next(content for kind, content in messages if kind == MessageType.TRAIN)
+    first = Message(RecordDict(dict(training)), 1, MessageType.TRAIN)
+    model = client_app.open_client(first, nodes.all[0].context(0)).client.model
+    learned = {name for name, _ in model.named_parameters()}
+    by_variant: dict[str, list[dict[str, Arrays]]] = {}
+    for variant, node in nodes.others.items():
+        with pytest.MonkeyPatch.context() as patch:  # a node of its own each
+            patch.setenv(state_folder.STATE_DIR, str(folder / variant))
+            by_variant[variant] = replies(node, messages)
+    words: Words = {}
+    for i, (kind, content) in enumerate(messages):
+        weights = decode(content.array_records["arrays"]) if "arrays" in content else {}
+        for record, arrays in by_variant["base"][i].items():
+            for name in arrays.keys() - (learned if record == "arrays" else set()):
+                word = derived(Sent(**{v: rounds[i][record][name] for v, rounds in by_variant.items()}), weights)
+                words[kind, record, name] = max(word, words.get((kind, record, name), MODEL), key=WORDS.index)
+    return words
+
+
+def too_lenient(method: str, setting: str, words: Words) -> list[str]:
+    """Return the arrays and numbers that tell more of images than the declared word says."""
+    strategy = registry.get(method).strategy_class()
+    key, _, value = setting.removeprefix("method.").partition("=")
+    lenient = []
+    for (kind, record, name), word in words.items():
+        declared = of_feature(kind, record, name) if record not in (names.ARRAYS, names.KNOWLEDGE) else MODEL
+        if record == names.ARRAYS:
+            declared = disclosure.of_shared(name)
+        elif record == names.KNOWLEDGE:
+            training = kind == MessageType.TRAIN
+            declared = behind(strategy, name, {key: value}) if training else of_feature(kind, record, name)
+        if WORDS.index(declared) < WORDS.index(word):
+            lenient.append(f"{record}/{name} is declared {declared!r}, and tells {word!r}")
+    return lenient
+
+
+def of_feature(kind: str, record: str, name: str) -> Word:
+    """Return the word that the core's or a feature's key of a name states; none stands for no images."""
+    fields = {
+        MessageType.TRAIN: ("train_reply",), MessageType.EVALUATE: ("evaluate_reply",),
+        MessageType.QUERY: ("introduction", "query_reply"),
+    }[kind]  # fmt: skip
+    known = [(key, feature) for feature in (CORE, *OURS) for field in fields for key in getattr(feature, field)]
+    if record not in (names.METRICS, names.CONFIG):
+        known, name = [(key, feature) for feature in OURS for key in feature.records], record
+    return max((key.word or feature.word or MODEL for key, feature in known if key.fits(name)), key=WORDS.index)
+
+
+def usual() -> Iterator[Any]:
+    """Yield each method that can be used here with its defaults and with settings that make its arrays others."""
+    for method in registry.listed():
+        strategy = method.strategy_class()
+        for setting in dict.fromkeys(["", *strategy.optional.values(), *strategy.behind_with]):
+            marks = [] if strategy.contributes or method.name == registry.FIRST else [pytest.mark.long]
+            yield pytest.param(method.name, setting, marks=marks, id=f"{method.name} {setting}".strip())
+
+
+def switched() -> Iterator[tuple[str, str]]:
+    """Yield each method that contributes something with each other word or switch among its parameters."""
+    for method in registry.listed():
+        strategy = method.strategy_class()
+        fields = method.client_class().params_model.model_fields | strategy.params_model.model_fields
+        for name, field in fields.items() if strategy.contributes else ():
+            given = method.defaults.get(name, field.default)
+            for value in (True, False) if field.annotation is bool else getattr(field.annotation, "__args__", ()):
+                if isinstance(value, bool | str) and value != given and name != "repeatable_noise":
+                    yield method.name, f"method.{name}={str(value).lower() if isinstance(value, bool) else value}"
+
+
+@pytest.mark.parametrize(("method", "setting"), [*usual()])
+def test_no_array_tells_more_than_its_word(method: str, setting: str, nodes: Nodes, tmp_path: Path) -> None:
+    words = words_of(method, setting, nodes, tmp_path)
+    assert not too_lenient(method, setting, words)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("method", "setting"), [*switched()])
+def test_nor_with_any_other_setting(method: str, setting: str, nodes: Nodes, tmp_path: Path) -> None:
+    try:
+        words = words_of(method, setting, nodes, tmp_path)
+    except ConfigError as error:
+        pytest.skip(f"not allowed here: {error}")
+    assert not too_lenient(method, setting, words)
+
+
+@pytest.mark.parametrize("weights", ["ga", "afl"])
+def test_nor_does_what_features_send(weights: str, nodes: Nodes, tmp_path: Path) -> None:
+    every = (MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY)
+    words = words_of("fedccrl", f"{FEATURES} aggregation.weights={weights}", nodes, tmp_path, every)
+    assert not too_lenient("fedccrl", "", words)
+    assert {SUM, CLASS, IMAGE} <= {*words.values()}
