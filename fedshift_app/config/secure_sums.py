@@ -39,6 +39,11 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
             f"aggregation.weights={aggregation.weights} weighs nodes by what each says of its own images; allowed are "
             "other rules"
         )
+    if aggregation.weights == "domain-aware" and aggregation.balance == "exact":
+        return (
+            "aggregation.balance=exact weighs nodes by their images of each class, which they do not tell each other; "
+            "allowed is approximate"
+        )
     if method.numbers:
         return f"{method.name!r} does not fit: each node sends {method.numbers}; {SEE}"
     if aggregation.robust != "none":

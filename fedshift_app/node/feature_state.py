@@ -5,25 +5,30 @@ A SuperNode starts a process for each message, so Flower keeps them; they never 
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.features.base import Call
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import setup
-from fedshift_app.node.data import Place
+from fedshift_app.node import answered, setup
+from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
+from fedshift_core import suppression
 from fedshift_core.env import NODE_KEY
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure.identity import Signer
+from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 from fedshift_core.wire.records import config_record
+from strategies import weighting
 
 log = logging.getLogger("fedshift")
 
@@ -90,8 +95,20 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
     seen = _calls(msg, context, config, given, server_round, index, 0)
     return lambda name: replace(
         seen(name), signer=_signer, trusted=owner.trusted, site=lambda: site_of(config, where),
-        least_images=owner.least_images, withheld=owner.withheld,
+        least_images=owner.least_images, withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
+        weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),
     )  # fmt: skip
+
+
+def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
+    """Return what the node states of its images: what its owner lets it announce."""
+    counts = np.bincount(own_images(config, where).train.y, minlength=len(config.dataset.known().classes)).tolist()
+    return Statement.of(sum(counts), suppression.hide(counts, owner.least_images))
+
+
+def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:
+    alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.server_params())
+    return weighting.factors(config, statements, purpose, alike=alike)
 
 
 def _signer() -> Signer | None:
