@@ -67,7 +67,7 @@ class Group:
 
     def digest(self) -> bytes:
         """Return what tells this group from any other one."""
-        return crypto.digest(self.purpose, self.server_round, self.fewest, self.least.hex(), *self.members(),
+        return crypto.digest(self.purpose, self.server_round, self.fewest, float(self.least).hex(), *self.members(),
                              *self.cipher_keys, *self.mask_keys)  # fmt: skip
 
     def members(self) -> list[bytes]:
