@@ -303,9 +303,8 @@ class Member:
         over = crypto.digest("over", *(bytes(self._state[_MEMBERS][place]) for place in places))
         if weights and not once(crypto.digest("summed", self._purpose, weights), over):
             raise FedShiftError(
-                "refused: this node has helped to sum the same weights over other nodes, and the difference of two "
-                "such sums tells of single ones: go on with all nodes of then, from another checkpoint, or begin with "
-                "another seed"
+                "refused: the same weights were summed over other nodes before, and the difference tells of single "
+                "ones: take all nodes of then, another checkpoint or another seed"
             )
 
     @property

@@ -238,8 +238,7 @@ class Dealing:
         try:
             return unmasking.unmasked(added.total, sent)
         except FederationError as error:
-            why = f": {by_reason(self._refused[before:])}" if len(self._refused) > before else ""
-            raise FederationError(f"round {self._round}: {error}{why}") from None
+            raise FederationError(f"round {self._round}: {error}", by_reason(self._refused[before:])) from None
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -377,7 +376,7 @@ def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> 
     try:
         check_effective(factors, config.federation.secure_sums_least)
     except FedShiftError as error:
-        alike = "aggregation.weights=equal"
+        alike = "aggregation.weights=equal where weights are averaged"
         if purpose == ANSWERS:
             alike = "a smaller evaluate.bn_images, by which BatchNorm's statistics weigh"
         why = str(error).removeprefix("refused: ")

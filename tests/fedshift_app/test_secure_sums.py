@@ -94,7 +94,9 @@ def ending(run_inline: InlineRun, **flat: Any) -> str:
     [
         pytest.param("fedavg", "model.name=cnn_bn", id="weights"),
         pytest.param("fedproto", MORE, id="prototypes by images"),
-        pytest.param("fedproto", f"method.prototype_mean=plain {MORE}", id="prototypes by nodes", marks=pytest.mark.long),
+        pytest.param(
+            "fedproto", f"method.prototype_mean=plain {MORE}", id="prototypes by nodes", marks=pytest.mark.long
+        ),
         pytest.param("scaffold", "", id="totals"),
         pytest.param("feddyn", "method.alpha=0.1", id="state of the server"),
         pytest.param("fedthe", "", id="mean features", marks=pytest.mark.long),

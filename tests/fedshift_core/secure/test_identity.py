@@ -13,8 +13,8 @@ from support import refusal_of
 from fedshift.launch import credentials
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
-from fedshift_core.secure.identity import FINGERPRINT, Signed, Signer
 from fedshift_core.secure.group import ANSWERS, TRAINING, Group
+from fedshift_core.secure.identity import FINGERPRINT, Signed, Signer
 from fedshift_core.secure.statement import Statement
 
 NODES = (0, 3, 5)
