@@ -115,7 +115,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
             return f"it sends {', '.join(rows)} by class without counts"
         hooks = ["weights", "merge", *([] if cls.contributes else ["merge_knowledge"])]
         own = [name for name in hooks if getattr(cls, name) is not getattr(MethodHooks, name)]
-        if needed := [name for name in own if name not in cls.of_sums]:
+        if needed := [name for name in own if name == "weights" or name not in cls.of_sums]:
             return f"its own rule ({', '.join(needed)}) reads the weights of each node"
         return ""
 

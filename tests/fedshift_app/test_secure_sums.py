@@ -409,6 +409,22 @@ def test_a_node_refuses_a_question_that_would_not_hide_its_answer(
     assert len(refused) == 4 and all(says in reason for reason in refused)
 
 
+def test_noise_in_single_steps_goes_with_secure_sums(run_inline: InlineRun) -> None:
+    """Each node says what it has spent, as without secure sums; no other number of training leaves it."""
+    heard: list[set[str]] = []
+
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "train" and not reply.has_error():
+            heard.append({*reply.content.metric_records["metrics"]} - {"kept"})
+        return reply
+
+    run = run_inline(
+        rounds=2, grid=listening(change), set=f"{ON} privacy.name=dp-sgd privacy.noise_multiplier=1 model.name=cnn"
+    )
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2
+    assert heard == [{"num-examples", "epsilon"}] * 8
+
+
 # --- what is refused ---------------------------------------------------------------------------------
 
 

@@ -292,7 +292,7 @@ def test_the_threshold_leaves_a_server_and_a_third_of_the_nodes_too_few_shares()
 
 def test_the_page_has_the_thresholds_by_number_of_nodes() -> None:
     text = (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
-    for nodes in (*range(3, 11), 20):
+    for nodes in (3, 4, 5, 7, 10, 20):
         t = threshold(nodes, 3)
         assert f"| {nodes} | {t} | {nodes - t} | {2 * t - nodes - 1} |" in text
 
