@@ -17,8 +17,8 @@ import numpy as np
 
 from fedshift_app.config import secure_sums
 from fedshift_app.config.registry import table
-from fedshift_core.secure.layout import Layout, Segment
 from fedshift_core.secure.group import Group
+from fedshift_core.secure.layout import Layout, Segment
 from fedshift_core.secure.protocol import Member
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
 from fedshift_core.secure.statement import Statement

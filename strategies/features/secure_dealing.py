@@ -17,43 +17,19 @@ from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto, protocol
 from fedshift_core.secure.group import ANSWERS, Group
-from fedshift_core.secure.identity import MOST_SIGNATURE
 from fedshift_core.secure.layout import Layout
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
 from fedshift_core.secure.statement import Statement, check_effective, check_rows
 from fedshift_core.wire import names as wire
-from fedshift_core.wire.records import array_record
 from strategies import weighting
 from strategies.features.base import LeaveOut
+from strategies.features.secure_replies import Keys, stated, texts_of, vector_of
 from strategies.federation import checks
 from strategies.federation.nodes import Node
-from strategies.federation.updates import by_reason, decode
+from strategies.federation.updates import by_reason
 
-MOST_SIGNED = (crypto.PUBLIC_BYTES, MOST_SIGNATURE)
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 Problem = tuple[Node, str]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What a node has sent for a sum.
-
-    Attributes:
-        public: Its public keys, for encryption and for masks.
-        signed: Its long-term public key and its signature under statement and keys; both empty where it has none.
-        statement: What it states of its images, as it was sent.
-    """
-
-    public: tuple[bytes, bytes]
-    signed: list[bytes]
-    statement: bytes
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "Keys | None":
-        """Return the keys of an answer; None where they are no two different points of the curve."""
-        own, stated = _bytes(said, wire.SECURE_KEYS), _bytes(said, wire.SECURE_STATEMENTS)
-        fits = len(own) == 2 and own[0] != own[1] and all(map(crypto.is_public, own)) and len(stated) == 1
-        return cls((own[0], own[1]), _signed(said), stated[0]) if fits else None
 
 
 @dataclass(frozen=True)
@@ -192,7 +168,7 @@ class Dealing:
             node = waiting.pop(reply.metadata.src_node_id)
             try:
                 metrics = read(node, reply)
-                vector = _vector(reply, record, layout)
+                vector = vector_of(reply, record, layout)
             except Refused as refused:
                 added.problems.append((node, str(refused)))
             else:
@@ -225,7 +201,7 @@ class Dealing:
         unmasking = Unmasking(self._dealt, alive)
         question = {wire.SECURE_ALIVE: alive, wire.SECURE_LOST: unmasking.lost}
         for node, said in self._asked(protocol.UNMASK, dict.fromkeys(added.nodes, question)):
-            shares = _bytes(said, wire.SECURE_REVEALED)
+            shares = texts_of(said, wire.SECURE_REVEALED)
             if (following := Keys.of(said)) is not None:
                 self.ahead[node.index] = following
             self.bytes_up += sum(map(len, shares))
@@ -331,7 +307,7 @@ class Dealing:
         sent = sum(map(len, (*question[wire.SECURE_STATEMENTS], *signed)))
         self.bytes_down += (2 * crypto.PUBLIC_BYTES * len(nodes) + sent) * len(nodes)
         for node, said in self._asked(protocol.SHARES, dict.fromkeys(nodes, question)):
-            texts, digests = _bytes(said, wire.SECURE_TEXTS), _bytes(said, wire.SECURE_DIGESTS)
+            texts, digests = texts_of(said, wire.SECURE_TEXTS), texts_of(said, wire.SECURE_DIGESTS)
             seed = said.get(wire.SECURE_SEED)
             try:
                 self._dealt.take(node.index, texts, digests, seed if isinstance(seed, bytes) else b"")
@@ -362,11 +338,6 @@ class Dealing:
             raise FederationError(f"secure sums: {plural(number, 'node')} {did}, {needed} are needed")
 
 
-def stated(node: Node) -> Statement:
-    """Return what a node is to state, by what it announced."""
-    return Statement.of(node.num_examples, node.class_counts)
-
-
 def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> None:
     """Refuse weights by which too few nodes would hide each other.
 
@@ -383,30 +354,3 @@ def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> 
         raise FederationError(
             f"secure sums ({purpose}): {why}; what helps: {alike}, more nodes, or a lower key if their owners allow it"
         ) from None
-
-
-def _vector(reply: Message, name: str, layout: Layout) -> crypto.Residues:
-    """Return the masked vector of a reply; raise ``Refused`` where it is none."""
-    record = array_record(reply.content, name)
-    arrays = decode(record) if record is not None else {}
-    vector = arrays.get(wire.MASKED)
-    if list(arrays) != [wire.MASKED] or vector is None:
-        raise Refused(f"the reply lacks the one array {wire.MASKED!r} of a secure sum")
-    if vector.shape != (layout.size,) or vector.dtype != np.uint32:
-        raise Refused(
-            f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected ({layout.size},) and uint32"
-        )
-    return vector
-
-
-def _signed(said: Mapping[str, Any]) -> list[bytes]:
-    """Return a node's long-term public key and its signature; both empty where it sends none. Nodes check them."""
-    parts = _bytes(said, wire.SECURE_SIGNED)
-    fits = len(parts) == 2 and all(len(part) <= most for part, most in zip(parts, MOST_SIGNED, strict=True))
-    return parts if fits else [b"", b""]
-
-
-def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:
-    """Return a list of bytes that a node sends; an empty one where it is none."""
-    value = said.get(name)
-    return value if isinstance(value, list) and all(isinstance(part, bytes) for part in value) else []

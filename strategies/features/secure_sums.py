@@ -52,7 +52,8 @@ from strategies import weighting
 from strategies.contributions import check_contribution
 from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
 from strategies.features.bn_statistics import statistics_of
-from strategies.features.secure_dealing import Added, Dealing, Keys, check_hides, stated
+from strategies.features.secure_dealing import Added, Dealing, check_hides
+from strategies.features.secure_replies import Keys, stated
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.nodes import Node
