@@ -217,7 +217,6 @@ class Call:
         index: The node's place in the order of the federation.
         run: Names the run for as long as its server lives.
         state: What the feature keeps between messages: numbers, texts, bytes and lists of them; to be changed in place.
-        num_examples: Training images of the node; 0 where it does not train.
         signer: Returns the long-term key of a real node; None where it has none.
         trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
         statement: Returns what the node states of its images in a secure sum.
@@ -234,7 +233,6 @@ class Call:
     index: int
     run: str
     state: MutableMapping[str, Any]
-    num_examples: int = 0
     signer: Callable[[], Signer | None] = lambda: None
     trusted: tuple[str, ...] = ()
     statement: Callable[[], Statement] = _of_questions

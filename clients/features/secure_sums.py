@@ -126,8 +126,7 @@ class SecureSumsOnNode(NodeFeature):
         )  # fmt: skip
         values = _weights(sent, reply.weights, member.factor)
         values |= _contributions(reply.knowledge, sums, member)
-        values |= _losses(reply.metrics, terms, call.num_examples / member.largest,
-                          call.config.federation.secure_sums_range)  # fmt: skip
+        values |= _losses(reply.metrics, terms, member.factor, call.config.federation.secure_sums_range)
         common = [str(options[key]) for key in protocol.COMMON]
         masked = member.mask(
             layout.vector(values), protocol.digest_of(sent, *common), weights=protocol.weights_digest(sent),
@@ -223,14 +222,13 @@ def _contributions(knowledge: Arrays, sums: Mapping[str, Sum], member: Member) -
     return values
 
 
-def _losses(metrics: Metrics, terms: list[str], share: float, most: float) -> Arrays:
-    """Return each loss times the node's share of images, and the share where it has that loss; larger ones are cut."""
+def _losses(metrics: Metrics, terms: list[str], factor: float, most: float) -> Arrays:
+    """Return each loss times the node's weight in the average, and that where it has the loss; larger ones are cut."""
     values: Arrays = {}
     for term in terms:
         has = term in metrics and bool(np.isfinite(metrics[term]))
-        weight = min(share, 1.0) if has else 0.0
-        values[LOSSES + term] = np.array(weight * float(np.clip(metrics[term], -most, most)) if has else 0.0)
-        values[REPORTS + term] = np.array(weight)
+        values[LOSSES + term] = np.array(factor * float(np.clip(metrics[term], -most, most)) if has else 0.0)
+        values[REPORTS + term] = np.array(factor if has else 0.0)
     return values
 
 

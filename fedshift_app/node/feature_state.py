@@ -74,10 +74,10 @@ def holds(context: Context) -> bool:
     return any(name.startswith(PREFIX) and config_record(context.state, name) for name in context.state)
 
 
-def calls(msg: Message, context: Context, request: WorkRequest, num_examples: int) -> Calls:
+def calls(msg: Message, context: Context, request: WorkRequest) -> Calls:
     """Return how features see a message to train."""
     config, options = setup.read_config(request.header.run), request.options
-    return _calls(msg, context, config, options, request.server_round, request.node_index, num_examples)
+    return _calls(msg, context, config, options, request.server_round, request.node_index)
 
 
 def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Owner, where: Place) -> Calls:
@@ -92,7 +92,7 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
     """
     given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
-    seen = _calls(msg, context, config, given, server_round, index, 0)
+    seen = _calls(msg, context, config, given, server_round, index)
     return lambda name: replace(
         seen(name), signer=_signer, trusted=owner.trusted, site=lambda: site_of(config, where),
         least_images=owner.least_images, withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
@@ -129,7 +129,6 @@ def _signer() -> Signer | None:
 
 def _calls(
     msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
-    num_examples: int,
 ) -> Calls:  # fmt: skip
     run = str(msg.metadata.run_id)
-    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name), num_examples)
+    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name))

@@ -4,7 +4,7 @@ The protocol is that of :mod:`fedshift_core.secure.protocol`, its numbers those 
 keys, shares and masks of one sum are in :mod:`strategies.features.secure_dealing`.
 
 **Training.** A node sends one vector: the change of its weights, times its weight in the average over the largest
-weight of the round; what it contributes; its losses, by its share of images. The server learns the sum, and makes of it
+weight of the round; what it contributes; its losses, by its weight. The server learns the sum, and makes of it
 one update, which stands for all nodes whose vectors arrived; methods then merge that. Rows of a class that too few
 nodes of the round hold are not in it: the class is one that no node holds.
 

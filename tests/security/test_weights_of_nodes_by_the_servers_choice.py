@@ -9,8 +9,11 @@ from real_node import AppOfNode
 from secure_sites import Sites, real_nodes
 from support import InlineRun, ListeningGrid, refusal_of
 
+from clients.features.base import Call, Reply
+from clients.features.secure_sums import SecureSumsOnNode
 from fedshift.deploy.exporting import export
 from fedshift_app.config.resolving import resolve
+from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
 from fedshift_core.secure import crypto
 from fedshift_core.secure.group import TRAINING
@@ -142,3 +145,22 @@ def test_nodes_that_are_lost_do_not_leave_one_alone(tmp_path: Path, run_inline: 
     with pytest.raises(FederationError) as caught:
         sites.run(1, base=Loses, more="federation.secure_sums_least=3.5")
     assert "the 3 nodes of a sum hide each other as" in str(caught.value)
+
+
+def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(
+    tmp_path: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By images the loss of a node with nearly all of them would be that of the sum, with any ``aggregation.weights``."""
+    real_nodes(monkeypatch, tmp_path)
+    losses: list[float] = []
+    seal = SecureSumsOnNode.seal
+
+    def spy(self: SecureSumsOnNode, call: Call, sent: Arrays, reply: Reply) -> Reply:
+        losses.append(float(reply.metrics[names.LOSS]))
+        return seal(self, call, sent, reply)
+
+    monkeypatch.setattr(SecureSumsOnNode, "seal", spy)
+    sites = Sites(tmp_path, run_inline, held={"north": ("bar",)})
+    run = sites.run(1, method="fedavg", more="aggregation.weights=equal")
+    assert len(losses) == 3 and max(losses) - min(losses) > 0.01
+    assert run.rounds[0]["losses"]["loss"] == pytest.approx(sum(losses) / 3, abs=1e-5)
