@@ -17,13 +17,16 @@ import numpy as np
 
 from fedshift_app.config import secure_sums
 from fedshift_app.config.registry import table
+from fedshift_core.secure.group import Group
 from fedshift_core.secure.layout import Layout, Segment
-from fedshift_core.secure.protocol import Group, Member
+from fedshift_core.secure.protocol import Member
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
+from fedshift_core.secure.statement import Statement
 
 HEAD = (
     "nodes", "weights", "KB more up", "KB more down", "plain MB up", "s a node", "s server", "error", "bound"
 )  # fmt: skip
+STATED = Statement(1000, (True,) * 10)  # of each node
 RANGE = 64.0  # the default of federation.secure_sums_range
 
 
@@ -43,7 +46,8 @@ def play(nodes: int, weights: int) -> tuple[str, ...]:
 
     keys = [timed(i, member.keys, "run", 1) for i, member in enumerate(members)]
     group = Group(
-        1, tuple(range(nodes)), tuple(key[0] for key in keys), tuple(key[1] for key in keys), (1.0,) * nodes, 3
+        1, tuple(range(nodes)), tuple(key[0] for key in keys), tuple(key[1] for key in keys), (STATED,) * nodes,
+        (1.0,) * nodes, 3, 3.0,
     )  # fmt: skip
     dealt = Dealt(group)
     for i, member in enumerate(members):
@@ -62,7 +66,7 @@ def play(nodes: int, weights: int) -> tuple[str, ...]:
     mean = layout.values(unmasking.unmasked(total), nodes - 1)["arrays/w"] / (nodes - 1)
     server = time.process_time() - began
     error = float(np.abs(mean - exact / (nodes - 1)).max())
-    up, down = traffic(nodes)
+    up, down = traffic(nodes, len(STATED.classes))
     return (
         str(nodes), f"{weights:,}", f"{up / 1e3:.1f}", f"{down / 1e3:.1f}", f"{4e-6 * weights * nodes:.1f}",
         f"{sum(spent[1:]) / (nodes - 1):.2f}", f"{server:.2f}", f"{error:.1e}", f"{layout.error(RANGE):.1e}",

@@ -153,7 +153,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     called = open_client(msg, context, allowed.least_images)
     client, request = called.client, called.request
     sent = decode(request.weights)
-    calls = feature_state.calls(msg, context, request, len(client.train_set))
+    calls = feature_state.calls(msg, context, request)
     client.features.begin(calls)
     weights, num_examples, metrics = client.fit(setup.in_order(sent, client, "the server's"), request.for_client)
     check_kept(client.memory, "self.memory")
@@ -184,7 +184,7 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     numbers: Metrics = {}
     answer = client.features.answer(client, parameters, options)
     if answer is not None:
-        calls = feature_state.calls(msg, context, called.request, len(client.train_set))
+        calls = feature_state.calls(msg, context, called.request)
         answer = client.features.seal_answer(calls, sent, answer)
         images, records = answer.images, {KNOWLEDGE: encode(answer.arrays)}
     else:

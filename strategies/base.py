@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
 from fedshift_core.arrays import Arrays, check_kept
@@ -309,8 +309,8 @@ class DomainStrategy(MethodHooks[P]):
         """Return what features ask nodes with while a round trains."""
         fed = self.federation
         return Exchange(
-            self._result, self._query, self._leave_out, self._observe, self._weigh, self.expected(),
-            {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params), present,
+            self._result, self._query, self._leave_out, self._observe, self._numbers, self.weighs_alike(self.params),
+            self.expected(), {"C": fed.num_classes, "D": fed.feature_dim}, self.sums(self.params), present,
         )  # fmt: skip
 
     def _query(self, questions: dict[Node, dict[str, Any]]) -> list[Message]:
@@ -325,13 +325,6 @@ class DomainStrategy(MethodHooks[P]):
         answers = self._answers(self._grid.send_and_receive(messages, timeout=self._timeout))
         self._kind = before
         return answers
-
-    def _weigh(self, nodes: list[Node]) -> list[float]:
-        """Return the weights of nodes by the run's rule, as if each had trained on the images that it announced."""
-        most = self.roster.most_images
-        weighed = [announced.weighed_node(node, most) for node in nodes]
-        updates = [Update(node, ArrayRecord(), {}, max(1, node.num_examples), {}) for node in weighed]
-        return self.node_weights(updates)
 
     def _score(self, evaluation: Evaluation, replies: Iterable[Message]) -> None:
         """Write the scores of the global model into the round's result, asking again where a node failed."""
@@ -349,14 +342,19 @@ class DomainStrategy(MethodHooks[P]):
         self._result.evaluated_share = evaluation.share
         self.features.scored(evaluation, self._result)
 
+    def _numbers(self, node: Node, content: RecordDict) -> Mapping[str, Any]:
+        """Return the numbers of a reply to a message to train; raise ``Refused`` where others are in it."""
+        metrics = checks.metrics_of(content)
+        more = self.features.train_bounds(node, self._training)
+        checks.trained(metrics, node.num_examples, self.federation.model.terms, more)
+        self.features.read_train(metrics)
+        return metrics
+
     def _read(self, node: Node, reply: Message, weights: SentWeights) -> Update:
         """Return a reply to a message to train as an update; raise ``Refused`` where it may not be used."""
         fed, bounds = self.federation, self.federation.config.federation
         content = checks.opened(reply, (ARRAYS, KNOWLEDGE, METRICS))
-        metrics = checks.metrics_of(content)
-        more = self.features.train_bounds(node, self._training)
-        checks.trained(metrics, node.num_examples, fed.model.terms, more)
-        self.features.read_train(metrics)
+        metrics = self._numbers(node, content)
         self._observe(node, metrics)
         update = read_update(node, content, metrics, weights, bounds.max_value)
         sizes, declared = {"C": fed.num_classes, "D": fed.feature_dim}, self.expected()

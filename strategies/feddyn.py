@@ -60,16 +60,17 @@ class FedDynStrategy(DomainStrategy[FedDynServerParams]):
 
     sends: ClassVar[tuple[str, ...]] = ()
     tells: ClassVar[Mapping[str, ScalarBounds]] = {"alpha": Range(0, LARGEST_COUNT, whole=False)}
-    of_sums: ClassVar[tuple[str, ...]] = ("weights", "merge")
+    of_sums: ClassVar[tuple[str, ...]] = ("merge",)
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:
         """Return the size of d, and of the mean where it is scored: each as large as the weights."""
         each = sum(len(array.data) for array in weights.values()) if self.params.alpha else 0
         return each * (2 if self.params.scores == "mean" else 1)
 
-    def weights(self, updates: list[Update]) -> list[float]:
+    @classmethod
+    def weighs_alike(cls, params: FedDynServerParams) -> bool:
         """Weigh each node of the round the same."""
-        return [1 / len(updates)] * len(updates) if self.params.alpha > 0 else super().weights(updates)
+        return params.alpha > 0
 
     def tell(self, node: Node, ask: Ask) -> Scalars:
         """Tell a node its own alpha, if that goes by its images."""

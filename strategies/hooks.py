@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word, checked
 from fedshift_core.params import P, Parametrised
-from fedshift_core.secure.layout import Sum
+from fedshift_core.secure.layout import BY_CLASS, COUNTS, Sum
 from strategies.contributions import Declaration
 from strategies.features.base import Training
 from strategies.features.catalog import Features
@@ -57,7 +57,7 @@ class MethodHooks(FedAvg, Parametrised[P]):
     #: Of these, what nodes send only with a setting that is not the default: by name that setting, as tables say it.
     optional: ClassVar[Mapping[str, str]] = {}
     #: Hooks that the method overrides and that work as well with one update that stands for the sum of a round
-    #: (``federation.secure_sums``): of ``weights``, ``merge`` and ``merge_knowledge``.
+    #: (``federation.secure_sums``): of ``merge`` and ``merge_knowledge``.
     of_sums: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
@@ -123,9 +123,11 @@ class MethodHooks(FedAvg, Parametrised[P]):
         known = cls.sums(params)
         if needed := [name for name in cls.contributes if name not in known]:
             return f"it needs {', '.join(needed)} of each node"
+        if COUNTS not in known and (rows := [name for name, how in known.items() if how in BY_CLASS]):
+            return f"it sends {', '.join(rows)} by class without counts"
         hooks = ["weights", "merge", *([] if cls.contributes else ["merge_knowledge"])]
         own = [name for name in hooks if getattr(cls, name) is not getattr(MethodHooks, name)]
-        if needed := [name for name in own if name not in cls.of_sums]:
+        if needed := [name for name in own if name == "weights" or name not in cls.of_sums]:
             return f"its own rule ({', '.join(needed)}) reads the weights of each node"
         return ""
 
@@ -133,8 +135,18 @@ class MethodHooks(FedAvg, Parametrised[P]):
         """Tell whether models can be scored at all after this round."""
         return True
 
+    @classmethod
+    def weighs_alike(cls, params: P) -> bool:
+        """Tell whether each node of a round weighs the same; by default each image does."""
+        return False
+
     def weights(self, updates: list[Update]) -> list[float]:
-        """Return one weight per update, summing to 1; by default the share of training images."""
+        """Return one weight per update, summing to 1; by default as :meth:`weighs_alike` says, alike or by images.
+
+        Nodes of a secure sum work weights out themselves, by that alone: a method that overrides this does not fit.
+        """
+        if self.weighs_alike(self.params):
+            return [1 / len(updates)] * len(updates)
         return shares([update.num_examples for update in updates])
 
     def state_bytes(self, weights: ArrayRecord, nodes: int) -> int:

@@ -52,7 +52,6 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
     contributes: ClassVar[Declaration] = {CHANGE: ("P",)}
     behind: ClassVar[Mapping[str, Word]] = {CHANGE: "model"}
     behind_with: ClassVar[Mapping[str, Mapping[str, Word]]] = {"method.option=I": {CHANGE: "class"}}
-    of_sums: ClassVar[tuple[str, ...]] = ("weights",)
 
     def expected(self) -> Declaration:
         """Return one number for each parameter that travels."""
@@ -66,9 +65,10 @@ class ScaffoldStrategy(DomainStrategy[ScaffoldServerParams]):
         """Return the size of c: as large as the weights."""
         return sum(len(array.data) for array in weights.values()) if self.params.control else 0
 
-    def weights(self, updates: list[Update]) -> list[float]:
+    @classmethod
+    def weighs_alike(cls, params: ScaffoldServerParams) -> bool:
         """Weigh each node of the round the same."""
-        return [1 / len(updates)] * len(updates) if self.params.control else super().weights(updates)
+        return params.control
 
     def knowledge_for(self, node: Node, ask: Ask) -> Arrays:
         """Return c where the node trains; nothing stands for zeros."""

@@ -17,6 +17,7 @@ from fedshift_core.arrays import Arrays
 from fedshift_core.options.run import RunSettings
 from fedshift_core.params import Params
 from fedshift_core.secure.identity import Signer
+from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.image_styles import ImageStyles
 from fedshift_core.wire.site_images import FederationImages
 
@@ -201,8 +202,8 @@ class Site:
     files: Sequence[tuple[tuple[int, int], str]]
 
 
-def _no_site() -> Site:
-    raise RuntimeError("only a question of a feature may look at all images of a node")
+def _of_questions(*given: Any) -> Any:
+    raise RuntimeError("only a question of a feature may ask a node for that")
 
 
 @dataclass(frozen=True)
@@ -216,9 +217,11 @@ class Call:
         index: The node's place in the order of the federation.
         run: Names the run for as long as its server lives.
         state: What the feature keeps between messages: numbers, texts, bytes and lists of them; to be changed in place.
-        num_examples: Training images of the node; 0 where it does not train.
         signer: Returns the long-term key of a real node; None where it has none.
         trusted: Fingerprints of the nodes that the owner trusts in a secure sum; empty: any.
+        statement: Returns what the node states of its images in a secure sum.
+        weigh: Returns by what nodes that state so much are multiplied in a sum of a purpose.
+        once: Notes over which nodes something was summed; False where it was over others before.
         site: Returns the node's training images, to answer a question.
         least_images: Least images behind a number that its owner lets out; 1 without an owner.
         withheld: Features whose answers the owner does not let out at all.
@@ -230,10 +233,12 @@ class Call:
     index: int
     run: str
     state: MutableMapping[str, Any]
-    num_examples: int = 0
     signer: Callable[[], Signer | None] = lambda: None
     trusted: tuple[str, ...] = ()
-    site: Callable[[], Site] = _no_site
+    statement: Callable[[], Statement] = _of_questions
+    weigh: Callable[[Sequence[Statement], str], tuple[float, ...]] = _of_questions
+    once: Callable[[bytes, bytes], bool] = _of_questions
+    site: Callable[[], Site] = _of_questions
     least_images: int = 1
     withheld: frozenset[str] = frozenset()
 

@@ -10,24 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request, is_count
+from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.features import OURS
 from fedshift_core.secure import identity, protocol
+from fedshift_core.secure.group import ANSWERS, PURPOSES, TRAINING, Group
 from fedshift_core.secure.identity import Signed
 from fedshift_core.secure.layout import (
+    BY_CLASS,
     COUNTS,
     KNOWLEDGE,
     LOSSES,
     REPORTS,
     WEIGHTS,
+    Sum,
     layout_of,
     of_powers,
     read,
     row_weights,
 )
-from fedshift_core.secure.protocol import Group, Member
+from fedshift_core.secure.protocol import Member
+from fedshift_core.secure.statement import Statement
 from fedshift_core.wire import names as wire
 
 log = logging.getLogger("fedshift")
@@ -35,7 +39,7 @@ log = logging.getLogger("fedshift")
 _STAGES: Mapping[str, tuple[str, ...]] = {
     protocol.KEYS: (wire.SECURE_PURPOSE,),
     protocol.SHARES: (
-        wire.SECURE_PURPOSE, wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_FACTORS
+        wire.SECURE_PURPOSE, wire.SECURE_NODES, wire.SECURE_KEYS, wire.SECURE_MASK_KEYS, wire.SECURE_STATEMENTS
     ),
     protocol.UNMASK: (wire.SECURE_PURPOSE, wire.SECURE_ALIVE, wire.SECURE_LOST),
 }  # fmt: skip
@@ -57,11 +61,9 @@ class SecureSumsOnNode(NodeFeature):
         if key == wire.SECURE_STAGE:
             return "" if value in _STAGES else f"there are {', '.join(_STAGES)}"
         if key == wire.SECURE_PURPOSE:
-            return "" if value in protocol.PURPOSES else f"there are {', '.join(protocol.PURPOSES)}"
+            return "" if value in PURPOSES else f"there are {', '.join(PURPOSES)}"
         if request.kind == "evaluate" and not request.given.keys() & _ASKING:
             return "it asks for nothing that can be summed"
-        if key == wire.SECURE_IMAGES:
-            return "" if is_count(value, 1, 2**62) else "it must be a whole number from 1 up"
         if key == wire.SECURE_SUMS and (strange := sorted({*value} - {*request.sums})):
             return f"the run's method has {', '.join(request.sums) or 'no sums'}, not {strange[0][:80]}"
         return ""
@@ -77,19 +79,19 @@ class SecureSumsOnNode(NodeFeature):
             keys = member.keys(call.run, call.server_round)
             return _signed_keys(call, keys, (call.server_round, call.options[wire.SECURE_PURPOSE]))
         if stage == protocol.SHARES:
-            group = _group(call)
+            flat = call.options.get(wire.SECURE_SIGNED, ())
+            signed = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
+            group = _group(call, tuple(one.public for one in signed))
             if call.trusted:
-                flat = call.options.get(wire.SECURE_SIGNED, ())
-                signed = [Signed(*pair) for pair in zip(flat[::2], flat[1::2], strict=False)]
                 identity.check(group, signed, call.run, call.index, call.trusted)
             texts, digests, seed = member.deal(group)
             return {wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests, wire.SECURE_SEED: seed}
         alive, lost = call.options[wire.SECURE_ALIVE], call.options[wire.SECURE_LOST]
-        answer = {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost)}
+        answer = {wire.SECURE_REVEALED: member.reveal(call.server_round, alive, lost, call.once)}
         following = call.server_round + 1
         if following > call.config.rounds:
             return answer
-        return answer | _signed_keys(call, member.ahead(following), (following, protocol.TRAINING))
+        return answer | _signed_keys(call, member.ahead(following), (following, TRAINING))
 
     def begin(self, call: Call) -> None:
         """Take in the shares of the other nodes before training.
@@ -123,11 +125,13 @@ class SecureSumsOnNode(NodeFeature):
             call.config.federation.secure_sums_range, member.nodes,
         )  # fmt: skip
         values = _weights(sent, reply.weights, member.factor)
-        values |= _contributions(reply.knowledge, options)
-        values |= _losses(reply.metrics, terms, call.num_examples / options[wire.SECURE_IMAGES],
-                          call.config.federation.secure_sums_range)  # fmt: skip
+        values |= _contributions(reply.knowledge, sums, member)
+        values |= _losses(reply.metrics, terms, member.factor, call.config.federation.secure_sums_range)
         common = [str(options[key]) for key in protocol.COMMON]
-        masked = member.mask(layout.vector(values), protocol.digest_of(sent, *common))
+        masked = member.mask(
+            layout.vector(values), protocol.digest_of(sent, *common), weights=protocol.weights_digest(sent),
+            rows=any(how in BY_CLASS for how in sums.values()),
+        )  # fmt: skip
         return Reply({wire.MASKED: masked}, {}, _without_losses(reply.metrics))
 
     def seal_answer(self, call: Call, sent: Arrays, answer: Answer) -> Answer:
@@ -142,12 +146,13 @@ class SecureSumsOnNode(NodeFeature):
         if answer.means.keys() != answer.arrays.keys():
             raise FedShiftError("refused: the answer is no sum, and this run has federation.secure_sums=on")
         _check(call.options, _SHARES, "a question in place of scores")
-        member = Member(call.state, call.index, protocol.ANSWERS)
+        member = Member(call.state, call.index, ANSWERS)
         _receive(member, call)
         sizes = {name: array.size for name, array in answer.means.items()}
         layout = of_powers(sizes, answer.powers, federation.secure_sums_range, member.nodes)
         vector = layout.vector({name: array * member.factor for name, array in answer.means.items()})
-        return Answer({wire.MASKED: member.mask(vector, protocol.digest_of(sent))}, answer.images)
+        masked = member.mask(vector, protocol.digest_of(sent), weights=protocol.weights_digest(sent))
+        return Answer({wire.MASKED: masked}, answer.images)
 
 
 def _receive(member: Member, call: Call) -> None:
@@ -162,12 +167,14 @@ def _receive(member: Member, call: Call) -> None:
 
 
 def _signed_keys(call: Call, keys: tuple[bytes, bytes], of_sum: tuple[int, str]) -> dict[str, Any]:
-    """Return a node's public keys of a sum (round, purpose), signed if the node has a long-term key."""
+    """Return a node's statement and its public keys of a sum (round, purpose), signed if it has a long-term key."""
+    statement = call.statement().written()
+    answer = {wire.SECURE_KEYS: list(keys), wire.SECURE_STATEMENTS: [statement]}
     signer = call.signer()
     if signer is None:
-        return {wire.SECURE_KEYS: list(keys)}
-    signed = signer.sign(call.run, call.index, of_sum, keys)
-    return {wire.SECURE_KEYS: list(keys), wire.SECURE_SIGNED: [signed.public, signed.signature]}
+        return answer
+    signed = signer.sign(call.run, call.index, of_sum, (statement, *keys))
+    return answer | {wire.SECURE_SIGNED: [signed.public, signed.signature]}
 
 
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:
@@ -176,12 +183,21 @@ def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) ->
             raise FedShiftError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
 
 
-def _group(call: Call) -> Group:
-    options = call.options
+def _group(call: Call, publics: tuple[bytes, ...]) -> Group:
+    """Return the group of a sum, with the weights that follow from what its nodes state.
+
+    Raises:
+        FedShiftError: If what is passed on as this node's statement is another.
+    """
+    options, federation, own = call.options, call.config.federation, call.statement()
+    nodes, purpose = tuple(options[wire.SECURE_NODES]), options[wire.SECURE_PURPOSE]
+    statements = [Statement.read(data, len(own.classes)) for data in options[wire.SECURE_STATEMENTS]]
+    if dict(zip(nodes, statements, strict=False)).get(call.index) != own:
+        raise FedShiftError("refused: what this node states of its images is not among the statements of the sum")
     return Group(
-        call.server_round, tuple(options[wire.SECURE_NODES]), tuple(options[wire.SECURE_KEYS]),
-        tuple(options[wire.SECURE_MASK_KEYS]), tuple(options[wire.SECURE_FACTORS]),
-        call.config.federation.secure_sums_nodes, options[wire.SECURE_PURPOSE],
+        call.server_round, nodes, tuple(options[wire.SECURE_KEYS]), tuple(options[wire.SECURE_MASK_KEYS]),
+        tuple(statements), call.weigh(statements, purpose), federation.secure_sums_nodes, federation.secure_sums_least,
+        purpose, publics if any(publics) else (),
     )  # fmt: skip
 
 
@@ -190,28 +206,29 @@ def _weights(sent: Arrays, trained: Arrays, factor: float) -> Arrays:
     return {WEIGHTS + name: (trained[name].astype(np.float64) - base) * factor for name, base in sent.items()}
 
 
-def _contributions(knowledge: Arrays, options: Mapping[str, Any]) -> Arrays:
-    """Return what the node contributes, its rows multiplied as the kind of sum says."""
-    sums, most = read(options[wire.SECURE_SUMS]), np.array(options[wire.SECURE_MOST], np.int64)
-    counts = knowledge.get(COUNTS)
+def _contributions(knowledge: Arrays, sums: Mapping[str, Sum], member: Member) -> Arrays:
+    """Return what the node contributes, its rows multiplied as the kind of sum says.
+
+    Those of a class that too few nodes hold are zeros, as of a class that the node does not hold.
+    """
+    counts = np.where(member.summed, knowledge.get(COUNTS, 0), 0)
     values: Arrays = {}
     for name, how in sums.items():
         array = knowledge[name]
         if name == COUNTS:
-            values[KNOWLEDGE + name] = (array > 0).astype(np.int64) if how == "nodes" else array
+            values[KNOWLEDGE + name] = (counts > 0).astype(np.int64) if how == "nodes" else counts
         else:
-            values[KNOWLEDGE + name] = array.astype(np.float64) * row_weights(how, counts, most, array.ndim)
+            values[KNOWLEDGE + name] = array.astype(np.float64) * row_weights(how, counts, member.largest, array.ndim)
     return values
 
 
-def _losses(metrics: Metrics, terms: list[str], share: float, most: float) -> Arrays:
-    """Return each loss times the node's share of images, and the share where it has that loss; larger ones are cut."""
+def _losses(metrics: Metrics, terms: list[str], factor: float, most: float) -> Arrays:
+    """Return each loss times the node's weight in the average, and that where it has the loss; larger ones are cut."""
     values: Arrays = {}
     for term in terms:
         has = term in metrics and bool(np.isfinite(metrics[term]))
-        weight = min(share, 1.0) if has else 0.0
-        values[LOSSES + term] = np.array(weight * float(np.clip(metrics[term], -most, most)) if has else 0.0)
-        values[REPORTS + term] = np.array(weight)
+        values[LOSSES + term] = np.array(factor * float(np.clip(metrics[term], -most, most)) if has else 0.0)
+        values[REPORTS + term] = np.array(factor if has else 0.0)
     return values
 
 

@@ -251,7 +251,7 @@ def summary(result: Estimate) -> str:
         ("machine", machine.describe()),
     ]
     if config.federation.secure_sums:
-        up, down = traffic(result.playing)
+        up, down = traffic(result.playing, fed.num_classes)
         twice = "; a round that re-estimates BatchNorm's statistics does so twice" * (RETAKEN in statistics_of(fed))
         lines.insert(4, (
             "secure sums", f"{disk_space.size(down)} down and {disk_space.size(up)} up more in each round for keys and "

@@ -136,7 +136,9 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         if budget
         else "no limit"
     )
-    texts["secure_sums"] = f"required, over at least {plural(sums.nodes, 'node')}" if sums else "not required"
+    texts["secure_sums"] = "not required"
+    if sums:
+        texts["secure_sums"] = f"required, over at least {plural(sums.nodes, 'node')}, effective {sums.least:g}"
     if sums and sums.trusted:
         texts["secure_sums"] += f", of {len(sums.trusted)} that are named by their keys"
     trusted = allowed.code.trusted if allowed.code else ()

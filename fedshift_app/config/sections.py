@@ -260,6 +260,13 @@ class FederationConfig(ConfigModel, frozen=True, extra="forbid", allow_inf_nan=F
     secure_sums_nodes: int = Field(
         3, ge=2, le=MOST_NODES, description="Least number of nodes in a secure sum; a round with fewer is refused."
     )
+    secure_sums_least: float = Field(
+        3.0,
+        ge=1,
+        le=MOST_NODES,
+        description="Least effective number of nodes in a secure sum, (sum f)^2 / sum f^2 of their weights f: n of n "
+        "nodes that weigh the same. A round with fewer is refused.",
+    )
     secure_sums_range: float = Field(
         64.0,
         gt=0,

@@ -41,6 +41,11 @@ def _reason(config: RunConfig, method: Method, params: Any) -> str:
             f"aggregation.weights={aggregation.weights} weighs nodes by what each says of its own images; allowed are "
             "other rules"
         )
+    if aggregation.weights == "domain-aware" and aggregation.balance == "exact":
+        return (
+            "aggregation.balance=exact weighs nodes by their images of each class, which they do not tell each other; "
+            "allowed is approximate"
+        )
     if method.numbers:
         return f"{method.name!r} does not fit: each node sends {method.numbers}; {SEE}"
     if aggregation.robust != "none":
@@ -112,6 +117,12 @@ def fits_with(method: Method) -> str:
 def markdown() -> str:
     """Return why secure sums do not fit some of FedShift's own methods, for docs/deploy/secure-sums.md."""
     ours = [method for method in registry.listed() if registry.METHODS.origin(method.name) == OURS]
-    rows = [(registry.marked(m.name), fits(m).removeprefix("no: "), fits_with(m)) for m in ours if fits(m) != "yes"]
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for method in ours:
+        if (word := fits(method)) != "yes":
+            by_reason.setdefault((word.removeprefix("no: "), fits_with(method)), []).append(
+                registry.marked(method.name)
+            )
+    rows = [(", ".join(named), *why) for why, named in by_reason.items()]
     names = ", ".join(registry.marked(method.name) for method in ours if fits(method) == "yes")
-    return f"They fit {names}.\n\n{registry.table(('method', 'why not', 'fits'), rows)}"
+    return f"They fit {names}.\n\n{registry.table(('methods', 'why not', 'fits'), rows)}"

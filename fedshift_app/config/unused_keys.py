@@ -40,6 +40,7 @@ NEEDS: Mapping[str, tuple[str, tuple[str | bool, ...]]] = {
     "aggregation.trim": ("aggregation.robust", ("trimmed_mean",)),
     "aggregation.malicious": ("aggregation.robust", ("krum",)),
     "federation.secure_sums_nodes": ("federation.secure_sums", (True,)),
+    "federation.secure_sums_least": ("federation.secure_sums", (True,)),
     "federation.secure_sums_range": ("federation.secure_sums", (True,)),
     "model.groups": ("model.bn", ("group",)),
     "train.schedule_end": ("train.schedule", ("linear", "cosine")),

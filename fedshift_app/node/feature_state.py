@@ -3,21 +3,26 @@
 A SuperNode starts a process for each message, so Flower keeps them; they never travel and are on no disk of ours.
 """
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 
 from clients.features.base import Call
+from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import node_key, setup
-from fedshift_app.node.data import Place
+from fedshift_app.node import answered, node_key, setup
+from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
+from fedshift_core import suppression
+from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
 from fedshift_core.wire.records import config_record
+from strategies import weighting
 
 PREFIX = "feature-"
 Calls = Callable[[str], Call]
@@ -61,10 +66,10 @@ def holds(context: Context) -> bool:
     return any(name.startswith(PREFIX) and config_record(context.state, name) for name in context.state)
 
 
-def calls(msg: Message, context: Context, request: WorkRequest, num_examples: int) -> Calls:
+def calls(msg: Message, context: Context, request: WorkRequest) -> Calls:
     """Return how features see a message to train."""
     config, options = setup.read_config(request.header.run), request.options
-    return _calls(msg, context, config, options, request.server_round, request.node_index, num_examples)
+    return _calls(msg, context, config, options, request.server_round, request.node_index)
 
 
 def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Owner, where: Place) -> Calls:
@@ -79,16 +84,27 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
     """
     given: Mapping[str, Any] = config_record(msg.content, CONFIG) or {}
     server_round, index = (int(given.get(key, 0)) for key in (SERVER_ROUND, NODE_INDEX))
-    seen = _calls(msg, context, config, given, server_round, index, 0)
+    seen = _calls(msg, context, config, given, server_round, index)
     return lambda name: replace(
         seen(name), signer=node_key.signer, trusted=owner.trusted, site=lambda: site_of(config, where),
-        least_images=owner.least_images, withheld=owner.withheld,
+        least_images=owner.least_images, withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
+        weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),
     )  # fmt: skip
+
+
+def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
+    """Return what the node states of its images: what its owner lets it announce."""
+    counts = np.bincount(own_images(config, where).train.y, minlength=len(config.dataset.known().classes)).tolist()
+    return Statement.of(sum(counts), suppression.hide(counts, owner.least_images))
+
+
+def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:
+    alike = registry.get(config.method["name"]).strategy_class().weighs_alike(config.server_params())
+    return weighting.factors(config, statements, purpose, alike=alike)
 
 
 def _calls(
     msg: Message, context: Context, config: RunConfig, options: Mapping[str, Any], server_round: int, index: int,
-    num_examples: int,
 ) -> Calls:  # fmt: skip
     run = str(msg.metadata.run_id)
-    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name), num_examples)
+    return lambda name: Call(config, options, server_round, index, run, FeatureState(context, name))

@@ -65,6 +65,11 @@ class SecureSums(_Section):
     """The secure sums that a run must have."""
 
     nodes: int = Field(ge=2, description="Least number of nodes behind a sum that the server sees.")
+    least: float = Field(
+        3.0,
+        ge=1,
+        description="Least effective number of these nodes by their weights (`federation.secure_sums_least`).",
+    )
     trusted: tuple[str, ...] = Field(
         (),
         description="Nodes that may be in a sum with this one: fingerprints of their public keys, as `ssh-keygen -lf "

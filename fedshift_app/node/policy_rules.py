@@ -83,11 +83,16 @@ def _budget(allowed: Policy, config: RunConfig, where: Place) -> str:
 def _secure_sums(allowed: Policy, config: RunConfig, where: Place) -> str:
     if allowed.secure_sums is None:
         return ""
-    wanted, federation = allowed.secure_sums.nodes, config.federation
-    if federation.secure_sums and federation.secure_sums_nodes >= wanted:
-        return ""
+    wanted, federation = allowed.secure_sums, config.federation
+    if federation.secure_sums and federation.secure_sums_nodes >= wanted.nodes:
+        if federation.secure_sums_least >= wanted.least:
+            return ""
+        return (
+            f"federation.secure_sums_least={federation.secure_sums_least:g}, required is at least "
+            f"secure_sums.least={wanted.least:g}"
+        )
     found = f"on, federation.secure_sums_nodes={federation.secure_sums_nodes}" if federation.secure_sums else "off"
-    return f"federation.secure_sums={found}, required are secure sums over at least {plural(wanted, 'node')}"
+    return f"federation.secure_sums={found}, required are secure sums over at least {plural(wanted.nodes, 'node')}"
 
 
 def _words(names: Sequence[str]) -> str:

@@ -1,8 +1,9 @@
-"""The long-term key of a node, and its signature under the keys of a secure sum.
+"""The long-term key of a node, and its signature under its statement and its keys of a secure sum.
 
-Nodes hear of each other's keys through the server alone. So that it can invent none, a node signs the keys of each sum
-with the key of its SuperNode (``fedshift credentials node``), and others go by the fingerprints that their owners trust
-(``secure_sums.trusted`` of a policy). This is what the papers' variant against an active server asks for.
+Nodes hear of each other through the server alone. So that it can invent nothing, a node signs what it states of its
+images and its keys of each sum with the key of its SuperNode (``fedshift credentials node``), and others go by the
+fingerprints that their owners trust (``secure_sums.trusted`` of a policy). This is what the papers' variant against an
+active server asks for.
 
 A fingerprint is that of ``ssh-keygen -lf NAME.pub``: SHA-256 of the public key as SSH writes it, in base64.
 """
@@ -22,7 +23,7 @@ from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
-from fedshift_core.secure.protocol import Group
+from fedshift_core.secure.group import Group
 
 FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 PUBLIC = 49  # bytes of a compressed point of P-384
@@ -33,11 +34,11 @@ _CURVE = ec.SECP384R1()  # of ``fedshift credentials node``; the only one that i
 
 @dataclass(frozen=True)
 class Signed:
-    """What a node adds to the keys of a sum.
+    """What a node adds to its statement and its keys of a sum.
 
     Attributes:
         public: Its long-term public key, a compressed point.
-        signature: Under its keys, in DER.
+        signature: Under them, in DER.
     """
 
     public: bytes
@@ -81,23 +82,23 @@ class Signer:
     def __init__(self, sign: Callable[[bytes], Signed]) -> None:
         self._sign = sign
 
-    def sign(self, run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> Signed:
+    def sign(self, run: str, index: int, group: tuple[int, str], parts: Sequence[bytes]) -> Signed:
         """Return the public key and a signature.
 
         Args:
             run: Names the run.
             index: The node's.
             group: The round, and what is summed.
-            keys: The node's public keys of this sum.
+            parts: The node's statement, and its public keys of this sum.
         """
-        return self._sign(_signed(run, index, group, keys))
+        return self._sign(_signed(run, index, group, parts))
 
 
 def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted: Sequence[str]) -> None:
-    """Refuse a group in which another node's keys are not signed by a key that this node's owner trusts.
+    """Refuse a group in which another node's statement and keys are not signed by a key that this node's owner trusts.
 
     Args:
-        group: The nodes and their keys.
+        group: The nodes, their statements and their keys.
         signed: What each of them added, in their order; with empty bytes where it added nothing.
         run: Names the run.
         index: This node's.
@@ -111,10 +112,11 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
             f"refused: {plural(len(signed), 'signature')} under the keys of {plural(len(group.nodes), 'node')}"
         )
     seen: set[bytes] = set()
-    for node, own, *keys in zip(group.nodes, signed, group.cipher_keys, group.mask_keys, strict=True):
+    stated = [statement.written() for statement in group.statements]
+    for node, own, *parts in zip(group.nodes, signed, stated, group.cipher_keys, group.mask_keys, strict=True):
         if node == index:
             continue
-        why = _why_not(own, _signed(run, node, (group.server_round, group.purpose), keys), trusted)
+        why = _why_not(own, _signed(run, node, (group.server_round, group.purpose), parts), trusted)
         if why or own.public in seen:
             raise FedShiftError(
                 f"refused: node {node} of the secure sum {why or 'signs with the key of another node'}: this node's "
@@ -150,6 +152,6 @@ def _public(public: bytes) -> ec.EllipticCurvePublicKey:
         raise FedShiftError("secure sums: a node's public key is no point of the curve") from None
 
 
-def _signed(run: str, index: int, group: tuple[int, str], keys: Sequence[bytes]) -> bytes:
+def _signed(run: str, index: int, group: tuple[int, str], parts: Sequence[bytes]) -> bytes:
     """Return the digest of what is signed."""
-    return crypto.digest("fedshift secure sums", run, index, *group, *keys)
+    return crypto.digest("fedshift secure sums", run, index, *group, *parts)

@@ -1,9 +1,12 @@
 r"""Arrays of a node as one vector of whole numbers modulo 2^32, and the sum of such vectors as arrays again.
 
-With n nodes there are :math:`L=\lfloor(2^{32}-1)/n\rfloor` steps, so that the sum of n numbers from 0 to L is below
-2^32 and nothing wraps. A real number x of range R, :math:`|x|\le R`, becomes
+With n nodes there are L steps, the largest even number of at most :math:`(2^{32}-1)/n`, so that the sum of n numbers
+from 0 to L is below 2^32 and nothing wraps. A real number x of range R, :math:`|x|\le R`, becomes
 
-.. math:: q(x)=\mathrm{rint}\big((x+R)\,L/2R\big)\in\{0,\dots,L\},\qquad \hat x=q\cdot2R/L-R
+.. math:: q(x)=\mathrm{rint}\big((x+R)\,L/2R\big)\in\{0,\dots,L\},\qquad \hat x=(q-L/2)\cdot2R/L
+
+**Zero.** L is even, so :math:`q(0)=L/2` is a whole number and :math:`\hat 0=0`: what no node changes stays as it is, in
+any number of rounds. (With an odd L each node is off by R/L, all to the same side.)
 
 **Bound.** Rounding moves :math:`(x+R)L/2R` by 1/2 at most, so :math:`|\hat x-x|\le R/L`. Whole numbers are summed
 exactly, so the sum over m of the nodes is off by at most :math:`mR/L`, and their mean with weights :math:`f_k` by
@@ -31,6 +34,7 @@ from fedshift_core.secure.crypto import Residues
 #:   else by 0; each: by 1, and divided by the number of nodes; total: by 1, and not divided.
 Sum = Literal["images", "nodes", "each", "total"]
 SUMS: tuple[Sum, ...] = get_args(Sum)
+BY_CLASS = ("images", "nodes")  # those of which a row is of one class
 COUNTS = "counts"
 #: Range of the change of an array of integers, such as BatchNorm's number of batches.
 WHOLE_RANGE = float(2**20)
@@ -73,7 +77,7 @@ class Layout:
     @property
     def levels(self) -> int:
         """L, the largest number that a node may have in the vector."""
-        return (2**32 - 1) // self.nodes
+        return (2**32 - 1) // self.nodes // 2 * 2
 
     @property
     def size(self) -> int:
@@ -105,7 +109,8 @@ class Layout:
         for segment in self.segments:
             part = total[start : start + segment.size].reshape(segment.shape)
             if segment.most:
-                sums[segment.name] = part * (2 * segment.most / self.levels) - number * segment.most
+                steps = part.astype(np.int64) - number * (self.levels // 2)
+                sums[segment.name] = steps * (2 * segment.most / self.levels)
             else:
                 sums[segment.name] = part.astype(np.int64)
             start += segment.size
@@ -117,9 +122,8 @@ class Layout:
         for start in range(0, values.size, step):
             part = values[start : start + step].astype(np.float64)
             if not ((part >= least) & (part <= most)).all():
-                worst = part[np.argmax(~((part >= least) & (part <= most)))]
                 raise FedShiftError(
-                    f"secure sums: {segment.name} holds {worst:.3g}, allowed is {least:g} to {most:g}"
+                    f"secure sums: {segment.name} holds a number out of range, allowed is {least:g} to {most:g}"
                     f"{' (federation.secure_sums_range; training diverged?)' if segment.most else ''}"
                 )
             if segment.most:
@@ -169,20 +173,18 @@ def of_powers(sizes: Mapping[str, int], powers: Mapping[str, int], most: float, 
     return Layout(tuple(Segment(name, (size,), most ** powers[name]) for name, size in sizes.items()), nodes)
 
 
-def row_weights(
-    sums: Sum, counts: NDArray[np.int64] | None, most: NDArray[np.int64], ndim: int
-) -> NDArray[Any] | float:
+def row_weights(sums: Sum, counts: NDArray[np.int64], largest: int, ndim: int) -> NDArray[Any] | float:
     """Return by what a node multiplies a contribution, in the form that its array takes; at most 1.
 
     Args:
         sums: How it is a sum.
         counts: The node's images by class, (C,).
-        most: The largest number of images of a node by class, (C,), at least 1.
+        largest: The largest number of images of a node.
         ndim: Dimensions of the array.
     """
-    if sums in ("each", "total") or counts is None:
+    if sums not in BY_CLASS:
         return 1.0
-    rows = np.minimum(counts / most, 1.0) if sums == "images" else (counts > 0).astype(np.float64)
+    rows = counts / largest if sums == "images" else (counts > 0).astype(np.float64)
     return np.asarray(rows).reshape(-1, *(1,) * (ndim - 1))
 
 

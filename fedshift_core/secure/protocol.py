@@ -23,14 +23,15 @@ What is added to the papers: a node commits to each share by its SHA-256, so tha
 s_ij depends on the digest of what the server sent all nodes (:class:`Group`), of the shared weights that it sent, and
 of how it said that vectors are made, so that if two nodes are sent different things, their masks do not cancel (against
 weights that make all updates but one vanish [Pasquini et al., "Eluding Secure Aggregation in Federated Learning via
-Model Inconsistency", CCS 2022], and against numbers by which all vectors but one are nearly nothing).
+Model Inconsistency", CCS 2022]). By what vectors are multiplied, and which classes are in them, follows from what all
+nodes state of their images (:mod:`fedshift_core.secure.statement`); a sum of too few is not unmasked, and one of the
+same weights not over two sets of nodes, whose difference would be that of single ones.
 
 A round may have two sums, one after the other (``PURPOSES``). Each has keys, seeds and shares of its own.
 """
 
 import hashlib
-from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,99 +41,28 @@ from fedshift_core.errors import FedShiftError, ForgottenError
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
+from fedshift_core.secure.group import PURPOSES, TRAINING, Group, secret_digest, seed_digest
+from fedshift_core.secure.statement import Statement, check_effective, check_rows, summed
 from fedshift_core.wire import names as wire
 
-#: A node counts among those that hide each other if its weight in the sum is this share of the largest, or more.
-LEAST_SHARE = 0.01
 KEYS, SHARES, TRAIN, UNMASK, DONE = "keys", "shares", "train", "unmask", "done"
-#: What is summed: what local training left; answers of features about the averaged weights. In their order in a round.
-TRAINING, ANSWERS = "training", "answers"
-PURPOSES = (TRAINING, ANSWERS)
 #: How vectors are made, by key of a message to train: which all nodes must get alike.
-COMMON = (wire.SECURE_SUMS, wire.SECURE_TERMS, wire.SECURE_MOST, wire.SECURE_IMAGES)
+COMMON = (wire.SECURE_SUMS, wire.SECURE_TERMS)
 
 # A node's state between the messages of a round; all values are numbers, texts, bytes and lists of them.
-_STAGE, _ROUND, _RUN, _PURPOSE, _FACTOR = "stage", "round", "run", "purpose", "factor"
+_STAGE, _ROUND, _RUN, _PURPOSE = "stage", "round", "run", "purpose"
 _CIPHER_SECRET, _MASK_SECRET, _SEED = "cipher-secret", "mask-secret", "seed"
 _GROUP, _NODES, _MASK_KEYS, _CIPHER_KEYS = "group", "nodes", "mask-keys", "cipher-keys"
 _THRESHOLD, _SOURCES, _SEED_SHARES, _SECRET_SHARES = "threshold", "sources", "seed-shares", "secret-shares"
+#: What hides a node: by node of the group its weight, its statement and who it is; the number of classes and of nodes;
+#: and of the vector, of which weights it is, and whether it has rows by class.
+_FACTORS, _STATEMENTS, _MEMBERS = "factors", "statements", "members"
+_CLASSES, _LEAST, _WEIGHTS, _ROWS = "classes", "least", "weights", "rows"
 #: Keys that were drawn ahead, for training in a round; and whether the current ones replace others of the same sum.
 _NEXT_ROUND, _NEXT_CIPHER, _NEXT_MASK, _AGAIN = "next-round", "next-cipher-secret", "next-mask-secret", "again"
 State = MutableMapping[str, Any]
-
-
-def threshold(nodes: int, fewest: int) -> int:
-    """Return t: how many of the nodes of a round must give their shares.
-
-    More than two thirds, which is Bonawitz et al.'s bound for an active server, and ``fewest`` at least. Such a server
-    learns no node's own vector unless 2 t - n nodes work with it: more than a third of them, and more than half of
-    ``fewest``.
-    """
-    return max(fewest, 2 * nodes // 3 + 1)
-
-
-def seed_digest(dealer: int, holder: int, share: bytes) -> bytes:
-    """Return a node's commitment to the share of its seed that another node holds."""
-    return crypto.digest("seed", dealer, holder, share)
-
-
-def secret_digest(dealer: int, holder: int, share: bytes) -> bytes:
-    """Return a node's commitment to the share of its private key that another node holds."""
-    return crypto.digest("secret", dealer, holder, share)
-
-
-@dataclass(frozen=True)
-class Group:
-    """What the server tells all nodes of a round alike.
-
-    Attributes:
-        server_round: The round.
-        nodes: Indices of the nodes, rising.
-        cipher_keys: Public keys for encryption, in the order of the nodes.
-        mask_keys: Public keys for masks, likewise.
-        factors: By what each node's weights are multiplied, above 0 and at most 1.
-        fewest: k, the least number of nodes in a sum.
-        purpose: What is summed, of ``PURPOSES``.
-    """
-
-    server_round: int
-    nodes: tuple[int, ...]
-    cipher_keys: tuple[bytes, ...]
-    mask_keys: tuple[bytes, ...]
-    factors: tuple[float, ...]
-    fewest: int
-    purpose: str = TRAINING
-
-    @property
-    def threshold(self) -> int:
-        """T of this group."""
-        return threshold(len(self.nodes), self.fewest)
-
-    def digest(self) -> bytes:
-        """Return what tells this group from any other one."""
-        factors = [factor.hex() for factor in self.factors]
-        return crypto.digest(self.purpose, self.server_round, self.fewest, *map(str, self.nodes), *self.cipher_keys,
-                             *self.mask_keys, *factors)  # fmt: skip
-
-    def check(self) -> None:
-        """Refuse a group in which fewer than k nodes would hide each other.
-
-        Raises:
-            FedShiftError: With what is wrong.
-        """
-        sizes = {len(part) for part in (self.nodes, self.cipher_keys, self.mask_keys, self.factors)}
-        keys = {*self.cipher_keys, *self.mask_keys}
-        if len(sizes) > 1 or list(self.nodes) != sorted({*self.nodes}) or len(keys) != 2 * len(self.nodes):
-            raise FedShiftError("refused: secure sums need nodes in their order, each once, with keys of its own")
-        if not all(0 < factor <= 1 for factor in self.factors):
-            raise FedShiftError("refused: weights of nodes in a secure sum are above 0 and at most 1")
-        counted = sum(factor >= LEAST_SHARE * max(self.factors) for factor in self.factors)
-        if counted < self.fewest:
-            raise FedShiftError(
-                f"refused: {counted} of the round's {plural(len(self.nodes), 'node weighs', 'nodes weigh')} "
-                f"{LEAST_SHARE:g} of the largest "
-                f"weight or more, {self.fewest} must hide each other (federation.secure_sums_nodes)"
-            )
+#: Takes what was summed and over which nodes, and notes it; False where it was summed over others before.
+Once = Callable[[bytes, bytes], bool]
 
 
 class Member:
@@ -236,7 +166,8 @@ class Member:
             _STAGE: SHARES, _SEED: seed, _GROUP: group.digest(), _NODES: list(group.nodes),
             _MASK_KEYS: list(group.mask_keys), _CIPHER_KEYS: list(group.cipher_keys), _THRESHOLD: group.threshold,
             _SOURCES: [self._index], _SEED_SHARES: [seeds[place]], _SECRET_SHARES: [secrets[place]],
-            _FACTOR: group.factors[place],
+            _FACTORS: list(group.factors), _STATEMENTS: [statement.written() for statement in group.statements],
+            _CLASSES: len(group.statements[place].classes), _LEAST: group.least, _MEMBERS: group.members(),
         })  # fmt: skip
         return texts, digests, crypto.digest("own", self._index, seed)
 
@@ -274,12 +205,14 @@ class Member:
         })  # fmt: skip
         return [source for source, pair in zip(sources, pairs, strict=True) if pair is None]
 
-    def mask(self, vector: Residues, sent: bytes = b"") -> Residues:
+    def mask(self, vector: Residues, sent: bytes = b"", *, weights: bytes = b"", rows: bool = False) -> Residues:
         """Add the node's masks to its vector, in place, and return it.
 
         Args:
             vector: The node's.
             sent: The digest of the shared weights and of what else the node was sent (:func:`digest_of`).
+            weights: The digest of the weights alone; empty where none are shared.
+            rows: Whether the vector has rows of single classes.
 
         Raises:
             FedShiftError: If the shares of this round have not been received, or the vector was masked before.
@@ -293,22 +226,25 @@ class Member:
             if other != self._index:
                 key = pair_key(bytes(self._state[_MASK_SECRET]), keys[other], context)
                 crypto.add_mask(vector, key, minus=other < self._index)
-        self._state[_STAGE] = UNMASK
+        self._state.update({_STAGE: UNMASK, _WEIGHTS: weights, _ROWS: rows})
         return vector
 
-    def reveal(self, server_round: int, alive: Sequence[int], lost: Sequence[int]) -> list[bytes]:
+    def reveal(
+        self, server_round: int, alive: Sequence[int], lost: Sequence[int], once: Once = lambda what, over: True
+    ) -> list[bytes]:
         """Return a share of each node: of its seed where its vector arrived, else of its private key; then wipe all.
 
         Args:
             server_round: The round.
             alive: Nodes whose vectors are in the sum, rising.
             lost: The others that have dealt, rising.
+            once: Notes over which nodes the shared weights were summed.
 
         Returns:
             In the order of the nodes in both lists together, rising; empty where the node has no good share.
 
         Raises:
-            FedShiftError: If this is not the next message of the round, or fewer than t vectors are in the sum.
+            FedShiftError: If this is not the next message of the round, or the sum does not hide each node in it.
         """
         self._expect(UNMASK, server_round)
         both = {*alive} | {*lost}
@@ -316,6 +252,7 @@ class Member:
             raise FedShiftError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
         if len(alive) < int(self._state[_THRESHOLD]):
             raise FedShiftError(f"refused: the sum is of {plural(len(alive), 'node')}, {self._needed}")
+        self._check_sum({*alive}, once)
         shares = {
             source: bytes(seed if source in alive else secret)
             for source, seed, secret in zip(
@@ -338,8 +275,37 @@ class Member:
 
     @property
     def factor(self) -> float:
-        """By what the node's numbers are multiplied, the same for all nodes of the round."""
-        return float(self._state.get(_FACTOR, 0.0))
+        """By what the node's numbers are multiplied, as all nodes of the round work it out."""
+        return float(self._state[_FACTORS][self._state[_NODES].index(self._index)])
+
+    @property
+    def largest(self) -> int:
+        """The largest number of images that a node of the round states."""
+        return max(statement.images for statement in self._statements)
+
+    @property
+    def summed(self) -> NDArray[np.bool_]:
+        """Of which classes the sum has rows, (C,)."""
+        return summed(self._statements)
+
+    @property
+    def _statements(self) -> list[Statement]:
+        return [Statement.read(bytes(data), int(self._state[_CLASSES])) for data in self._state[_STATEMENTS]]
+
+    def _check_sum(self, alive: set[int], once: Once) -> None:
+        """Refuse a sum over these nodes that would tell of single ones, alone or with one that was unmasked before."""
+        places = [place for place, node in enumerate(self._state[_NODES]) if int(node) in alive]
+        check_effective([float(self._state[_FACTORS][place]) for place in places], float(self._state[_LEAST]))
+        if self._state[_ROWS]:
+            stated = self._statements
+            check_rows(stated, [stated[place] for place in places])
+        weights = bytes(self._state[_WEIGHTS])
+        over = crypto.digest("over", *(bytes(self._state[_MEMBERS][place]) for place in places))
+        if weights and not once(crypto.digest("summed", self._purpose, weights), over):
+            raise FedShiftError(
+                "refused: the same weights were summed over other nodes before, and the difference tells of single "
+                "ones: take all nodes of then, another checkpoint or another seed"
+            )
 
     @property
     def _needed(self) -> str:
@@ -397,8 +363,13 @@ def pair_key(secret: bytes, public: bytes, context: bytes) -> bytes:
 
 def digest_of(weights: Mapping[str, NDArray[Any]], *more: str) -> bytes:
     """Return the digest of shared weights as they were sent, by name, and of what else all nodes were sent alike."""
-    hashed = hashlib.sha256(crypto.digest(*more))
+    return crypto.digest(weights_digest(weights), *more)
+
+
+def weights_digest(weights: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return the digest of shared weights as they were sent, by name; empty where there are none."""
+    hashed = hashlib.sha256()
     for name, array in weights.items():
         hashed.update(crypto.digest(name, str(array.dtype), str(array.shape)))
         hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return hashed.digest()
+    return hashed.digest() if weights else b""

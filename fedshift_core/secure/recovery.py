@@ -10,18 +10,20 @@ from fedshift_core.limits import Refused
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
-from fedshift_core.secure.protocol import Group, pair_key, secret_digest, seed_digest
+from fedshift_core.secure.group import Group, secret_digest, seed_digest
+from fedshift_core.secure.protocol import pair_key
+from fedshift_core.secure.statement import num_bytes
 
 TEXT_BYTES = 268  # of a pair of shares, encrypted by Fernet
 
 
-def traffic(nodes: int) -> tuple[int, int]:
-    """Return the bytes that a round adds for so many nodes: all that they send, all that they are sent.
+def traffic(nodes: int, classes: int) -> tuple[int, int]:
+    """Return the bytes that a round adds for so many nodes and classes: all that they send, all that they are sent.
 
     Vectors are not counted: with four bytes a number they are as large as float32 weights.
     """
     pairs, both = nodes * (nodes - 1), 2 * crypto.DIGEST_BYTES
-    keys = 2 * crypto.PUBLIC_BYTES
+    keys = 2 * crypto.PUBLIC_BYTES + num_bytes(classes)
     dealt = pairs * TEXT_BYTES + nodes**2 * both + nodes * crypto.DIGEST_BYTES
     revealed = nodes**2 * crypto.SHARE_BYTES[crypto.SEED_BYTES]
     return nodes * keys + dealt + revealed, nodes**2 * keys + pairs * (TEXT_BYTES + both)

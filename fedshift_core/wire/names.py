@@ -61,7 +61,7 @@ SECURE_NODES = "secure-nodes"  # list of int: the nodes of a secure sum
 SECURE_KEYS = "secure-keys"  # list of bytes: public keys for encryption; of a node: its own two
 SECURE_MASK_KEYS = "secure-mask-keys"  # list of bytes: public keys for masks
 SECURE_SIGNED = "secure-signed"  # list of bytes: by node its long-term public key and its signature; of a node: its own
-SECURE_FACTORS = "secure-factors"  # list of float: by what the numbers of each node are multiplied
+SECURE_STATEMENTS = "secure-statements"  # list of bytes: what each node states of its images; of a node: its own one
 SECURE_ALIVE, SECURE_LOST = "secure-alive", "secure-lost"  # lists of int: whose vectors are in the sum, whose are not
 SECURE_TEXTS = "secure-texts"  # list of bytes: encrypted shares, one of or for each other node
 SECURE_DIGESTS = "secure-digests"  # list of bytes: commitments to shares, two of each
@@ -69,8 +69,6 @@ SECURE_SEED = "secure-seed"  # bytes: a node's commitment to its seed
 SECURE_REVEALED = "secure-revealed"  # list of bytes: one share of each node
 SECURE_SUMS = "secure-sums"  # list of str: how each contribution is a sum, NAME=KIND
 SECURE_TERMS = "secure-terms"  # list of str: losses in the sum
-SECURE_MOST = "secure-most"  # list of int: the largest number of images of a node by class
-SECURE_IMAGES = "secure-images"  # int: the largest number of training images of a node
 MASKED = "masked"  # arrays: the vector of a node with its masks, uint32
 SITE_IMAGES = "site-statistics"  # query: True, tell statistics of your images; else True, those of all nodes go along
 IMAGE_STYLES = "image-statistics"  # True: means and deviations of single images of all nodes go along

@@ -112,7 +112,8 @@ class Exchange:
         ask: Sends each node its own question, and returns the answers; other messages are not among them.
         leave_out: Is handed each node whose answer is not used, why, and whether it is ``lost``.
         observe: Is handed the numbers of each reply that is used.
-        weigh: Returns the weights of nodes by the run's rule, as if each had sent what it announced.
+        numbers: Returns the numbers of a reply to a message to train; raises ``Refused`` where others are in it.
+        alike: Whether nodes weigh the same by the method's own rule.
         declared: What nodes contribute in this run.
         sizes: The dimensions that the run fixes, C and D.
         sums: How each contribution is a sum.
@@ -123,7 +124,8 @@ class Exchange:
     ask: Callable[[dict[Node, dict[str, Any]]], list[Message]]
     leave_out: LeaveOut
     observe: Callable[[Node, Mapping[str, Any]], None]
-    weigh: Callable[[list[Node]], list[float]]
+    numbers: Callable[[Node, RecordDict], Mapping[str, Any]]
+    alike: bool
     declared: Declaration
     sizes: Mapping[str, int]
     sums: Mapping[str, Sum]

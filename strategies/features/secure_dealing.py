@@ -4,51 +4,32 @@ What is summed, and what becomes of the sum, is in :mod:`strategies.features.sec
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
-from fedshift_core.errors import FederationError
+from fedshift_core.errors import FederationError, FedShiftError
 from fedshift_core.limits import Refused
+from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto, protocol
-from fedshift_core.secure.identity import MOST_SIGNATURE
+from fedshift_core.secure.group import ANSWERS, Group
 from fedshift_core.secure.layout import Layout
-from fedshift_core.secure.protocol import Group
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty
+from fedshift_core.secure.statement import Statement, check_effective, check_rows
 from fedshift_core.wire import names as wire
-from fedshift_core.wire.records import array_record
+from strategies import weighting
 from strategies.features.base import LeaveOut
+from strategies.features.secure_replies import Keys, stated, texts_of, vector_of
 from strategies.federation import checks
 from strategies.federation.nodes import Node
-from strategies.federation.updates import by_reason, decode
+from strategies.federation.updates import by_reason
 
-MOST_SIGNED = (crypto.PUBLIC_BYTES, MOST_SIGNATURE)
 Ask = Callable[[dict[Node, dict[str, Any]]], list[Message]]
 Problem = tuple[Node, str]
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What a node has sent for a sum.
-
-    Attributes:
-        public: Its public keys, for encryption and for masks.
-        signed: Its long-term public key and its signature under them; both empty where it has none.
-    """
-
-    public: tuple[bytes, bytes]
-    signed: list[bytes]
-
-    @classmethod
-    def of(cls, said: Mapping[str, Any]) -> "Keys | None":
-        """Return the keys of an answer; None where they are no two different points of the curve."""
-        own = _bytes(said, wire.SECURE_KEYS)
-        fits = len(own) == 2 and own[0] != own[1] and all(map(crypto.is_public, own))
-        return cls((own[0], own[1]), _signed(said)) if fits else None
 
 
 @dataclass(frozen=True)
@@ -71,8 +52,9 @@ class Dealing:
 
     Args:
         server_round: The round.
-        purpose: What is summed, of ``protocol.PURPOSES``.
-        fewest: k, the least number of nodes in the sum.
+        purpose: What is summed, of ``group.PURPOSES``.
+        config: Of the run.
+        alike: Whether nodes weigh the same by the method's own rule.
         ask: Sends each node its own question, and returns the answers.
         leave_out: Is handed each node whose answer is not used, why, and whether it is ``lost``.
 
@@ -83,17 +65,18 @@ class Dealing:
         ahead: Keys for the next round that came with the shares that unmask the sum, by the node's index.
     """
 
-    def __init__(self, server_round: int, purpose: str, fewest: int, ask: Ask, leave_out: LeaveOut) -> None:
-        self._round, self._purpose, self._fewest = server_round, purpose, fewest
+    def __init__(
+        self, server_round: int, purpose: str, config: RunSettings, ask: Ask, leave_out: LeaveOut, *, alike: bool
+    ) -> None:
+        self._round, self._purpose, self._config, self._alike = server_round, purpose, config, alike
         self._ask, self._leave_out = ask, leave_out
         self._put_off: list[tuple[Node, str, bool]] | None = None
+        self._refused: list[Problem] = []
         self.ahead: dict[int, Keys] = {}
         self.nodes: dict[int, Node] = {}
         self.bytes_up = self.bytes_down = 0
 
-    def begin(
-        self, nodes: list[Node], weigh: Callable[[list[Node]], list[float]], ahead: Mapping[int, Keys] | None = None
-    ) -> None:
+    def begin(self, nodes: list[Node], ahead: Mapping[int, Keys] | None = None) -> None:
         """Exchange keys and shares.
 
         A node that was started anew has lost the keys that it sent ahead. So where one of those that did fails to deal,
@@ -101,25 +84,22 @@ class Dealing:
 
         Args:
             nodes: Those of the round.
-            weigh: Returns how much each of some nodes weighs in the sum.
             ahead: Keys that nodes have sent already, by index.
 
         Raises:
-            FederationError: If fewer nodes deal than are needed.
+            FederationError: If fewer nodes deal than are needed, or those that do would not hide each other.
         """
         known = {node.index: ahead[node.index] for node in nodes if ahead and node.index in ahead}
-        if not (known and self._all_dealt(nodes, known, weigh)):
-            self._exchange(nodes, {}, weigh)
+        if not (known and self._all_dealt(nodes, known)):
+            self._exchange(nodes, {})
         self._check_left(len(self.nodes), self._dealt.group.threshold, "dealt their shares")
 
-    def _all_dealt(
-        self, nodes: list[Node], known: Mapping[int, Keys], weigh: Callable[[list[Node]], list[float]]
-    ) -> bool:
+    def _all_dealt(self, nodes: list[Node], known: Mapping[int, Keys]) -> bool:
         """Exchange with keys that were sent ahead; return whether all nodes that sent some have dealt."""
         put_off: list[tuple[Node, str, bool]] = []
         self._put_off = put_off
         try:
-            self._exchange(nodes, known, weigh)
+            self._exchange(nodes, known)
         finally:
             self._put_off = None
             all_dealt = not any(node.index in known for node, _, _ in put_off)
@@ -128,16 +108,14 @@ class Dealing:
                     self._leave_out(node, why, lost=lost)
         return all_dealt
 
-    def _exchange(
-        self, nodes: list[Node], known: Mapping[int, Keys], weigh: Callable[[list[Node]], list[float]]
-    ) -> None:
+    def _exchange(self, nodes: list[Node], known: Mapping[int, Keys]) -> None:
         """Ask for the keys that are not known, and let nodes deal."""
         keys = {**known, **self._keys([node for node in nodes if node.index not in known])}
-        self.bytes_up += 2 * crypto.PUBLIC_BYTES * len(keys)
-        keys = self._of_one(nodes, keys)
+        self.bytes_up += sum(2 * crypto.PUBLIC_BYTES + len(own.statement) for own in keys.values())
+        keys = self._of_one(nodes, self._as_announced(nodes, keys))
         present = [node for node in sorted(nodes, key=lambda node: node.index) if node.index in keys]
-        self._check_left(len(present), self._fewest, "sent keys")
-        self._dealt = Dealt(self._group(present, keys, weigh(present)))
+        self._check_left(len(present), self._config.federation.secure_sums_nodes, "sent keys")
+        self._dealt = Dealt(self._group(present, keys))
         by_index = {node.index: node for node in nodes}
         self._deal([by_index[index] for index in self._dealt.group.nodes], keys)
         self.nodes = {index: by_index[index] for index in self._dealt.dealers}
@@ -157,6 +135,11 @@ class Dealing:
         others, texts, digests = self._dealt.for_node(node.index)
         self.bytes_down += sum(map(len, (*texts, *digests)))
         return {wire.SECURE_NODES: others, wire.SECURE_TEXTS: texts, wire.SECURE_DIGESTS: digests}
+
+    @property
+    def statements(self) -> tuple[Statement, ...]:
+        """What the nodes of the sum state of their images."""
+        return self._dealt.group.statements
 
     def weight(self, nodes: Iterable[Node]) -> float:
         """Return the sum of what the numbers of nodes are multiplied by."""
@@ -185,7 +168,7 @@ class Dealing:
             node = waiting.pop(reply.metadata.src_node_id)
             try:
                 metrics = read(node, reply)
-                vector = _vector(reply, record, layout)
+                vector = vector_of(reply, record, layout)
             except Refused as refused:
                 added.problems.append((node, str(refused)))
             else:
@@ -202,21 +185,23 @@ class Dealing:
             )
         return added
 
-    def unmasked(self, added: Added, sent: bytes) -> crypto.Residues:
+    def unmasked(self, added: Added, sent: bytes, *, rows: bool = False) -> crypto.Residues:
         """Ask for the shares that take the masks off, and return the sum without them.
 
         Args:
             added: The masked sum.
             sent: The digest of what all nodes were sent alike.
+            rows: Whether it has rows of single classes.
 
         Raises:
-            FederationError: If too few shares arrive.
+            FederationError: If too few shares arrive, or the sum would not hide each node in it.
         """
-        alive = [node.index for node in added.nodes]
+        self._check_arrived(added, rows=rows)
+        alive, before = [node.index for node in added.nodes], len(self._refused)
         unmasking = Unmasking(self._dealt, alive)
         question = {wire.SECURE_ALIVE: alive, wire.SECURE_LOST: unmasking.lost}
         for node, said in self._asked(protocol.UNMASK, dict.fromkeys(added.nodes, question)):
-            shares = _bytes(said, wire.SECURE_REVEALED)
+            shares = texts_of(said, wire.SECURE_REVEALED)
             if (following := Keys.of(said)) is not None:
                 self.ahead[node.index] = following
             self.bytes_up += sum(map(len, shares))
@@ -229,12 +214,29 @@ class Dealing:
         try:
             return unmasking.unmasked(added.total, sent)
         except FederationError as error:
-            raise FederationError(f"round {self._round}: {error}") from None
+            raise FederationError(f"round {self._round}: {error}", by_reason(self._refused[before:])) from None
 
     # --- parts -------------------------------------------------------------------------------------
 
+    def _check_arrived(self, added: Added, *, rows: bool) -> None:
+        """Refuse a sum that the nodes would refuse to unmask.
+
+        Raises:
+            FederationError: With why, and who is not in it.
+        """
+        group, arrived = self._dealt.group, {node.index for node in added.nodes}
+        places = [place for place, index in enumerate(group.nodes) if index in arrived]
+        try:
+            check_effective([group.factors[place] for place in places], group.least)
+            if rows:
+                check_rows(group.statements, [group.statements[place] for place in places])
+        except FedShiftError as error:
+            why = f"; not in it: {by_reason(added.problems)}" if added.problems else ""
+            raise FederationError(f"round {self._round}: secure sums: {error}{why}") from None
+
     def _drop(self, node: Node, why: str, *, lost: bool = False) -> None:
         """Leave a node out, unless nodes may yet be asked again."""
+        self._refused.append((node, why))
         if self._put_off is None:
             self._leave_out(node, why, lost=lost)
         else:
@@ -248,7 +250,7 @@ class Dealing:
         for node, said in self._asked(protocol.KEYS, {node: {} for node in nodes}):
             own = Keys.of(said)
             if own is None:
-                self._drop(node, f"secure sums: {wire.SECURE_KEYS} are not two different public keys")
+                self._drop(node, f"secure sums: {wire.SECURE_KEYS} are not two different public keys, with a statement")
             else:
                 keys[node.index] = own
         return keys
@@ -262,29 +264,50 @@ class Dealing:
                 self._drop(node, "secure sums: another node sent the same public key")
         return {index: own for index, own in keys.items() if index not in twice}
 
-    def _group(self, present: list[Node], keys: Mapping[int, Keys], weights: list[float]) -> Group:
-        """Return what is sent to all nodes: keys and weights of those that weigh something."""
-        order = [(n.index, weight / max(weights)) for n, weight in zip(present, weights, strict=True) if weight > 0]
-        return Group(
-            self._round, tuple(index for index, _ in order), tuple(keys[index].public[0] for index, _ in order),
-            tuple(keys[index].public[1] for index, _ in order), tuple(factor for _, factor in order), self._fewest,
-            self._purpose,
+    def _as_announced(self, nodes: list[Node], keys: Mapping[int, Keys]) -> dict[int, Keys]:
+        """Return the keys of nodes that state what they announced before round 1, by which they are averaged."""
+        right = {
+            node.index for node in nodes if node.index in keys and keys[node.index].statement == stated(node).written()
+        }
+        for node in nodes:
+            if node.index in keys and node.index not in right:
+                self._drop(node, "secure sums: it states other images than it announced before round 1")
+        return {index: keys[index] for index in right}
+
+    def _group(self, present: list[Node], keys: Mapping[int, Keys]) -> Group:
+        """Return what all nodes go by alike.
+
+        Raises:
+            FederationError: If these nodes would not hide each other.
+        """
+        federation, order = self._config.federation, [keys[node.index] for node in present]
+        statements = tuple(map(stated, present))
+        group = Group(
+            self._round, tuple(node.index for node in present), tuple(own.public[0] for own in order),
+            tuple(own.public[1] for own in order), statements,
+            weighting.factors(self._config, statements, self._purpose, alike=self._alike),
+            federation.secure_sums_nodes, federation.secure_sums_least, self._purpose,
+            tuple(own.signed[0] for own in order) if any(own.signed[0] for own in order) else (),
         )  # fmt: skip
+        check_hides(self._config, group.factors, self._purpose)
+        return group
 
     def _deal(self, nodes: list[Node], keys: Mapping[int, Keys]) -> None:
         """Let nodes deal their shares."""
         group = self._dealt.group
-        question = {
+        question: dict[str, Any] = {
             wire.SECURE_NODES: list(group.nodes), wire.SECURE_KEYS: list(group.cipher_keys),
-            wire.SECURE_MASK_KEYS: list(group.mask_keys), wire.SECURE_FACTORS: list(group.factors),
+            wire.SECURE_MASK_KEYS: list(group.mask_keys),
+            wire.SECURE_STATEMENTS: [statement.written() for statement in group.statements],
         }  # fmt: skip
         signed = [part for index in group.nodes for part in keys[index].signed]
         if any(signed):
             question[wire.SECURE_SIGNED] = signed
         self.bytes_up += sum(map(len, signed))
-        self.bytes_down += (2 * crypto.PUBLIC_BYTES * len(nodes) + sum(map(len, signed))) * len(nodes)
+        sent = sum(map(len, (*question[wire.SECURE_STATEMENTS], *signed)))
+        self.bytes_down += (2 * crypto.PUBLIC_BYTES * len(nodes) + sent) * len(nodes)
         for node, said in self._asked(protocol.SHARES, dict.fromkeys(nodes, question)):
-            texts, digests = _bytes(said, wire.SECURE_TEXTS), _bytes(said, wire.SECURE_DIGESTS)
+            texts, digests = texts_of(said, wire.SECURE_TEXTS), texts_of(said, wire.SECURE_DIGESTS)
             seed = said.get(wire.SECURE_SEED)
             try:
                 self._dealt.take(node.index, texts, digests, seed if isinstance(seed, bytes) else b"")
@@ -315,28 +338,19 @@ class Dealing:
             raise FederationError(f"secure sums: {plural(number, 'node')} {did}, {needed} are needed")
 
 
-def _vector(reply: Message, name: str, layout: Layout) -> crypto.Residues:
-    """Return the masked vector of a reply; raise ``Refused`` where it is none."""
-    record = array_record(reply.content, name)
-    arrays = decode(record) if record is not None else {}
-    vector = arrays.get(wire.MASKED)
-    if list(arrays) != [wire.MASKED] or vector is None:
-        raise Refused(f"the reply lacks the one array {wire.MASKED!r} of a secure sum")
-    if vector.shape != (layout.size,) or vector.dtype != np.uint32:
-        raise Refused(
-            f"{wire.MASKED} has shape {vector.shape} and type {vector.dtype}, expected ({layout.size},) and uint32"
-        )
-    return vector
+def check_hides(config: RunSettings, factors: Sequence[float], purpose: str) -> None:
+    """Refuse weights by which too few nodes would hide each other.
 
-
-def _signed(said: Mapping[str, Any]) -> list[bytes]:
-    """Return a node's long-term public key and its signature; both empty where it sends none. Nodes check them."""
-    parts = _bytes(said, wire.SECURE_SIGNED)
-    fits = len(parts) == 2 and all(len(part) <= most for part, most in zip(parts, MOST_SIGNED, strict=True))
-    return parts if fits else [b"", b""]
-
-
-def _bytes(said: Mapping[str, Any], name: str) -> list[bytes]:
-    """Return a list of bytes that a node sends; an empty one where it is none."""
-    value = said.get(name)
-    return value if isinstance(value, list) and all(isinstance(part, bytes) for part in value) else []
+    Raises:
+        FederationError: With the number found, and what helps.
+    """
+    try:
+        check_effective(factors, config.federation.secure_sums_least)
+    except FedShiftError as error:
+        alike = "aggregation.weights=equal where weights are averaged"
+        if purpose == ANSWERS:
+            alike = "a smaller evaluate.bn_images, by which BatchNorm's statistics weigh"
+        why = str(error).removeprefix("refused: ")
+        raise FederationError(
+            f"secure sums ({purpose}): {why}; what helps: {alike}, more nodes, or a lower key if their owners allow it"
+        ) from None

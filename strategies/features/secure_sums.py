@@ -4,24 +4,25 @@ The protocol is that of :mod:`fedshift_core.secure.protocol`, its numbers those 
 keys, shares and masks of one sum are in :mod:`strategies.features.secure_dealing`.
 
 **Training.** A node sends one vector: the change of its weights, times its weight in the average over the largest
-weight of the round; what it contributes; its losses, by its share of images. The server learns the sum, and makes of it
-one update, which stands for all nodes whose vectors arrived; methods then merge that.
+weight of the round; what it contributes; its losses, by its weight. The server learns the sum, and makes of it
+one update, which stands for all nodes whose vectors arrived; methods then merge that. Rows of a class that too few
+nodes of the round hold are not in it: the class is one that no node holds.
 
 **Answers.** What another feature asks about the averaged weights, and need only know as means over all images, goes
 through a second sum of the round, with keys of its own. A node multiplies its means by its share of images.
 
-Weights of nodes are those of the run's rule for what each announced before round 1. Nodes that fail at a stage are left
-out; a round in which fewer than t nodes remain is refused, which ends the run. It may be resumed.
+Weights of nodes are those of the run's rule for what each announced before round 1, and states in each round. Nodes
+that fail at a stage are left out; a round in which fewer than t nodes remain, or by their weights too few, is refused,
+which ends the run. It may be resumed.
 """
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from flwr.app import Message
-from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FederationError
@@ -29,7 +30,9 @@ from fedshift_core.limits import Refused
 from fedshift_core.params import Params
 from fedshift_core.plural import plural
 from fedshift_core.secure import protocol
+from fedshift_core.secure.group import ANSWERS, TRAINING
 from fedshift_core.secure.layout import (
+    BY_CLASS,
     COUNTS,
     KNOWLEDGE,
     LOSSES,
@@ -42,19 +45,24 @@ from fedshift_core.secure.layout import (
     range_of_answers,
     written,
 )
+from fedshift_core.secure.statement import LEAST_HOLDERS, summed
 from fedshift_core.wire import names as wire
 from fedshift_core.wire.records import encode
+from strategies import weighting
 from strategies.contributions import check_contribution
 from strategies.features.base import Exchange, Means, Question, ServerFeature, Session, Training
-from strategies.features.secure_dealing import Added, Dealing, Keys
+from strategies.features.bn_statistics import statistics_of
+from strategies.features.secure_dealing import Added, Dealing, check_hides
+from strategies.features.secure_replies import Keys, stated
 from strategies.federation import checks
 from strategies.federation.context import RoundResult, RunContext
 from strategies.federation.nodes import Node
 from strategies.federation.update_norms import SentWeights
 from strategies.federation.updates import Sifted, Update, decode
 
+log = logging.getLogger("fedshift")
+
 TOGETHER = "all nodes of the secure sum"
-ANSWERS = "answers"  # in the round's line: the second sum
 
 
 @dataclass
@@ -71,20 +79,20 @@ class _Round:
     sums: dict[str, Sum]
     terms: tuple[str, ...]
 
-    @cached_property
-    def most(self) -> NDArray[np.int64]:
-        """The largest number of images of a node by class, at least 1, (C,)."""
-        counts = np.array([node.class_counts for node in self.dealing.nodes.values()], np.int64)
-        return np.asarray(np.maximum(counts.max(axis=0), 1))
+    @property
+    def largest(self) -> int:
+        """The largest number of images that a node of the round states."""
+        return max(statement.images for statement in self.dealing.statements)
 
-    @cached_property
+    @property
+    def has_rows(self) -> bool:
+        """Whether nodes send rows of single classes."""
+        return any(how in BY_CLASS for how in self.sums.values())
+
+    @property
     def common(self) -> dict[str, Any]:
         """How vectors are made, alike for all nodes."""
-        return {
-            wire.SECURE_SUMS: written(self.sums), wire.SECURE_TERMS: list(self.terms),
-            wire.SECURE_MOST: self.most.tolist(),
-            wire.SECURE_IMAGES: max(node.num_examples for node in self.dealing.nodes.values()),
-        }  # fmt: skip
+        return {wire.SECURE_SUMS: written(self.sums), wire.SECURE_TERMS: list(self.terms)}
 
 
 class SecureSums(ServerFeature):
@@ -97,6 +105,7 @@ class SecureSums(ServerFeature):
         self._round: _Round | None = None
         self._answers: dict[str, Any] = {}
         self._ahead: tuple[int, dict[int, Keys]] = 0, {}  # a round, and keys that nodes sent for it ahead
+        self._unsummed: list[str] = []  # classes that are in no sum, as a line has said
 
     @property
     def _is_on(self) -> bool:
@@ -137,15 +146,19 @@ class SecureSums(ServerFeature):
         """Exchange keys and shares, and return the nodes that have dealt.
 
         Raises:
-            FederationError: If fewer remain than are needed.
+            FederationError: If fewer remain than are needed, or nothing would hide single ones.
         """
         if not self._is_on:
             return nodes
-        number = exchange.result.server_round
-        dealing = Dealing(number, protocol.TRAINING, self._fewest, exchange.ask, exchange.leave_out)
-        dealing.begin(nodes, exchange.weigh, self._ahead[1] if self._ahead[0] == number else None)
+        number, config = exchange.result.server_round, self.run.config
+        self._check_weights(nodes, exchange)
+        dealing = Dealing(number, TRAINING, config, exchange.ask, exchange.leave_out, alike=exchange.alike)
+        dealing.begin(nodes, self._ahead[1] if self._ahead[0] == number else None)
         terms = (wire.LOSS, *(wire.LOSS_TERM + term for term in self.run.model.terms))
-        self._round = _Round(dealing, {name: exchange.sums[name] for name in exchange.declared}, terms)
+        around = _Round(dealing, {name: exchange.sums[name] for name in exchange.declared}, terms)
+        if around.has_rows:
+            self._check_classes(around)
+        self._round = around
         return list(dealing.nodes.values())
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
@@ -165,10 +178,14 @@ class SecureSums(ServerFeature):
         if around is None:
             return None
         dealing, layout = around.dealing, self._layout(sent.arrays, exchange)
-        added = dealing.added(asked, replies, layout, wire.ARRAYS, _trained, exchange.observe)
+
+        def read(node: Node, reply: Message) -> Mapping[str, Any]:
+            return exchange.numbers(node, checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
+
+        added = dealing.added(asked, replies, layout, wire.ARRAYS, read, exchange.observe)
         exchange.result.bytes_up += added.total.nbytes * len(added.nodes)
         common = [str(around.common[key]) for key in protocol.COMMON]
-        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common))
+        total = dealing.unmasked(added, protocol.digest_of(sent.arrays, *common), rows=around.has_rows)
         try:
             update = self._update(layout.values(total, len(added.nodes)), added.nodes, sent, exchange)
         except Refused as refused:
@@ -195,9 +212,10 @@ class SecureSums(ServerFeature):
         if not self._is_on:
             return None
         number = session.server_round
-        dealing = Dealing(number, protocol.ANSWERS, self._fewest, session.query, session.leave_out)
+        config = self.run.config
+        dealing = Dealing(number, ANSWERS, config, session.query, session.leave_out, alike=False)
         try:
-            dealing.begin([*question.work], lambda nodes: [float(question.work[node]) for node in nodes])
+            dealing.begin([*question.work])
         except FederationError as error:
             raise FederationError(f"round {number}: {error}") from None
         asked = {node: question.work[node] for node in dealing.nodes.values()}
@@ -230,6 +248,31 @@ class SecureSums(ServerFeature):
             result.shown[self.key] = result.shown.get(self.key, {}) | {ANSWERS: self._answers}
 
     # --- parts -------------------------------------------------------------------------------------
+
+    def _check_weights(self, nodes: list[Node], exchange: Exchange) -> None:
+        """Refuse a round before anything is asked for, if nodes would not hide each other in one of its sums."""
+        config, purposes = self.run.config, [TRAINING]
+        if wire.RETAKEN in statistics_of(self.run):
+            purposes.append(ANSWERS)
+        for purpose in purposes:
+            factors = weighting.factors(config, [*map(stated, nodes)], purpose, alike=exchange.alike)
+            check_hides(config, factors, purpose)
+
+    def _check_classes(self, around: _Round) -> None:
+        """Say which classes are in no sum; refuse a round in which none is."""
+        names = self.run.config.dataset.known().classes
+        kept = summed(around.dealing.statements)
+        unsummed = [name for name, is_summed in zip(names, kept, strict=True) if not is_summed]
+        few = f"fewer than {plural(LEAST_HOLDERS, 'node')} of the round"
+        if not kept.any():
+            raise FederationError(
+                f"federation.secure_sums=on: each class is held by {few}, so that nothing of it may be summed, and the "
+                "method would be FedAvg; what helps: more nodes with the same classes, or a method that needs no rows "
+                "by class"
+            )
+        if unsummed and unsummed != self._unsummed:
+            self._unsummed = unsummed
+            log.info("secure sums: rows of %s are in no sum: %s hold them", ", ".join(unsummed), few)
 
     def _update(self, sums: Arrays, arrived: list[Node], sent: SentWeights, exchange: Exchange) -> Update:
         """Return the update that stands for the nodes, checked as that of a node is."""
@@ -264,7 +307,7 @@ class SecureSums(ServerFeature):
                 knowledge[name] = total
                 continue
             if how in ("images", "nodes"):
-                rows = counts / self._round.most if how == "images" else counts.astype(np.float64)
+                rows = counts / self._round.largest if how == "images" else counts.astype(np.float64)
                 rows = rows.reshape(-1, *(1,) * (total.ndim - 1))
                 total = np.where(rows > 0, total / np.where(rows > 0, rows, 1), 0)
             elif how == "each":
@@ -291,10 +334,3 @@ class SecureSums(ServerFeature):
             "error": len(added.nodes) * error / dealing.weight(added.nodes),
             "bytes_up": dealing.bytes_up, "bytes_down": dealing.bytes_down,
         }  # fmt: skip
-
-
-def _trained(node: Node, reply: Message) -> Mapping[str, Any]:
-    """Return the numbers of a reply to a message to train; raise ``Refused`` where there are others than allowed."""
-    metrics = checks.metrics_of(checks.opened(reply, (wire.ARRAYS, wire.KNOWLEDGE, wire.METRICS)))
-    checks.trained(metrics, node.num_examples, (), {})
-    return metrics

@@ -28,6 +28,7 @@ from strategies.federation.updates import Update
 
 SHORT = "train.epochs=1 allocation.share=0.05 evaluate.figures=false train.precision=float32"
 ON = f"{SHORT} federation.secure_sums=on"
+MORE = "allocation.share=0.1"  # with which each class has three holders
 RETAKEN = "model.name=cnn_bn evaluate.bn=[retaken,averaged]"
 ROUNDING = 2.0**-22  # of float32 numbers near 1, on top of the bound
 Change = Callable[[Message, Message], Message | None]
@@ -93,8 +94,10 @@ def ending(run_inline: InlineRun, **flat: Any) -> str:
     ("method", "more"),
     [
         pytest.param("fedavg", "model.name=cnn_bn", id="weights"),
-        pytest.param("fedproto", "", id="prototypes by images"),
-        pytest.param("fedproto", "method.prototype_mean=plain", id="prototypes by nodes", marks=pytest.mark.long),
+        pytest.param("fedproto", MORE, id="prototypes by images"),
+        pytest.param(
+            "fedproto", f"method.prototype_mean=plain {MORE}", id="prototypes by nodes", marks=pytest.mark.long
+        ),
         pytest.param("scaffold", "", id="totals"),
         pytest.param("feddyn", "method.alpha=0.1", id="state of the server"),
         pytest.param("fedthe", "", id="mean features", marks=pytest.mark.long),
@@ -268,7 +271,7 @@ def test_a_node_that_sends_false_keys_is_named_and_left_out(false: str, run_inli
         return reply
 
     run = run_inline(nodes=5, rounds=1, grid=listening(change), set=ON)
-    why = "secure-keys are not two different public keys"
+    why = "secure-keys are not two different public keys, with a statement"
     if false == "of another node":
         why = "another node sent the same public key"
     left_out = [0, 3] if false == "of another node" else [3]
@@ -406,6 +409,22 @@ def test_a_node_refuses_a_question_that_would_not_hide_its_answer(
     assert len(refused) == 4 and all(says in reason for reason in refused)
 
 
+def test_noise_in_single_steps_goes_with_secure_sums(run_inline: InlineRun) -> None:
+    """Each node says what it has spent, as without secure sums; no other number of training leaves it."""
+    heard: list[set[str]] = []
+
+    def change(message: Message, reply: Message) -> Message:
+        if stage_of(message) == "train" and not reply.has_error():
+            heard.append({*reply.content.metric_records["metrics"]} - {"kept"})
+        return reply
+
+    run = run_inline(
+        rounds=2, grid=listening(change), set=f"{ON} privacy.name=dp-sgd privacy.noise_multiplier=1 model.name=cnn"
+    )
+    assert [line["nodes"] for line in run.rounds] == [[0, 1, 2, 3]] * 2
+    assert heard == [{"num-examples", "epsilon"}] * 8
+
+
 # --- what is refused ---------------------------------------------------------------------------------
 
 
@@ -479,11 +498,11 @@ def test_a_message_of_secure_sums_is_refused_where_the_run_has_none(run_inline: 
             requests = list(messages)
             for message in requests:
                 if stage_of(message) == "train":
-                    message.content.config_records["config"][names.SECURE_IMAGES] = 3
+                    message.content.config_records["config"][names.SECURE_TERMS] = ["loss"]
             return super().send_and_receive(requests, timeout=timeout)
 
     text = ending(run_inline, rounds=1, grid=Grid, set=SHORT)
-    assert "secure-images=3, but this run has federation.secure_sums=off" in text
+    assert "but this run has federation.secure_sums=off" in text
 
 
 def test_a_change_out_of_range_leaves_the_node_and_says_why(run_inline: InlineRun) -> None:
@@ -560,7 +579,7 @@ def test_the_page_has_the_table_of_the_declarations() -> None:
 
 def test_the_benchmark_plays_a_round_within_the_bound() -> None:
     row = load_benchmark("secure_sums").play(4, 1000)
-    assert row[:3] == ("4", "1,000", f"{traffic(4)[0] / 1e3:.1f}")
+    assert row[:3] == ("4", "1,000", f"{traffic(4, 10)[0] / 1e3:.1f}")
     assert 0 < float(row[-2]) <= float(row[-1]) * 1.05  # both have two digits
 
 
@@ -569,5 +588,5 @@ def test_a_dry_run_says_what_secure_sums_cost(run_inline: InlineRun) -> None:
     text = estimate.summary(estimate.estimate(config, 4, 1))
     shown = run_inline(rounds=1, set=f"{ON} {RETAKEN}").rounds[0]["secure_sums"]
     for one in (shown, shown["answers"]):
-        assert traffic(4) == (one["bytes_up"], one["bytes_down"])
+        assert traffic(4, 10) == (one["bytes_up"], one["bytes_down"])
     assert "secure sums" in text and "each node makes 4 masks" in text and "does so twice" in text

@@ -1,90 +1,21 @@
 """Real nodes in a run with secure sums: what they log is what such a run may show of them, and whom they trust."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import own_sites
 import pytest
-from cryptography.hazmat.primitives import serialization
-from flwr.app import Message
-from support import InlineRun, ListeningGrid
+from secure_sites import SITES, Sites, real_nodes
+from support import InlineRun
 
-from fedshift.launch import credentials
-from fedshift_app import server_app
-from fedshift_app.flower.internals import make_context
-from fedshift_app.node import node_key, setup, state_folder
 from fedshift_app.run.received_log import RECEIVED_FILE
 from fedshift_core.errors import FederationError
-from fedshift_core.secure import crypto, identity
+from fedshift_core.secure import crypto
 from fedshift_core.wire import names
-
-SITES = ("north", "south", "west")
-SUMS = (
-    "dataset.classes=[bar,cross,disc] dataset.size=32 dataset.domains=[north,south,west] model.name=cnn train.epochs=1 "
-    "train.precision=float32 method.share_weights=true federation.min_nodes=3 federation.secure_sums=on "
-    "federation.log_received=true"
-)
-
-
-class Sites:
-    """Three nodes, each with images, a key and a policy that trusts the three keys."""
-
-    def __init__(self, folder: Path, run_inline: InlineRun) -> None:
-        self._folder, self._run = folder, run_inline
-        own_sites.write(folder / "images", SITES, 60)
-        (folder / "keys").mkdir()
-        self.keys: list[Any] = []
-        trusted = []
-        for site in SITES:
-            public, private = sorted(credentials.make_node(folder / "keys", site), key=lambda path: path.suffix)[::-1]
-            self.keys.append(node_key.serve(private))
-            key: Any = serialization.load_ssh_public_key(public.read_bytes())
-            trusted.append(identity.fingerprint(key))
-        self._policy = folder / "policy.yaml"
-        self._policy.write_text(f"secure_sums: {{nodes: 3, trusted: {json.dumps(trusted)}}}\n")
-        self._policy.chmod(0o600)
-
-    def grid(self, change: Mapping[str, Any]) -> Any:
-        """Return a maker of a grid whose nodes have their keys; ``change`` replaces entries of messages with shares."""
-        keys = self.keys
-
-        class Grid(ListeningGrid):
-            def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> list[Message]:
-                replies: list[Message] = []
-                for message in messages:
-                    config: Any = message.content.config_records["config"]
-                    if config.get(names.SECURE_STAGE) == "shares":
-                        config.update({key: of(config[key]) for key, of in change.items()})
-                    node_key._asked = keys[message.metadata.dst_node_id - 1000]
-                    replies += super().send_and_receive([message], timeout=timeout)
-                return replies
-
-        def nodes(*args: Any) -> Any:
-            grid = Grid(*args)
-            for i, site in enumerate(SITES):
-                given = {
-                    "domain": site, "data-dir": str(self._folder / "images" / site), "partition-id": i,
-                    "policy": str(self._policy),
-                }  # fmt: skip
-                grid._contexts[1000 + i] = make_context(1000 + i, given, {})
-            return grid
-
-        return nodes
-
-    def run(self, rounds: int, **change: Any) -> Any:
-        return self._run(
-            method="fedproto", dataset="folders", data_dir=str(self._folder / "images"), nodes=3, rounds=rounds,
-            set=SUMS, grid=self.grid(change),
-        )  # fmt: skip
 
 
 @pytest.fixture
 def sites(run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Sites:
-    monkeypatch.setenv(state_folder.STATE_DIR, str(tmp_path / "state"))
-    monkeypatch.setattr(node_key, "_asked", None)
-    monkeypatch.setattr(server_app, "_engine", lambda grid: setup.DEPLOYMENT)
+    real_nodes(monkeypatch, tmp_path)
     return Sites(tmp_path, run_inline)
 
 
@@ -107,7 +38,7 @@ def test_strict_nodes_that_trust_each_other_send_masked_sums_and_no_counts(sites
 
 
 def test_nodes_refuse_a_sum_with_a_node_that_has_no_key(sites: Sites) -> None:
-    sites.keys[2] = None
+    sites.keys["west"] = None
     with pytest.raises(FederationError) as caught:
         sites.run(1)
     assert "round 1: secure sums: 1 node dealt their shares, 3 are needed" in str(caught.value)

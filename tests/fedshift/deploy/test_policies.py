@@ -46,7 +46,7 @@ def test_the_sections_of_a_written_file_serve_once_they_are_no_comments(tmp_path
     names = ("privacy", "budget", "secure_sums")
     kept = [
         line.removeprefix("# ") if line.startswith(tuple(f"# {name}:" for name in names)) or (line.startswith("#   ")
-        and line.partition(":")[0].strip("# ") in ("name", "epsilon", "delta", "nodes", "trusted")) else line
+        and line.partition(":")[0].strip("# ") in ("name", "epsilon", "delta", "nodes", "least", "trusted")) else line
         for line in text.splitlines()
     ]  # fmt: skip
     read = Policy.model_validate(yaml.safe_load("\n".join(kept)))
@@ -80,7 +80,7 @@ def test_explain_says_every_key_and_what_is_spent(tmp_path: Path) -> None:
     assert "only fedavg\n" in said and "weights alone\n" in said
     file.write_text(f"secure_sums: {{nodes: 3, trusted: [SHA256:{'a' * 43}, SHA256:{'b' * 43}]}}")
     said = RUNNER.invoke(app, ["policy", "explain", str(file)]).output
-    assert "required, over at least 3 nodes, of 2 that are named by their keys" in said
+    assert "required, over at least 3 nodes, effective 3, of 2 that are named by their keys" in said
 
 
 def test_the_methods_that_strict_refuses_are_those_of_single_images() -> None:

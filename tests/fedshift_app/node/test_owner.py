@@ -171,6 +171,7 @@ def test_a_run_that_is_allowed(keys: dict[str, Any], asked: dict[str, Any], node
     [
         ("federation.secure_sums=on", ""),
         ("federation.secure_sums=on federation.secure_sums_nodes=2", "on, federation.secure_sums_nodes=2"),
+        ("federation.secure_sums=on federation.secure_sums_least=2.5", "2.5"),
         ("federation.secure_sums=off", "off"),
     ],
 )
@@ -179,6 +180,8 @@ def test_secure_sums_over_enough_nodes_are_what_a_policy_asks_for(given: str, fo
     rule = next(rule for rule in policy_rules.RULES if "secure" in rule.__name__)
     wanted = Policy(secure_sums=policy_file.SecureSums(nodes=3))
     refused = f"federation.secure_sums={found}, required are secure sums over at least 3 nodes"
+    if found.startswith("2.5"):
+        refused = "federation.secure_sums_least=2.5, required is at least secure_sums.least=3"
     assert rule(wanted, config, None) == (refused if found else "")  # type: ignore[arg-type]
 
 

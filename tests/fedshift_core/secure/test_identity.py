@@ -13,11 +13,14 @@ from support import refusal_of
 from fedshift.launch import credentials
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
+from fedshift_core.secure.group import ANSWERS, TRAINING, Group
 from fedshift_core.secure.identity import FINGERPRINT, Key, Signed, Signer
-from fedshift_core.secure.protocol import ANSWERS, TRAINING, Group
+from fedshift_core.secure.statement import Statement
 
 NODES = (0, 3, 5)
 AT = (2, TRAINING)
+STATED = Statement(20, (True, False))
+SAID = STATED.written()
 
 
 class Sites:
@@ -32,9 +35,9 @@ class Sites:
             key = serialization.load_ssh_public_key(public.read_bytes())
             assert isinstance(key, ec.EllipticCurvePublicKey)
             self.trusted.append(identity.fingerprint(key))
-        self.group = Group(2, NODES, (b"a", b"b", b"c"), (b"A", b"B", b"C"), (1.0,) * 3, 3)
+        self.group = Group(2, NODES, (b"a", b"b", b"c"), (b"A", b"B", b"C"), (STATED,) * 3, (1.0,) * 3, 3, 3.0)
         self.signed = [
-            self.signers[node].sign("run", node, AT, pair)
+            self.signers[node].sign("run", node, AT, (SAID, *pair))
             for node, *pair in zip(NODES, self.group.cipher_keys, self.group.mask_keys, strict=True)
         ]
 
@@ -60,7 +63,7 @@ def test_a_group_of_trusted_nodes_passes_whether_or_not_one_trusts_itself(sites:
 def test_a_node_that_the_owner_does_not_trust_is_refused_and_named(sites: Sites, tmp_path: Path) -> None:
     (tmp_path / "more").mkdir()
     other = Sites(tmp_path / "more")
-    text = sites.refusal(signed=sites.with_signed(1, other.signers[3].sign("run", 3, AT, (b"b", b"B"))))
+    text = sites.refusal(signed=sites.with_signed(1, other.signers[3].sign("run", 3, AT, (SAID, b"b", b"B"))))
     assert f"node 3 of the secure sum has the key {other.trusted[1]}, which is not among those" in text
     assert "secure_sums.trusted" in text
 
@@ -69,10 +72,11 @@ def test_keys_that_were_not_signed_for_this_sum_are_refused(sites: Sites) -> Non
     right = "node 3 of the secure sum has a signature that is not right"
     swapped = replace(sites.group, mask_keys=(b"A", b"X", b"C"))  # the server's key in place of the node's
     assert right in sites.refusal(group=swapped)
-    for group in (replace(sites.group, server_round=3), replace(sites.group, purpose=ANSWERS)):
+    other = replace(sites.group, statements=(STATED, replace(STATED, images=1), STATED))
+    for group in (other, replace(sites.group, server_round=3), replace(sites.group, purpose=ANSWERS)):
         assert right in sites.refusal(group=group)
     assert right in sites.refusal(run="another")
-    assert right in sites.refusal(signed=sites.with_signed(1, sites.signers[3].sign("run", 5, AT, (b"b", b"B"))))
+    assert right in sites.refusal(signed=sites.with_signed(1, sites.signers[3].sign("run", 5, AT, (SAID, b"b", b"B"))))
     for wrong in (Signed(sites.signed[1].public, b"0" * 100), Signed(b"0" * 49, sites.signed[1].signature)):
         assert right in sites.refusal(signed=sites.with_signed(1, wrong))
     assert "node 3 of the secure sum has not signed its keys" in sites.refusal(
@@ -82,7 +86,7 @@ def test_keys_that_were_not_signed_for_this_sum_are_refused(sites: Sites) -> Non
 
 
 def test_one_node_cannot_stand_for_two(sites: Sites) -> None:
-    twice = sites.signers[3].sign("run", 5, AT, (b"c", b"C"))
+    twice = sites.signers[3].sign("run", 5, AT, (SAID, b"c", b"C"))
     assert "node 5 of the secure sum signs with the key of another node" in sites.refusal(
         signed=sites.with_signed(2, twice)
     )

@@ -81,11 +81,11 @@ def test_the_layout_has_weights_then_contributions_then_losses() -> None:
 
 
 def test_rows_are_multiplied_as_the_kind_says() -> None:
-    counts, most = np.array([0, 2, 8]), np.array([4, 4, 8])
-    by_images = row_weights("images", counts, most, 2)
-    assert np.asarray(by_images).tolist() == [[0.0], [0.5], [1.0]]
-    assert np.asarray(row_weights("nodes", counts, most, 1)).tolist() == [0, 1, 1]
-    assert row_weights("each", counts, most, 2) == row_weights("total", None, most, 2) == 1.0
+    counts = np.array([0, 2, 8])
+    by_images = row_weights("images", counts, 16, 2)
+    assert np.asarray(by_images).tolist() == [[0.0], [0.125], [0.5]]
+    assert np.asarray(row_weights("nodes", counts, 16, 1)).tolist() == [0, 1, 1]
+    assert row_weights("each", counts, 16, 2) == row_weights("total", counts, 16, 2) == 1.0
 
 
 def test_kinds_of_sums_travel_as_words() -> None:

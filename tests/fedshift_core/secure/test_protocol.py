@@ -13,11 +13,14 @@ from support import ROOT, refusal_of
 
 from fedshift_core.errors import FederationError, FedShiftError, ForgottenError
 from fedshift_core.secure import crypto
-from fedshift_core.secure.protocol import ANSWERS, Group, Member, digest_of, pair_key, threshold
+from fedshift_core.secure.group import ANSWERS, Group, threshold
+from fedshift_core.secure.protocol import Member, digest_of, pair_key
 from fedshift_core.secure.recovery import Dealt, Unmasking, empty, traffic
+from fedshift_core.secure.statement import Statement
 
 SIZE = 40
 Vector = Any
+STATED = Statement(20, (True,) * 9)
 
 
 @dataclass
@@ -50,7 +53,8 @@ class Play:
         keys = {node: self.member(node).keys("run", server_round) for node in self.nodes}
         self.group = Group(
             server_round, tuple(self.nodes), tuple(keys[n][0] for n in self.nodes),
-            tuple(keys[n][1] for n in self.nodes), self.factors or (1.0,) * self.number, self.fewest,
+            tuple(keys[n][1] for n in self.nodes), (STATED,) * self.number,
+            self.factors or (1.0,) * self.number, self.fewest, 2,
         )  # fmt: skip
         self.dealt = Dealt(self.group)
         for node in self.nodes:
@@ -247,7 +251,7 @@ def test_a_round_has_two_sums_in_their_order_with_keys_of_their_own() -> None:
         assert "has given keys of round 3 (answers): what is in a sum leaves a node once" in text
     assert "comes once" in refusal_of(FedShiftError, first.receive, 3, [], [], [])
     assert len({*first.keys("run", 4), *second.keys("run", 4), *first.keys("run", 5)}) == 6
-    group = Group(1, (1, 2), (b"a", b"b"), (b"c", b"d"), (1.0, 1.0), 2)
+    group = Group(1, (1, 2), (b"a", b"b"), (b"c", b"d"), (STATED, STATED), (1.0, 1.0), 2, 2)
     assert group.digest() != replace(group, purpose=ANSWERS).digest()
 
 
@@ -288,7 +292,7 @@ def test_the_threshold_leaves_a_server_and_a_third_of_the_nodes_too_few_shares()
 
 def test_the_page_has_the_thresholds_by_number_of_nodes() -> None:
     text = (ROOT / "docs" / "deploy" / "secure-sums.md").read_text()
-    for nodes in (*range(3, 11), 20):
+    for nodes in (3, 4, 5, 7, 10, 20):
         t = threshold(nodes, 3)
         assert f"| {nodes} | {t} | {nodes - t} | {2 * t - nodes - 1} |" in text
 
@@ -324,7 +328,7 @@ def test_nodes_that_share_by_a_larger_threshold_than_the_servers_make_no_wrong_s
         play.set_up()
         play.train(lost)
         with monkeypatch.context() as patched:
-            patched.setattr("fedshift_core.secure.protocol.threshold", lambda nodes, fewest: fewest)
+            patched.setattr("fedshift_core.secure.group.threshold", lambda nodes, fewest: fewest)
             assert play.group.threshold == 3
             text = refusal_of(FederationError, play.unmask)
         assert "secure sums: the shares of node " in text
@@ -345,9 +349,7 @@ def test_nodes_that_are_told_different_things_give_noise() -> None:
     """The server tells one node other weights than the others: its masks do not cancel."""
     play = Play(3)
     play.set_up()
-    play.states[1]["group"] = Group(
-        1, play.group.nodes, play.group.cipher_keys, play.group.mask_keys, (1.0, 1.0, 0.5), 3
-    ).digest()
+    play.states[1]["group"] = replace(play.group, factors=(1.0, 1.0, 0.5)).digest()
     play.train()
     total, _ = play.unmask()
     assert not np.array_equal(total, play.plain())
@@ -383,10 +385,12 @@ def test_a_group_that_would_not_hide_a_node_is_refused() -> None:
     def other(**changes: Any) -> Group:
         return Group(**{**vars(group), **changes})
 
-    assert "2 of the round's 4 nodes weigh" in refusal_of(FedShiftError, other(factors=(1.0, 1.0, 1e-3, 1e-3)).check)
+    text = refusal_of(FedShiftError, other(factors=(1.0, 1.0, 1e-3, 1e-3), least=3.0).check)
+    assert "the 4 nodes of a sum hide each other as 2.004 equal ones would, 3 are needed" in text
+    assert "a sum of 4 nodes, 5 must hide each other" in refusal_of(FedShiftError, other(fewest=5).check)
     assert "above 0 and at most 1" in refusal_of(FedShiftError, other(factors=(1.0, 1.0, 0.0, 1.0)).check)
     for changes in ({"nodes": (1, 4, 4, 10)}, {"nodes": (4, 1, 7, 10)}, {"mask_keys": group.cipher_keys},
-                    {"factors": (1.0,)}):  # fmt: skip
+                    {"factors": (1.0,)}, {"statements": (STATED,)}, {"publics": (b"a",)}):  # fmt: skip
         assert "each once, with keys of its own" in refusal_of(FedShiftError, other(**changes).check)
     fresh = Play(4)
     fresh.member(1).keys("run", 1)
@@ -416,8 +420,8 @@ def test_the_bytes_of_a_round_are_those_that_are_calculated() -> None:
     received = sum(len(part) for node in play.nodes for parts in dealt.for_node(node)[1:] for part in parts)
     play.train()
     revealed = sum(len(share) for node in play.nodes for share in play.member(node).reveal(1, play.nodes, []))
-    keys = 2 * crypto.PUBLIC_BYTES
-    assert traffic(4) == (4 * keys + sent + revealed, 16 * keys + received)
+    keys = 2 * crypto.PUBLIC_BYTES + len(STATED.written())
+    assert traffic(4, 9) == (4 * keys + sent + revealed, 16 * keys + received)
 
 
 def test_what_is_no_key_is_refused() -> None:
@@ -440,7 +444,7 @@ def after_a_round(number: int = 4) -> tuple[Play, dict[int, tuple[bytes, bytes]]
 def group_of(play: Play, keys: dict[int, tuple[bytes, bytes]], server_round: int = 2) -> Group:
     return Group(
         server_round, tuple(play.nodes), tuple(keys[n][0] for n in play.nodes), tuple(keys[n][1] for n in play.nodes),
-        (1.0,) * play.number, play.fewest,
+        (STATED,) * play.number, (1.0,) * play.number, play.fewest, 2,
     )  # fmt: skip
 
 
