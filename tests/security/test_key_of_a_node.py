@@ -28,10 +28,12 @@ from fedshift_app.node import node_key
 from fedshift_core.env import WARM
 from fedshift_core.errors import FedShiftError
 from fedshift_core.secure import identity
+from fedshift_core.secure.group import Group
 from fedshift_core.secure.identity import Signed
-from fedshift_core.secure.protocol import Group
+from fedshift_core.secure.statement import Statement
 
 LIMIT = 30.0
+STATED = Statement(20, (True, False))
 #: The node's program, which in the place of a ClientApp writes down what it finds of the key, and signs.
 PROGRAM = """
 import functools, json, os, sys
@@ -41,7 +43,7 @@ from fedshift_app.node import node_key
 
 def work(task):
     opened = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if os.path.exists(entry.path)]
-    signed = node_key.signer().sign("run", 1, (2, "training"), (b"b", b"B"))
+    signed = node_key.signer().sign("run", 1, (2, "training"), (STATED, b"b", b"B"))
     found = {"environment": dict(os.environ), "commands": [sys.orig_argv, sys.argv], "opened": opened,
              "public": signed.public.hex(), "signature": signed.signature.hex()}
     Path(task["address"] + ".part").write_text(json.dumps(found))
@@ -52,7 +54,7 @@ fork_server.work, fork_server.import_app = work, lambda: None
 fork_server.ForkServer = functools.partial(fork_server.ForkServer, run=work)
 fork_server.main()
 """
-COMMAND = [sys.executable, "-P", "-c", PROGRAM]
+COMMAND = [sys.executable, "-P", "-c", PROGRAM.replace("STATED", repr(STATED.written()))]
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_it_can_sign_but_not_read(executor: NodeExecutor, key: Path, tmp_path: P
     text = json.dumps([found["environment"], found["commands"], found["opened"]])
     assert "north" not in text.replace(str(tmp_path), "") and "PRIVATE" not in text
     signed = Signed(bytes.fromhex(found["public"]), bytes.fromhex(found["signature"]))
-    group = Group(2, (0, 1), (b"a", b"b"), (b"A", b"B"), (1.0, 1.0), 2)
+    group = Group(2, (0, 1), (b"a", b"b"), (b"A", b"B"), (STATED,) * 2, (1.0, 1.0), 2, 2.0)
     identity.check(group, [Signed(b"", b""), signed], "run", 0, [trusted(key)])
     assert "not right" in refusal_of(
         FedShiftError, identity.check, group, [Signed(b"", b""), signed], "other", 0, [trusted(key)]
