@@ -12,7 +12,7 @@ import numpy as np
 
 from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request, is_count
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.features import OURS
 from fedshift_core.secure import identity, protocol
 from fedshift_core.secure.identity import Signed
@@ -95,7 +95,7 @@ class SecureSumsOnNode(NodeFeature):
         """Take in the shares of the other nodes before training.
 
         Raises:
-            FedShiftError: If the message lacks them, or they are not those of this round.
+            RequestError: If the message lacks them, or they are not those of this round.
         """
         if not call.config.federation.secure_sums:
             return
@@ -113,7 +113,7 @@ class SecureSumsOnNode(NodeFeature):
         options, member = call.options, Member(call.state, call.index)
         sums = read(options[wire.SECURE_SUMS])
         if sums.keys() != reply.knowledge.keys():
-            raise FedShiftError(
+            raise RequestError(
                 f"secure sums: the server asks for {', '.join(sums) or 'nothing'} in addition to weights, this node "
                 f"has {', '.join(reply.knowledge) or 'nothing'}"
             )
@@ -140,7 +140,7 @@ class SecureSumsOnNode(NodeFeature):
         if not federation.secure_sums:
             return answer
         if answer.means.keys() != answer.arrays.keys():
-            raise FedShiftError("refused: the answer is no sum, and this run has federation.secure_sums=on")
+            raise RequestError("refused: the answer is no sum, and this run has federation.secure_sums=on")
         _check(call.options, _SHARES, "a question in place of scores")
         member = Member(call.state, call.index, protocol.ANSWERS)
         _receive(member, call)
@@ -173,7 +173,7 @@ def _signed_keys(call: Call, keys: tuple[bytes, bytes], of_sum: tuple[int, str])
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:
     for key in needed:
         if key not in options:
-            raise FedShiftError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
+            raise RequestError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
 
 
 def _group(call: Call) -> Group:

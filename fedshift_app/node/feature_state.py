@@ -19,7 +19,7 @@ from fedshift_app.node.data import Place
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
 from fedshift_core.env import NODE_KEY
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.secure.identity import Signer
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
@@ -98,7 +98,7 @@ def _signer() -> Signer | None:
     """Return the key of this SuperNode, where it was started with one.
 
     Raises:
-        FedShiftError: If it cannot be read; the file is named in the node's log alone.
+        RequestError: If it cannot be read; the file is named in the node's log alone.
     """
     path = os.environ.get(NODE_KEY)
     if not path:
@@ -107,7 +107,7 @@ def _signer() -> Signer | None:
         return Signer(Path(path))
     except FedShiftError as error:
         log.warning("%s", error)
-        raise FedShiftError("refused: this node's key cannot be read") from None
+        raise RequestError("refused: this node's key cannot be read") from None
 
 
 def _calls(
