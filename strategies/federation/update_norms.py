@@ -20,6 +20,7 @@ FEWEST = 3  # nodes of a round whose median says something
 NOTABLE = 0.1  # of the norm of the weights that were sent: a change up to this is no node's undue influence
 STALLED = 0.05  # of that norm: a median below counts as this, while most nodes do not learn yet and one does
 EARLY = 0.5  # root mean square of features of a network that has hardly learnt: a median below counts as this
+LARGEST_LOSS = 10  # times the median of a round: what a node's loss counts as at most, where it decides weights
 LUCK = 6  # standard deviations by which the norm of honest noise may exceed its root mean square
 
 
@@ -136,7 +137,10 @@ def out_of_proportion(
             continue
         sent = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
         norms = {place: _of_a_row(array) for place, array in sent.items()}
-        least = [EARLY * math.sqrt(array.shape[-1]) if name in features else SHORTEST for array in sent.values()]
+        least = [
+            EARLY * math.sqrt(array[0].size if array.ndim > 1 else array.size) if name in features else SHORTEST
+            for array in sent.values()
+        ]
         if len(norms) >= FEWEST:
             usual[name] = [*norms.values()]
         compared = [*norms.values(), *(usual.get(name, ()) if len(norms) < FEWEST else ())]
@@ -149,6 +153,15 @@ def out_of_proportion(
                     f"{max_update:g} at most (federation.max_update)",
                 )
     return problems
+
+
+def capped(losses: Sequence[float]) -> list[float]:
+    """Return the losses of a round's nodes, of which none is above ``LARGEST_LOSS`` times their median.
+
+    A median below 1 counts as 1; of an even number of nodes it is the lower of the two in the middle.
+    """
+    middle = sorted(losses)[(len(losses) - 1) // 2] if losses else SHORTEST
+    return [min(loss, LARGEST_LOSS * max(middle, SHORTEST)) for loss in losses]
 
 
 def _of_a_row(array: NDArray[Any]) -> float:
