@@ -102,7 +102,7 @@ def test_a_run_with_a_lying_loss_still_learns_from_the_others(run_inline: Inline
     given = "aggregation.weights=afl aggregation.afl_groups=node train.epochs=1 dataset.domains=[scan]"
     run = run_inline(nodes=NODES, rounds=2, set=given, grid=lying(RECEIVED_LOSS, HUGE))
     assert [line["nodes"] for line in run.rounds] == [[*range(NODES)]] * 2
-    kept = load_file(run.folder / "checkpoint" / "knowledge-00002.safetensors")
+    kept = load_file(run.folder / "checkpoint" / "moments-00002.safetensors")
     weights = dict(zip(kept[afl.GROUPS].tolist(), kept[afl.WEIGHTS].tolist(), strict=True))
     assert weights[LIAR] < 0.95 and all(weight > 0.01 for weight in weights.values())
 
