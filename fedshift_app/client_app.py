@@ -92,8 +92,9 @@ def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
     except Exception as error:
         code, reason = reasons.of(error, context)
-    if code == DECLINED and kind == MessageType.QUERY:  # the node has no place yet
-        reason = plain(f"node of {context.node_config['domain']}: {reason}")
+    domain = context.node_config.get("domain", "")
+    if code == DECLINED and kind == MessageType.QUERY and domain:  # the node has no place yet
+        reason = plain(f"node of {domain}: {reason}")
     return Message(Error(code=code, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
 
 

@@ -20,6 +20,7 @@ from fedshift_app.flower.internals import identify_process, make_context
 from fedshift_app.node import reasons, setup
 from fedshift_core.errors import DataError, FedShiftError, NotFiniteError
 from fedshift_core.wire import names
+from strategies.federation import updates
 
 SECRET = "Mueller"
 KINDS = (MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE)
@@ -202,6 +203,13 @@ def test_an_error_of_any_class_leaves_as_its_code(
         reply = Site(site).ask(MessageType.TRAIN)
     assert reply.error.reason == reasons.sentence(code)
     assert "Anna" in caplog.text
+
+
+def test_the_server_still_counts_nodes_whose_training_diverged() -> None:
+    """It goes back when most nodes come to such numbers, and knows it by these words."""
+    assert updates.NOT_FINITE in reasons.sentence("diverged")
+    others = [code for code in reasons.SENTENCES if code != "diverged"]
+    assert not any(updates.NOT_FINITE in reasons.sentence(code) for code in others)
 
 
 def test_a_policy_that_cannot_be_read_hides_as_strict_does(site: Path, tmp_path: Path) -> None:
