@@ -1,6 +1,5 @@
 """The ClientApp: turns a message into a call of the method's NumPyClient, and its answer into a message."""
 
-import errno
 import logging
 import time
 from collections.abc import Callable
@@ -22,10 +21,10 @@ from fedshift_app.node import (
 from fedshift_app.node import (
     feature_state,
     out_log,
+    reasons,
     received_model,
     requests,
     setup,
-    state_folder,
     state_store,
 )
 from fedshift_app.node import (
@@ -37,24 +36,15 @@ from fedshift_app.node import (
 from fedshift_app.node import (
     precision as node_precision,
 )
-from fedshift_app.node.owner import Owner, PolicyError
+from fedshift_app.node.owner import Owner
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
-from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, check_kept
-from fedshift_core.errors import FedShiftError, ForgottenError, StorageError
+from fedshift_core.errors import NotFiniteError
 from fedshift_core.limits import largest, plain
 from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
-from fedshift_core.wire.names import (
-    CONFIG,
-    DECLINED,
-    DISK_FAILED,
-    KNOWLEDGE,
-    MACHINE_FAILED,
-    RAISED,
-    SERVER_ROUND,
-)
+from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
 from fedshift_core.wire.records import array_record, config_record, decode, encode
 
@@ -63,8 +53,6 @@ log = logging.getLogger("fedshift")
 Work = Callable[[Message, Context, Owner], RecordDict]
 
 MEMORY = "memory"  # the record of context.state that holds a simulated node's private arrays
-#: What torch says where a CPU or a GPU has no memory left; none of it has a type of its own everywhere.
-NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 MEMORY_OF = "memory-of"  # the record of context.state that says in which round the node trained last
 
 app = ClientApp()
@@ -96,35 +84,18 @@ def query(msg: Message, context: Context) -> Message:
 
 
 def _answer(kind: str, msg: Message, context: Context, work: Work) -> Message:
-    """Reply with what ``work`` returns, or with its error in one line. Refuse what run or owner do not ask for.
+    """Reply with what ``work`` returns, or with a line on its error. Refuse what run or owner do not ask for.
 
-    Flower would send a traceback; the server should be able to show the reason.
+    Flower would send the error as it is; what may leave of it is in :mod:`fedshift_app.node.reasons`.
     """
     try:
         return Message(_as_asked(kind, msg, context, work), reply_to=msg)
-    except PolicyError as error:
-        log.warning("refused by this node's policy: %s", error)
-        domain = context.node_config.get("domain", "")
-        who = f"node of {domain}: " if kind == MessageType.QUERY and domain else ""  # it has no place yet
-        code, reason = DECLINED, plain(f"{who}{error}")
-    except FedShiftError as error:
-        code, reason = _code(error, context), plain(str(error))
     except Exception as error:
-        log.exception("this node failed")
-        code, reason = _code(error, context), plain(f"{type(error).__name__}: {error}")
+        code, reason = reasons.of(error, context)
+    domain = context.node_config.get("domain", "")
+    if code == DECLINED and kind == MessageType.QUERY and domain:  # the node has no place yet
+        reason = plain(f"node of {domain}: {reason}")
     return Message(Error(code=code, reason=out_log.refusal(kind, msg, context, reason)), reply_to=msg)
-
-
-def _code(error: Exception, context: Context) -> int:
-    """Return the code of an error: that of a simulated node says whether the machine is at fault."""
-    if state_folder.own_folder(context.node_config) is not None:
-        return RAISED
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, StorageError) or number in atomic_io.DISK:
-        return DISK_FAILED
-    no_memory = isinstance(error, MemoryError) or number == errno.ENOMEM
-    no_memory |= isinstance(error, RuntimeError) and any(text in str(error) for text in NO_MEMORY)
-    return MACHINE_FAILED if no_memory or isinstance(error, ForgottenError) else RAISED
 
 
 def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDict:
@@ -159,7 +130,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     check_kept(client.memory, "self.memory")
     for name, array in client.memory.items():
         if not np.isfinite(largest(array)):  # kept, they would keep the node out of all later rounds
-            raise FedShiftError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
+            raise NotFiniteError(f"{name} holds numbers that are not finite (training diverged? try a lower train.lr)")
     called.store.remember(client.server_round, client.memory)
     if not called.store.own:  # a real node has them on its disk; its SuperNode would keep those of all runs
         context.state[MEMORY] = encode(client.memory)

@@ -32,6 +32,18 @@ class FedShiftError(Exception):
         return other
 
 
+class RequestError(FedShiftError):
+    """A request is refused.
+
+    The text is made of the request and of what the refuser lets anybody know, so whoever asked may see it: it holds
+    nothing of files, labels, counts or values.
+    """
+
+
+class NotFiniteError(FedShiftError):
+    """Training came to numbers that are not finite."""
+
+
 class DataError(FedShiftError):
     """Images or labels are missing, broken, or not what the data set promises."""
 

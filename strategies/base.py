@@ -57,6 +57,7 @@ class DomainStrategy(MethodHooks[P]):
         self.memory = NodeMemory()
         self.completed = 0
         self.recovery = Recovery()
+        self._usual: dict[str, list[float]] = {}  # norms of what nodes contribute, of an earlier round
         self.start_values = Start(federation.model.start, federation.model.frozen)
         self._asked: dict[int, Node] = {}
         self._withholding: set[int] = set()  # indices of nodes that let out less than was asked, as a line has said
@@ -145,7 +146,7 @@ class DomainStrategy(MethodHooks[P]):
         sent = SentWeights(decode(self._global), bounds.max_update, self.features.noise)
         sifted = self.features.gather(self._asked, replies, self._exchange(), sent) or sift(
             self._asked, replies, lambda node, reply: self._read(node, reply, sent), sent, bounds.max_update,
-            of_features(type(self), self.expected()),
+            of_features(type(self), self.expected()), self._usual,
         )  # fmt: skip
         updates, problems = sifted.updates, sifted.problems
         for node, reason in problems:
@@ -246,7 +247,7 @@ class DomainStrategy(MethodHooks[P]):
         self._result, self._grid, self._global = result, grid, self.start_values.moving(arrays)
 
     def _go_back(self, blame: Blame) -> tuple[ArrayRecord, MetricRecord]:
-        """Leave out the node that moved the average, and go back to the weights before it."""
+        """Leave out the node that stood out, and go back to the weights before it."""
         point = blame.point
         self._global, self.knowledge, self.state = point.weights, point.knowledge, point.state
         self.moments = point.moments
@@ -255,7 +256,7 @@ class DomainStrategy(MethodHooks[P]):
         self.roster.exclude(blame.node)
         self._leave_out(
             blame.node,
-            f"the model has gone bad, and this node moved the average by {100 * blame.share:.0f} %: it is left out of "
+            f"the model has gone bad, and this node {blame.why}: it is left out of "
             f"the rest of the run, which goes back to the weights before round {point.server_round}",
         )
         self.features.passed(context.AVERAGING)

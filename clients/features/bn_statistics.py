@@ -12,7 +12,7 @@ from clients.training import statistics
 from clients.training.arrays import view
 from clients.training.phases import EVALUATION
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.features import OURS
 from fedshift_core.limits import largest
 from fedshift_core.moments import power_of, standard
@@ -108,13 +108,13 @@ def sums_of_images(client: Client, parameters: list[NDArray[Any]], request: Mapp
         layers whose statistics travel, under their names on the wire; the number of images; and the means.
 
     Raises:
-        FedShiftError: If they would be those of one image.
+        RequestError: If they would be those of one image.
     """
     client.server_round = int(request[SERVER_ROUND])
     least = max(LEAST_STATISTICS, client.setup.least_images)
     if min(len(client.train_set), int(request[BN_IMAGES])) < least:
         few = "those of a single one" if least == LEAST_STATISTICS else f"of too few ones (least_images={least})"
-        raise FedShiftError(f"sums over fewer than {plural(least, 'image')} would be {few}")
+        raise RequestError(f"sums over fewer than {plural(least, 'image')} would be {few}")
     client.take(parameters)
     moments, images = client.take_statistics(int(request[BN_IMAGES]))
     weights = dict(zip(client.shared_names, parameters, strict=True))
@@ -151,7 +151,7 @@ def checked(arrays: Arrays, client: Client) -> Arrays:
     """Return BatchNorm's statistics that the server re-estimated, checked.
 
     Raises:
-        FedShiftError: If they are not those of the layers of the client's model, or a number is not what it may be.
+        RequestError: If they are not those of the layers of the client's model, or a number is not what it may be.
     """
     state = client.model.state_dict()
     shared = set(client.shared_names)
@@ -159,12 +159,12 @@ def checked(arrays: Arrays, client: Client) -> Arrays:
     wanted = {f"{name}.{key}" for name in layers for key in (BN_MEAN, BN_VAR)} & shared
     if arrays.keys() != wanted:
         strange = sorted(arrays.keys() ^ wanted)
-        raise FedShiftError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
+        raise RequestError(f"the server's statistics do not match this node's model: {', '.join(strange[:3])}")
     for name, array in arrays.items():
         if array.shape != tuple(state[name].shape) or array.dtype != np.float32:
-            raise FedShiftError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
+            raise RequestError(f"the server's statistics {name} have shape {array.shape} and type {array.dtype}")
         if not np.isfinite(largest(array)) or (name.endswith(BN_VAR) and (array < 0).any()):
-            raise FedShiftError(
+            raise RequestError(
                 f"the server's statistics {name} hold numbers that are not finite, or negative variances"
             )
     return arrays

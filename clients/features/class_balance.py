@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from clients.features.base import Client, Metrics, NodeFeature, Request
 from clients.losses.imbalance import class_loss
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.limits import LARGEST_COUNT
 from fedshift_core.options.run import RunSettings
 from fedshift_core.plural import plural
@@ -46,9 +46,9 @@ class ClassBalanceOnNode(NodeFeature):
         return f"this run has train.class_counts=federation, and the message lacks {CLASS_TOTALS}" if wanted else ""
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
-        """Weigh classes by the images of all nodes; raise ``FedShiftError`` if the message lacks their numbers."""
+        """Weigh classes by the images of all nodes; raise ``RequestError`` if the message lacks their numbers."""
         if client.setup.train.asks_federation and CLASS_TOTALS not in request:
-            raise FedShiftError(f"train.class_counts=federation: the message lacks {CLASS_TOTALS}")
+            raise RequestError(f"train.class_counts=federation: the message lacks {CLASS_TOTALS}")
         self.around_scores(client, request)
         return {}
 

@@ -38,7 +38,7 @@ from clients.features.base import Call, Client, Metrics, NodeFeature, Request
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig
 from datasets.quality import pixel_statistics
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.options.run import RunSettings
 from fedshift_core.options.statistics import BINS
 from fedshift_core.site_differences import lifted
@@ -65,10 +65,10 @@ class NormalizationOnNode(NodeFeature):
         return "" if way == "fixed" or SITE_IMAGES in request.given else _lacks(way)
 
     def begin(self, call: Call) -> None:
-        """Raise ``FedShiftError`` if a message to train lacks them."""
+        """Raise ``RequestError`` if a message to train lacks them."""
         way = call.config.images.normalization
         if way != "fixed" and SITE_IMAGES not in call.options:
-            raise FedShiftError(_lacks(way))
+            raise RequestError(_lacks(way))
 
     def before_training(self, client: Client, request: Mapping[str, Any]) -> Metrics:
         """Draw nodes from the beginning."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients.features.base import Client, Metrics, NodeFeature, Reply
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, NotFiniteError
 from fedshift_core.features import OURS
 from fedshift_core.limits import largest
 from fedshift_core.options.privacy import PrivacyConfig
@@ -96,7 +96,7 @@ def noised(privacy: PrivacyConfig, sent: Arrays, trained: Arrays) -> Arrays:
             raise FedShiftError(f"privacy.name={privacy.name}: {name} would travel without noise")
         updates[name] = array - sent[name]
         if not np.isfinite(largest(updates[name])):
-            raise FedShiftError(
+            raise NotFiniteError(
                 f"{name} holds numbers that are not finite: training diverged, on weights that carry noise of "
                 f"deviation {privacy.noise:.3g} from round 2 on (privacy.name=local-dp; a larger privacy.epsilon or "
                 "a smaller privacy.clipping_norm makes it smaller; or try a lower train.lr)"

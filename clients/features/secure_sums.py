@@ -12,7 +12,7 @@ import numpy as np
 
 from clients.features.base import Answer, Call, Metrics, NodeFeature, Reply, Request
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.features import OURS
 from fedshift_core.secure import identity, protocol
 from fedshift_core.secure.group import ANSWERS, PURPOSES, TRAINING, Group
@@ -97,7 +97,7 @@ class SecureSumsOnNode(NodeFeature):
         """Take in the shares of the other nodes before training.
 
         Raises:
-            FedShiftError: If the message lacks them, or they are not those of this round.
+            RequestError: If the message lacks them, or they are not those of this round.
         """
         if not call.config.federation.secure_sums:
             return
@@ -108,14 +108,14 @@ class SecureSumsOnNode(NodeFeature):
         """Return the masked vector in the place of weights, contributions and losses.
 
         Raises:
-            FedShiftError: If a number is not finite or out of range.
+            RequestError: If a number is not finite or out of range.
         """
         if not call.config.federation.secure_sums:
             return reply
         options, member = call.options, Member(call.state, call.index)
         sums = read(options[wire.SECURE_SUMS])
         if sums.keys() != reply.knowledge.keys():
-            raise FedShiftError(
+            raise RequestError(
                 f"secure sums: the server asks for {', '.join(sums) or 'nothing'} in addition to weights, this node "
                 f"has {', '.join(reply.knowledge) or 'nothing'}"
             )
@@ -138,13 +138,13 @@ class SecureSumsOnNode(NodeFeature):
         """Return the masked vector of an answer's means, times the node's share of images.
 
         Raises:
-            FedShiftError: If it has no means, or one is not finite or out of range.
+            RequestError: If it has no means, or one is not finite or out of range.
         """
         federation = call.config.federation
         if not federation.secure_sums:
             return answer
         if answer.means.keys() != answer.arrays.keys():
-            raise FedShiftError("refused: the answer is no sum, and this run has federation.secure_sums=on")
+            raise RequestError("refused: the answer is no sum, and this run has federation.secure_sums=on")
         _check(call.options, _SHARES, "a question in place of scores")
         member = Member(call.state, call.index, ANSWERS)
         _receive(member, call)
@@ -180,20 +180,20 @@ def _signed_keys(call: Call, keys: tuple[bytes, bytes], of_sum: tuple[int, str])
 def _check(options: Mapping[str, Any], needed: tuple[str, ...], message: str) -> None:
     for key in needed:
         if key not in options:
-            raise FedShiftError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
+            raise RequestError(f"refused: {message} lacks {key}, and this run has federation.secure_sums=on")
 
 
 def _group(call: Call, publics: tuple[bytes, ...]) -> Group:
     """Return the group of a sum, with the weights that follow from what its nodes state.
 
     Raises:
-        FedShiftError: If what is passed on as this node's statement is another.
+        RequestError: If what is passed on as this node's statement is another.
     """
     options, federation, own = call.options, call.config.federation, call.statement()
     nodes, purpose = tuple(options[wire.SECURE_NODES]), options[wire.SECURE_PURPOSE]
     statements = [Statement.read(data, len(own.classes)) for data in options[wire.SECURE_STATEMENTS]]
     if dict(zip(nodes, statements, strict=False)).get(call.index) != own:
-        raise FedShiftError("refused: what this node states of its images is not among the statements of the sum")
+        raise RequestError("refused: what this node states of its images is not among the statements of the sum")
     return Group(
         call.server_round, nodes, tuple(options[wire.SECURE_KEYS]), tuple(options[wire.SECURE_MASK_KEYS]),
         tuple(statements), call.weigh(statements, purpose), federation.secure_sums_nodes, federation.secure_sums_least,

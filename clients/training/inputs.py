@@ -11,7 +11,7 @@ from torch import Tensor
 from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Scalars(dict[str, int | float | str]):
 
     def __missing__(self, name: str) -> int | float | str:
         """Refuse a message without what the method needs."""
-        raise FedShiftError(f"refused: the server tells no {name!r}, which the method needs")
+        raise RequestError(f"refused: the server tells no {name!r}, which the method needs")
 
 
 class OtherTraining(Protocol):

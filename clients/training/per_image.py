@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from clients.models.depthwise import quicken, unquicken
 from clients.models.networks import SplitModel, set_training
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, NotFiniteError
 from fedshift_core.limits import some
 
 _CLOSE = 1e-3  # relative, between the norms of Opacus and of autograd; of norms below _SMALL, absolute in terms of it
@@ -44,11 +44,11 @@ class PerImage:
             norm: C; the norm is over all parameters that learn.
 
         Raises:
-            FedShiftError: If one is not finite.
+            NotFiniteError: If one is not finite.
         """
         norms = self.norms(losses)
         if not bool(torch.isfinite(norms).all()):
-            raise FedShiftError("an image's gradient is not finite (training diverged? try a lower train.lr)")
+            raise NotFiniteError("an image's gradient is not finite (training diverged? try a lower train.lr)")
         factors = (norm / (norms + _ROUNDING)).clamp(max=1.0)
         self._clear()
         self._hooks.disable_hooks()

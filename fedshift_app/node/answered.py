@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context
 
 from fedshift_app.node import state_folder
 from fedshift_core import atomic_io, private_files
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.wire.records import config_record
 
@@ -74,5 +74,5 @@ def _on_disk(folder: Path, what: bytes, over: bytes) -> bool:
                 atomic_io.write_durably(path, after, private=True)
     except (OSError, FedShiftError) as error:
         log.warning("%s: %s", shown(path, WHOLE_PATH), error)
-        raise FedShiftError("refused: this node's list of sums that it has answered cannot be kept") from None
+        raise RequestError("refused: this node's list of sums that it has answered cannot be kept") from None
     return after is not None

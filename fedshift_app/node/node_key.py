@@ -9,7 +9,7 @@ import socket
 import threading
 from pathlib import Path
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.secure.identity import MOST_SIGNATURE, PUBLIC, Key, Signed, Signer
 
 SECONDS = 30.0  # for an answer
@@ -73,5 +73,5 @@ def _signed(digest: bytes) -> Signed:
             while part := ours.recv(PUBLIC + MOST_SIGNATURE):
                 answer += part
     if len(answer) <= PUBLIC:
-        raise FedShiftError("refused: this node's key does not answer")
+        raise RequestError("refused: this node's key does not answer")
     return Signed(answer[:PUBLIC], answer[PUBLIC:])

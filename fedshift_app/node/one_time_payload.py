@@ -10,7 +10,7 @@ from clients.base import DomainClient
 from fedshift_app.node.state_store import START_STEM, StateStore
 from fedshift_core import atomic_io
 from fedshift_core.arrays import Arrays, digest
-from fedshift_core.errors import FedShiftError, StorageError
+from fedshift_core.errors import FedShiftError, RequestError, StorageError
 from fedshift_core.limits import as_found, largest
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import decode
@@ -36,12 +36,12 @@ def begin(client: DomainClient, header: RunHeader, sent: ArrayRecord | None, sto
     if not wanted or client.begun == wanted:
         return
     if not _DIGEST.fullmatch(wanted):  # it becomes a part of a file's name
-        raise FedShiftError(f"the server says that nodes begin from {as_found(wanted)}, expected 64 hexadecimal digits")
+        raise RequestError(f"the server says that nodes begin from {as_found(wanted)}, expected 64 hexadecimal digits")
     folder = store.folder if store.own else Path(header.kept_in).parent if header.kept_in else None
     if sent is not None:
         arrays = decode(sent)
         if digest(arrays) != wanted:
-            raise FedShiftError("what the server sent to begin from is not what it says that it is")
+            raise RequestError("what the server sent to begin from is not what it says that it is")
         check(arrays, client)
         if store.own and folder is not None:
             store.make()

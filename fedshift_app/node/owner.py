@@ -27,7 +27,7 @@ from fedshift_app.node.policy import Policy
 from fedshift_core import disclosure, suppression
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.wire.messages import NodeIntroduction
@@ -69,7 +69,7 @@ _OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the
 _SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
 
 
-class PolicyError(FedShiftError):
+class PolicyError(RequestError):
     """The policy of the node's owner does not allow what the server asks for."""
 
 
@@ -185,7 +185,7 @@ class Owner:
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
-            raise PolicyError(f"the reply has {plural(size, 'byte')}, allowed are largest_out={most}")
+            raise PolicyError(f"the reply is larger than largest_out={most} bytes")
         if kind == MessageType.TRAIN:
             self._charge()
         return reply
@@ -263,7 +263,7 @@ class Owner:
         assert self.policy is not None
         most = self.policy.rounds_per_day
         if most is not None and book.rounds_of_day(now) >= most:
-            return f"the node has trained in {plural(most, 'round')} within 24 hours, allowed are rounds_per_day={most}"
+            return f"the node has trained in as many rounds within 24 hours as rounds_per_day={most} allows"
         return self._over_required_noise(book) or self.over_budget(book)
 
     def _over_required_noise(self, book: Book) -> str:
@@ -275,9 +275,7 @@ class Owner:
         after = of_run.epsilon(self.config.privacy.delta, self._cost)
         if after <= wanted.epsilon * _ROUNDING:
             return ""
-        return (
-            f"one more round would bring this run to epsilon {after:.4g}, allowed is privacy.epsilon={wanted.epsilon:g}"
-        )
+        return f"one more round would bring this run above the allowed privacy.epsilon={wanted.epsilon:g}"
 
     def over_budget(self, book: Book) -> str:
         """Return why the budget does not pay for one more round; empty where it does."""
@@ -288,8 +286,8 @@ class Owner:
         if after <= budget.epsilon:
             return ""
         return (
-            f"one more round would bring all runs to epsilon {after:.4g} at delta {budget.delta:g}, allowed is "
-            f"budget.epsilon={budget.epsilon:g}"
+            f"one more round would bring all runs above the allowed budget.epsilon={budget.epsilon:g} at delta "
+            f"{budget.delta:g}"
         )
 
 

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message
 
 from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import setup
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.wire.names import NODE_INDEX, RUN, RUN_ID, SERVER_ROUND, START_DIGEST
 from fedshift_core.wire.records import config_record
 
@@ -35,7 +35,7 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
             ones only: the mean of several noised updates of a round would have less noise.
 
     Raises:
-        FedShiftError: With what differs.
+        RequestError: With what differs.
     """
     flower_run = str(msg.metadata.run_id)
     kept: dict[str, Any] = dict(config_record(context.state, PINS) or {})
@@ -48,13 +48,11 @@ def hold(msg: Message, context: Context, given: Mapping[str, Any], config: RunCo
         if kept.setdefault(key, value) != value:
             what = "another configuration" if key == _CONFIGURATION else f"{key}={value!r}"
             before = "" if key == _CONFIGURATION else f", it was {kept[key]!r} before"
-            raise FedShiftError(
-                f"refused: the server sends {what} within one run{before}; a run has one from its start"
-            )
+            raise RequestError(f"refused: the server sends {what} within one run{before}; a run has one from its start")
     if trains and config.privacy.name != "none":
         server_round, last = int(given[SERVER_ROUND]), int(kept.get(_TRAINED, 0))
         if server_round <= last:
-            raise FedShiftError(
+            raise RequestError(
                 f"refused: the server sends {SERVER_ROUND}={server_round}, but this node has trained in round {last} "
                 f"and this run has privacy.name={config.privacy.name}: a round's update leaves a node once"
             )

@@ -70,7 +70,7 @@ def _noise(allowed: Policy, config: RunConfig, where: Place) -> str:
     else:
         spent = privacy.spent(config.rounds)
     if spent > wanted.epsilon:
-        return f"rounds={config.rounds} spend epsilon {spent:.4g}, allowed is privacy.epsilon={wanted.epsilon:g}"
+        return f"rounds={config.rounds} spend more than the allowed privacy.epsilon={wanted.epsilon:g}"
     return ""
 
 

@@ -21,9 +21,8 @@ from fedshift_app.config.sections import RunConfig
 from fedshift_app.node import data as node_data
 from fedshift_app.node import pins, setup
 from fedshift_app.node.data import Place
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.limits import MOST_NAME, Refused, as_found, plain
-from fedshift_core.plural import plural
 from fedshift_core.secure.layout import written
 from fedshift_core.wire.names import (
     ARRAYS,
@@ -105,14 +104,14 @@ def admit(kind: str, msg: Message, context: Any) -> None:
         context: The node's; its state keeps the pins of the run.
 
     Raises:
-        FedShiftError: In one line: the key, what it holds, what the configuration says.
+        RequestError: In one line: the key, what it holds, what the configuration says.
     """
     record = config_record(msg.content, CONFIG)
     if record is None:
-        raise FedShiftError(f"refused: the message lacks the record {CONFIG!r}")
+        raise RequestError(f"refused: the message lacks the record {CONFIG!r}")
     for key in (ENGINE, RUN):
         if not isinstance(record.get(key), str):
-            raise FedShiftError(f"refused: the message lacks {key}, a text")
+            raise RequestError(f"refused: the message lacks {key}, a text")
     config, where = setup.open_message(record, context)
     request = NodeRequest.of(kind, record, config, where)
     if not where.shared:
@@ -125,7 +124,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
     """Hold a message against the run's configuration.
 
     Raises:
-        FedShiftError: With the first thing that is not allowed.
+        RequestError: With the first thing that is not allowed.
     """
     core, features = ALLOWED[request.kind], request.features.keys(request.kind)
     strategy = registry.get(request.run.method["name"]).strategy_class()
@@ -138,7 +137,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
         if key in request.given:
             _refuse(request, key, request.given[key], RULES[key](request, request.given[key]))
         elif key in REQUIRED[request.kind] or (key == DOMAINS and request.scores):
-            raise FedShiftError(f"refused: a message to {request.kind} lacks {key}")
+            raise RequestError(f"refused: a message to {request.kind} lacks {key}")
     for key, (holds, feature) in features.items():
         if key in request.given:
             value = request.given[key]
@@ -148,7 +147,7 @@ def check(request: NodeRequest, content: RecordDict) -> None:
 
 def _refuse(request: NodeRequest, key: str, value: Any, why: str) -> None:
     if why:
-        raise FedShiftError(f"refused: the server sends {plain(key, MOST_NAME)}={as_found(value)}, but {why}")
+        raise RequestError(f"refused: the server sends {plain(key, MOST_NAME)}={as_found(value)}, but {why}")
 
 
 def _check_records(request: NodeRequest, content: RecordDict, strategy: type[DomainStrategy]) -> None:
@@ -156,15 +155,15 @@ def _check_records(request: NodeRequest, content: RecordDict, strategy: type[Dom
     known = {ARRAYS, KNOWLEDGE} if request.kind == MessageType.QUERY else {ARRAYS, KNOWLEDGE, START}
     strange = {*content} - known - {CONFIG} - request.features.sent_records(request)
     if strange:
-        raise FedShiftError(f"refused: a message to {request.kind} has no record {plain(min(strange), MOST_NAME)!r}")
+        raise RequestError(f"refused: a message to {request.kind} has no record {plain(min(strange), MOST_NAME)!r}")
     if request.kind == MessageType.QUERY:
         return
     for name in (ARRAYS, KNOWLEDGE):
         if array_record(content, name) is None:
-            raise FedShiftError(f"refused: a message to {request.kind} lacks the arrays {name!r}")
+            raise RequestError(f"refused: a message to {request.kind} lacks the arrays {name!r}")
     for name in array_record(content, KNOWLEDGE) or ():
         if why := _declared(strategy, "sends", name):
-            raise FedShiftError(f"refused: the server sends knowledge {plain(name, MOST_NAME)!r}, but {why}")
+            raise RequestError(f"refused: the server sends knowledge {plain(name, MOST_NAME)!r}, but {why}")
 
 
 def _declared(strategy: type[DomainStrategy], does: Literal["sends", "tells"], name: str) -> str:
@@ -250,7 +249,7 @@ def _drawn(request: NodeRequest, value: Any) -> str:
             return f"a sample of fewer than {LEAST_SAMPLE} images tells of single ones, see evaluate.fraction"
         if drawn != wanted:
             return (
-                f"this run scores {wanted} of this node's {plural(images, 'test image')} of {domain!r} in this round "
+                f"this run scores another share of this node's test images of {domain!r} in this round "
                 f"(evaluate.fraction={evaluate.fraction:g})"
             )
     return ""

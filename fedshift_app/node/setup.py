@@ -36,7 +36,7 @@ from fedshift_core import dp_accounting, extensions, same_names
 from fedshift_core.arrays import Arrays
 from fedshift_core.dp_accounting import Spending
 from fedshift_core.env import THREADS
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import ConfigError, RequestError
 from fedshift_core.limits import largest
 from fedshift_core.params import NoiseParams
 from fedshift_core.registry import imported
@@ -51,13 +51,14 @@ def place(config: RunConfig, context: Context, engine: str) -> Place:
     """Work out a node's place from what it was started with.
 
     Raises:
-        ConfigError: If ``--node-config`` lacks what the node needs, or a real node is to be a simulated one.
+        ConfigError: If ``--node-config`` lacks what the node needs.
+        RequestError: If a real node is to be a simulated one.
     """
     given = context.node_config
     partition_id, num_partitions = _integer(given, "partition-id"), _integer(given, "num-partitions")
     # Else the server's words would decide which files of a real node are read and written.
     if engine == SIMULATION and given.keys() & {"data-dir", "domain", "policy"}:
-        raise ConfigError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
+        raise RequestError("this node has images of its own (data-dir, domain), it takes no part in a simulation")
     if engine == SIMULATION:
         domain = holdings.dealt(config, num_partitions)[partition_id]
         threads = config.train.threads or int(os.environ.get(THREADS, "1"))  # not Ray's, which go by the machine
@@ -369,20 +370,20 @@ def in_order(arrays: Arrays, client: DomainClient, whose: str) -> list[NDArray[A
         whose: Where they are from, for the message.
 
     Raises:
-        FedShiftError: If their names, shapes or types are not the model's, or a number is not finite.
+        RequestError: If their names, shapes or types are not the model's, or a number is not finite.
     """
     if strange := sorted((set(arrays) - client.shared_frozen) ^ set(client.shared_names)):
-        raise FedShiftError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
+        raise RequestError(f"{whose} weights do not match this node's model: {', '.join(strange[:3])}")
     state = client.state
     for name in client.shared_names:
         array, wanted = arrays[name], (tuple(state[name].shape), str(state[name].dtype).removeprefix("torch."))
         if (array.shape, str(array.dtype)) != wanted:
-            raise FedShiftError(
+            raise RequestError(
                 f"{whose} {name} has shape {array.shape} and type {array.dtype}, "
                 f"this node's model has {wanted[0]} and {wanted[1]}"
             )
         if not np.isfinite(largest(array)):
-            raise FedShiftError(f"{whose} {name} holds numbers that are not finite")
+            raise RequestError(f"{whose} {name} holds numbers that are not finite")
     return [arrays[name] for name in client.shared_names]
 
 
@@ -396,7 +397,7 @@ def load(arrays: Arrays, client: DomainClient, whose: str, server_round: int = 0
         server_round: The round they are of.
 
     Raises:
-        FedShiftError: As :func:`in_order`.
+        RequestError: As :func:`in_order`.
     """
     client.server_round = server_round
     with client.own_draws("scores", server_round):

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from numpy.typing import NDArray
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import BLOCK
 
 CURVE = ec.SECP384R1()  # Flower's
@@ -157,4 +157,4 @@ def _public(public: bytes) -> ec.EllipticCurvePublicKey:
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(CURVE, public)
     except ValueError:
-        raise FedShiftError("secure sums: a public key is no point of the curve") from None
+        raise RequestError("secure sums: a public key is no point of the curve") from None

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.statement import Statement, check_effective
@@ -82,17 +82,17 @@ class Group:
         """Refuse a group in which too few nodes would hide each other.
 
         Raises:
-            FedShiftError: With what is wrong.
+            RequestError: With what is wrong.
         """
         parts = self.nodes, self.cipher_keys, self.mask_keys, self.statements, self.factors
         sizes = {len(part) for part in (*parts, self.publics or self.nodes)}
         keys = {*self.cipher_keys, *self.mask_keys}
         if len(sizes) > 1 or list(self.nodes) != sorted({*self.nodes}) or len(keys) != 2 * len(self.nodes):
-            raise FedShiftError("refused: secure sums need nodes in their order, each once, with keys of its own")
+            raise RequestError("refused: secure sums need nodes in their order, each once, with keys of its own")
         if not all(0 < factor <= 1 for factor in self.factors):
-            raise FedShiftError("refused: weights of nodes in a secure sum are above 0 and at most 1")
+            raise RequestError("refused: weights of nodes in a secure sum are above 0 and at most 1")
         if len(self.nodes) < self.fewest:
-            raise FedShiftError(
+            raise RequestError(
                 f"refused: a sum of {plural(len(self.nodes), 'node')}, {self.fewest} must hide each other "
                 "(federation.secure_sums_nodes)"
             )

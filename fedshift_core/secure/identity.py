@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
@@ -105,10 +105,10 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
         trusted: Fingerprints.
 
     Raises:
-        FedShiftError: With the node.
+        RequestError: With the node.
     """
     if len(signed) != len(group.nodes):
-        raise FedShiftError(
+        raise RequestError(
             f"refused: {plural(len(signed), 'signature')} under the keys of {plural(len(group.nodes), 'node')}"
         )
     seen: set[bytes] = set()
@@ -118,7 +118,7 @@ def check(group: Group, signed: Sequence[Signed], run: str, index: int, trusted:
             continue
         why = _why_not(own, _signed(run, node, (group.server_round, group.purpose), parts), trusted)
         if why or own.public in seen:
-            raise FedShiftError(
+            raise RequestError(
                 f"refused: node {node} of the secure sum {why or 'signs with the key of another node'}: this node's "
                 "owner trusts certain nodes alone (secure_sums.trusted of its policy)"
             )
@@ -149,7 +149,7 @@ def _public(public: bytes) -> ec.EllipticCurvePublicKey:
     try:
         return ec.EllipticCurvePublicKey.from_encoded_point(_CURVE, public)
     except ValueError:
-        raise FedShiftError("secure sums: a node's public key is no point of the curve") from None
+        raise RequestError("secure sums: a node's public key is no point of the curve") from None
 
 
 def _signed(run: str, index: int, group: tuple[int, str], parts: Sequence[bytes]) -> bytes:

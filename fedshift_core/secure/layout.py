@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.limits import BLOCK
 from fedshift_core.secure.crypto import Residues
 
@@ -92,7 +92,7 @@ class Layout:
         """Return the vector of a node's values, which have the names and shapes of the segments.
 
         Raises:
-            FedShiftError: If one is not finite, or out of its range.
+            RequestError: If one is not finite, or out of its range.
         """
         vector = np.empty(self.size, np.uint32)
         start = 0
@@ -122,7 +122,7 @@ class Layout:
         for start in range(0, values.size, step):
             part = values[start : start + step].astype(np.float64)
             if not ((part >= least) & (part <= most)).all():
-                raise FedShiftError(
+                raise RequestError(
                     f"secure sums: {segment.name} holds a number out of range, allowed is {least:g} to {most:g}"
                     f"{' (federation.secure_sums_range; training diverged?)' if segment.most else ''}"
                 )
@@ -197,13 +197,13 @@ def read(entries: Iterable[str]) -> dict[str, Sum]:
     """Return what :func:`written` was given.
 
     Raises:
-        FedShiftError: If an entry is another.
+        RequestError: If an entry is another.
     """
     sums: dict[str, Sum] = {}
     for entry in entries:
         name, _, how = entry.rpartition("=")
         known = next((kind for kind in SUMS if kind == how), None)
         if not name or known is None:
-            raise FedShiftError(f"secure sums: {entry[:80]!r} is no NAME=KIND; a kind is {', '.join(SUMS)}")
+            raise RequestError(f"secure sums: {entry[:80]!r} is no NAME=KIND; a kind is {', '.join(SUMS)}")
         sums[name] = known
     return sums

@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import FedShiftError, ForgottenError
+from fedshift_core.errors import ForgottenError, RequestError
 from fedshift_core.plural import plural
 from fedshift_core.secure import crypto
 from fedshift_core.secure.crypto import Residues
@@ -85,7 +85,7 @@ class Member:
             server_round: The round.
 
         Raises:
-            FedShiftError: If the node has taken part in the sum before, or in a later one: two sums that differ in one
+            RequestError: If the node has taken part in the sum before, or in a later one: two sums that differ in one
                 node tell it.
         """
         again = False
@@ -96,7 +96,7 @@ class Member:
                 before[0],
                 PURPOSES.index(before[1]),
             ):
-                raise FedShiftError(
+                raise RequestError(
                     f"refused: the server asks for keys of round {server_round} ({self._purpose}), but this node has "
                     f"given keys of round {before[0]} ({before[1]}): what is in a sum leaves a node once"
                 )
@@ -146,7 +146,7 @@ class Member:
         private key.
 
         Raises:
-            FedShiftError: If this is not the next message of the round, or the group is not to be trusted.
+            RequestError: If this is not the next message of the round, or the group is not to be trusted.
         """
         self._take_ahead(group)
         self._expect(KEYS, group.server_round)
@@ -183,15 +183,15 @@ class Member:
             digests: Two for each: its commitments to both shares of this node.
 
         Raises:
-            FedShiftError: If this is not the next message of the round, or too few nodes have dealt.
+            RequestError: If this is not the next message of the round, or too few nodes have dealt.
         """
         self._expect(SHARES, server_round)
         nodes = [int(node) for node in self._state[_NODES]]
         known = {*sources} <= {*nodes} - {self._index} and list(sources) == sorted({*sources})
         if not known or not len(sources) == len(texts) == len(digests) / 2:
-            raise FedShiftError("refused: secure sums need the shares of the round's other nodes, each once")
+            raise RequestError("refused: secure sums need the shares of the round's other nodes, each once")
         if len(sources) + 1 < int(self._state[_THRESHOLD]):
-            raise FedShiftError(
+            raise RequestError(
                 f"refused: {plural(len(sources) + 1, 'node has', 'nodes have')} dealt their shares, {self._needed}"
             )
         pairs = [
@@ -215,10 +215,10 @@ class Member:
             rows: Whether the vector has rows of single classes.
 
         Raises:
-            FedShiftError: If the shares of this round have not been received, or the vector was masked before.
+            RequestError: If the shares of this round have not been received, or the vector was masked before.
         """
         if (self._state.get(_STAGE), self._state.get(_PURPOSE)) != (TRAIN, self._purpose):
-            raise FedShiftError("refused: a vector is masked once in a round, after its shares are there")
+            raise RequestError("refused: a vector is masked once in a round, after its shares are there")
         keys = dict(zip(self._state[_NODES], self._state[_MASK_KEYS], strict=True))
         context = bytes(self._state[_GROUP]) + sent
         crypto.add_mask(vector, bytes(self._state[_SEED]))
@@ -244,14 +244,14 @@ class Member:
             In the order of the nodes in both lists together, rising; empty where the node has no good share.
 
         Raises:
-            FedShiftError: If this is not the next message of the round, or the sum does not hide each node in it.
+            RequestError: If this is not the next message of the round, or the sum does not hide each node in it.
         """
         self._expect(UNMASK, server_round)
         both = {*alive} | {*lost}
         if len(both) != len(alive) + len(lost) or both != {*self._state[_SOURCES]} or self._index not in alive:
-            raise FedShiftError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
+            raise RequestError("refused: each node of a secure sum has arrived or is lost, and this one has arrived")
         if len(alive) < int(self._state[_THRESHOLD]):
-            raise FedShiftError(f"refused: the sum is of {plural(len(alive), 'node')}, {self._needed}")
+            raise RequestError(f"refused: the sum is of {plural(len(alive), 'node')}, {self._needed}")
         self._check_sum({*alive}, once)
         shares = {
             source: bytes(seed if source in alive else secret)
@@ -302,7 +302,7 @@ class Member:
         weights = bytes(self._state[_WEIGHTS])
         over = crypto.digest("over", *(bytes(self._state[_MEMBERS][place]) for place in places))
         if weights and not once(crypto.digest("summed", self._purpose, weights), over):
-            raise FedShiftError(
+            raise RequestError(
                 "refused: the same weights were summed over other nodes before, and the difference tells of single "
                 "ones: take all nodes of then, another checkpoint or another seed"
             )
@@ -324,7 +324,7 @@ class Member:
         at, of = self._state.get(_STAGE, DONE), int(self._state.get(_ROUND, 0))
         purpose = self._state.get(_PURPOSE, TRAINING)
         if (at, of, purpose) != (stage, server_round, self._purpose):
-            raise FedShiftError(
+            raise RequestError(
                 f"refused: a message of secure sums in round {server_round} ({self._purpose}) that follows the stage "
                 f"{stage!r}; this node is at {at!r} of round {of} ({purpose}): each message comes once, in its order"
             )
@@ -335,7 +335,7 @@ class Member:
         for place, node in enumerate(group.nodes):
             if node == self._index and (group.cipher_keys[place], group.mask_keys[place]) == own:
                 return place
-        raise FedShiftError("refused: this node's keys are not among those of the secure sum")
+        raise RequestError("refused: this node's keys are not among those of the secure sum")
 
     def _opened(self, source: int, text: bytes, digests: Sequence[bytes]) -> tuple[bytes, bytes] | None:
         """Return both shares that another node sent; None where they are not what it should have sent."""

@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from fedshift_core.errors import FedShiftError
+from fedshift_core.errors import RequestError
 from fedshift_core.plural import plural
 
 #: Least nodes that hold a class whose rows are summed: of one node the sum is its row, of two each knows the other's.
@@ -50,16 +50,14 @@ class Statement:
         """Return what :meth:`written` was given, of so many classes.
 
         Raises:
-            FedShiftError: If it is no statement of them.
+            RequestError: If it is no statement of them.
         """
         if len(data) != num_bytes(classes):
-            raise FedShiftError(f"refused: a statement of {plural(len(data), 'byte')}, expected {num_bytes(classes)}")
+            raise RequestError(f"refused: a statement of {plural(len(data), 'byte')}, expected {num_bytes(classes)}")
         bits = np.unpackbits(np.frombuffer(data[_IMAGES_BYTES:], np.uint8))[:classes]
         read = cls(int.from_bytes(data[:_IMAGES_BYTES], "big"), tuple(bits.astype(bool).tolist()))
         if read.written() != data:
-            raise FedShiftError(
-                f"refused: a statement about other than the run's {plural(classes, 'class', 'classes')}"
-            )
+            raise RequestError(f"refused: a statement about other than the run's {plural(classes, 'class', 'classes')}")
         return read
 
 
@@ -77,11 +75,11 @@ def check_effective(factors: Sequence[float], least: float) -> None:
     """Refuse weights by which too few nodes hide each other.
 
     Raises:
-        FedShiftError: With the number found.
+        RequestError: With the number found.
     """
     found = effective(factors)
     if found < least * (1 - _ROUNDING):
-        raise FedShiftError(
+        raise RequestError(
             f"refused: by their weights the {plural(len(factors), 'node')} of a sum hide each other as "
             f"{found:.4g} equal ones would, {least:g} are needed (federation.secure_sums_least)"
         )
@@ -101,11 +99,11 @@ def check_rows(group: Sequence[Statement], arrived: Sequence[Statement]) -> None
     """Refuse a sum of rows by class in which too few nodes hold a class once some of the group are lost.
 
     Raises:
-        FedShiftError: With the class.
+        RequestError: With the class.
     """
     left = holders(arrived)
     if few := np.flatnonzero(summed(group) & (left > 0) & (left < LEAST_HOLDERS)).tolist():
-        raise FedShiftError(
+        raise RequestError(
             f"refused: class {few[0]} of the sum is held by {plural(int(left[few[0]]), 'node')} of those that arrived, "
             f"{LEAST_HOLDERS} must hide each other"
         )

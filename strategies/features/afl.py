@@ -17,7 +17,8 @@ lambda_{t-1} (Stochastic-AFL).
 
 Deviations: (1) a group is a domain, or each node (``afl_groups``), by the node's home domain; (2) only groups with an
 update move, others keep their weight and those present are weighed among each other; (3) local training is as the
-configuration says, not one step on one batch.
+configuration says, not one step on one batch; (4) a node's loss counts as ten times the median of the round's nodes at
+most, and a projected step raises no weight by more than a half: one that lies does not have all weight at once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,11 +33,13 @@ from fedshift_core.wire.names import ASK_LOSS, RECEIVED_LOSS
 from strategies.features.base import ServerFeature, Training
 from strategies.federation.checks import Known, Range
 from strategies.federation.nodes import Node
+from strategies.federation.update_norms import capped
 from strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
 #: What the server keeps from round to round: groups (places of domains, or indices of nodes) and their weights q.
 GROUPS, WEIGHTS = "afl/groups", "afl/weights"
+LARGEST_RISE = 0.5  # of a group's weight in a projected step, whatever loss a node says
 
 
 def moved(q: FloatArray, losses: FloatArray, step: float, update: str) -> FloatArray:
@@ -81,16 +84,19 @@ def weigh(
     total = sum(q.values())
     weighing = q = {group: weight / total for group, weight in q.items()}
     images: dict[int, int] = {}
-    losses: dict[int, list[tuple[int, float]]] = {}
     for update in updates:
         group = group_of[update.node.index]
         images[group] = images.get(group, 0) + update.num_examples
-        if RECEIVED_LOSS in update.metrics:
-            losses.setdefault(group, []).append((update.num_examples, float(update.metrics[RECEIVED_LOSS])))
+    having = [update for update in updates if RECEIVED_LOSS in update.metrics]
+    losses: dict[int, list[tuple[int, float]]] = {}
+    for update, loss in zip(having, capped([float(u.metrics[RECEIVED_LOSS]) for u in having]), strict=True):
+        losses.setdefault(group_of[update.node.index], []).append((update.num_examples, loss))
     if losses:
         before = np.array([weighing[group] for group in losses])
         means = np.array([sum(n * loss for n, loss in each) / sum(n for n, _ in each) for each in losses.values()])
         after = moved(before, means, rule.afl_step, rule.afl_update) if before.sum() > 0 else before
+        if rule.afl_update == "projected" and (rise := float((after - before).max())) > LARGEST_RISE:
+            after = before + (after - before) * (LARGEST_RISE / rise)
         q = q | dict(zip(losses, after.tolist(), strict=True))
         weighing = weighing if rule.afl_update == "projected" else q
     groups = [group_of[update.node.index] for update in updates]

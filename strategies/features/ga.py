@@ -17,7 +17,7 @@ t + 1, and used there, as in the reference code.
 Deviations: (1) N, the number of nodes, is in the place of the number of domains, 3, by which the reference code divides
 its step: with several nodes of a domain each has its weight; (2) only nodes that trained in the round before have a
 gap, others keep their weight; the nodes of a round are weighed among each other; (3) the reference code's first step is
-one decrement longer.
+one decrement longer; (4) what a node says counts as ten times the median of the round's nodes at most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,6 +33,7 @@ from fedshift_core.wire.names import GAP, LOCAL_RECEIVED, LOCAL_TRAINED
 from strategies.features.base import ServerFeature, Training
 from strategies.federation.checks import Known, Range
 from strategies.federation.nodes import Node
+from strategies.federation.update_norms import capped
 from strategies.federation.updates import Update
 
 FloatArray = NDArray[np.float64]
@@ -71,18 +72,21 @@ def weigh(
     """
     weights = _known_weights(nodes, kept)
     sign = 1.0 if rule.gap == "loss" else -1.0
+    received, trained = (_said(updates, name) for name in (LOCAL_RECEIVED, LOCAL_TRAINED))
     own = dict(zip(kept.get(LAST, np.zeros(0, np.int64)).tolist(), kept.get(OWN, np.zeros(0)).tolist(), strict=True))
-    gaps = {
-        update.node.index: sign * (update.metrics[LOCAL_RECEIVED] - own[update.node.index])
-        for update in updates
-        if update.node.index in own and LOCAL_RECEIVED in update.metrics
-    }
+    gaps = {node: sign * (value - own[node]) for node, value in received.items() if node in own}
     weights = adjusted(weights, gaps, step_of(rule, server_round - 1, rounds, len(weights)), centred=rule.gap_centred)
-    trained = {u.node.index: u.metrics[LOCAL_TRAINED] for u in updates if LOCAL_TRAINED in u.metrics}
     return among([weights[update.node.index] for update in updates]), {
         NODES: np.array(list(weights), np.int64), WEIGHTS: np.array(list(weights.values())),
         LAST: np.array(list(trained), np.int64), OWN: np.array(list(trained.values()), np.float64),
     }  # fmt: skip
+
+
+def _said(updates: Sequence[Update], name: str) -> dict[int, float]:
+    """Return a loss or an accuracy by node, capped as of nodes one of which may lie."""
+    having = [update for update in updates if name in update.metrics]
+    values = capped([update.metrics[name] for update in having])
+    return {update.node.index: value for update, value in zip(having, values, strict=True)}
 
 
 def adjusted(
@@ -132,8 +136,9 @@ class GeneralisationAdjustment(ServerFeature):
 
     def train_bounds(self, node: Node, training: Training) -> Known:
         """Return the range of both numbers."""
-        allowed = Range(-MOST_LOSS, MOST_LOSS, whole=False)
-        return {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed} if asked_of(self.run.config.aggregation) else {}
+        rule = self.run.config.aggregation
+        allowed = Range(0, MOST_LOSS if rule.gap == "loss" else 1, whole=False)
+        return {LOCAL_RECEIVED: allowed, LOCAL_TRAINED: allowed} if asked_of(rule) else {}
 
     def read_train(self, metrics: Mapping[str, Any]) -> None:
         """Refuse one of the two numbers without the other."""

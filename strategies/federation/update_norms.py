@@ -19,6 +19,8 @@ SHORTEST = 1.0  # weights or contributions shorter than this count as so long: a
 FEWEST = 3  # nodes of a round whose median says something
 NOTABLE = 0.1  # of the norm of the weights that were sent: a change up to this is no node's undue influence
 STALLED = 0.05  # of that norm: a median below counts as this, while most nodes do not learn yet and one does
+EARLY = 0.5  # root mean square of features of a network that has hardly learnt: a median below counts as this
+LARGEST_LOSS = 10  # times the median of a round: what a node's loss counts as at most, where it decides weights
 LUCK = 6  # standard deviations by which the norm of honest noise may exceed its root mean square
 
 
@@ -104,17 +106,18 @@ def far_from_others(changes: Sequence[float], images: Sequence[int], base: float
 
 
 def out_of_proportion(
-    contributions: Sequence[Given], max_update: float, features: Container[str] = ()
-) -> dict[int, str]:
+    contributions: Sequence[Given], max_update: float, features: Container[str] = (),
+    usual: dict[str, list[float]] | None = None,
+) -> dict[int, str]:  # fmt: skip
     """Find contributions that are far longer than those of the other nodes, which an average would drown in.
 
     What nodes contribute has no counterpart that was sent, so the norm of each floating-point array is held against
     the median of that norm over the round's nodes. It is the norm of a row in the root mean square, over rows that are
     not zero: nodes hold different numbers of classes, and of images. One node or two are always within proportion:
     their median is no less than half of the longer one. A node whose array has no number, because it sent it before,
-    has no part in the median.
+    has no part in the median; fewer than three others are held against those of an earlier round as well (``usual``).
 
-    A median below 1 counts as 1, below sqrt(D) of features of D numbers as sqrt(D), which is a root mean square of 1.
+    A median below 1 counts as 1; of features of D numbers one below a root mean square of ``EARLY`` counts as that.
     In the first rounds of a network that begins with random weights most nodes' features are near 0. Those of the first
     node that learns are twenty times as long, as all are a round later: it is no liar.
 
@@ -122,18 +125,26 @@ def out_of_proportion(
         contributions: Of each node of the round, arrays by name; all have the same names.
         max_update: How many times the median a norm may be.
         features: Names of the arrays whose rows are features, or means of some.
+        usual: The norms of the last round in which enough nodes sent an array, by its name; changed in place.
 
     Returns:
         Why a contribution must not be used, by its place.
     """
+    usual = {} if usual is None else usual
     problems: dict[int, str] = {}
     for name in contributions[0] if contributions else ():
         if name in WHOLE:
             continue
         sent = {place: arrays[name] for place, arrays in enumerate(contributions) if arrays[name].size}
         norms = {place: _of_a_row(array) for place, array in sent.items()}
-        least = [math.sqrt(array.shape[-1]) if name in features else SHORTEST for array in sent.values()]
-        middle = float(max(np.median(list(norms.values())), np.median(least))) if sent else SHORTEST
+        least = [
+            EARLY * math.sqrt(array[0].size if array.ndim > 1 else array.size) if name in features else SHORTEST
+            for array in sent.values()
+        ]
+        if len(norms) >= FEWEST:
+            usual[name] = [*norms.values()]
+        compared = [*norms.values(), *(usual.get(name, ()) if len(norms) < FEWEST else ())]
+        middle = float(max(np.median(compared), np.median(least))) if sent else SHORTEST
         for place, norm in norms.items():
             if norm > max_update * middle:
                 problems.setdefault(
@@ -142,6 +153,15 @@ def out_of_proportion(
                     f"{max_update:g} at most (federation.max_update)",
                 )
     return problems
+
+
+def capped(losses: Sequence[float]) -> list[float]:
+    """Return the losses of a round's nodes, of which none is above ``LARGEST_LOSS`` times their median.
+
+    A median below 1 counts as 1; of an even number of nodes it is the lower of the two in the middle.
+    """
+    middle = sorted(losses)[(len(losses) - 1) // 2] if losses else SHORTEST
+    return [min(loss, LARGEST_LOSS * max(middle, SHORTEST)) for loss in losses]
 
 
 def _of_a_row(array: NDArray[Any]) -> float:

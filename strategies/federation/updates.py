@@ -118,7 +118,7 @@ class Sifted:
 
 def sift(
     nodes_by_id: Mapping[int, Node], replies: Iterable[Message], read: Callable[[Node, Message], Update],
-    sent: SentWeights, max_update: float, features: Container[str] = (),
+    sent: SentWeights, max_update: float, features: Container[str] = (), usual: dict[str, list[float]] | None = None,
 ) -> Sifted:  # fmt: skip
     """Return the replies that may be averaged, and why the others may not; both by node index.
 
@@ -129,6 +129,7 @@ def sift(
         sent: The weights that they were sent.
         max_update: How many times the median of a round a change or a contribution may be.
         features: Names of what is contributed of features.
+        usual: As that of :func:`strategies.federation.update_norms.out_of_proportion`.
     """
     waiting = dict(nodes_by_id)
     updates, problems, wild = [], [], 0
@@ -146,7 +147,7 @@ def sift(
     updates.sort(key=lambda update: update.node.index)
     moved, images = [update.change for update in updates], [update.num_examples for update in updates]
     strange = far_from_others(moved, images, sent.base, max_update)
-    strange = out_of_proportion([update.knowledge for update in updates], max_update, features) | strange
+    strange = out_of_proportion([update.knowledge for update in updates], max_update, features, usual) | strange
     problems += [(updates[place].node, reason) for place, reason in strange.items()]
     updates = [update for place, update in enumerate(updates) if place not in strange]
     return Sifted(updates, sorted(problems, key=lambda problem: problem[0].index), wild, answers)

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 from support import InlineRun, ListeningGrid
 
 from clients.base import DomainClient
-from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
+from fedshift_app.node import reasons
 from fedshift_app.node.setup import Place, place
 from fedshift_app.run import status
 from fedshift_core.errors import ConfigError, FederationError, ForgottenError, StorageError
@@ -184,10 +184,10 @@ def test_a_real_nodes_disk_and_memory_are_its_own() -> None:
         make_context(1, {"partition-id": 0}, {}),
         make_context(1, GOOD, {}),
     )
-    assert client_app._code(error, simulated) == names.DISK_FAILED
+    assert reasons.of(error, simulated)[0] == names.DISK_FAILED
     for error_of in (error, MemoryError(), StorageError("full"), ForgottenError("gone")):
-        assert client_app._code(error_of, real) == names.RAISED
-    assert client_app._code(ValueError("its own"), simulated) == names.RAISED
+        assert reasons.of(error_of, real)[0] == names.RAISED
+    assert reasons.of(ValueError("its own"), simulated)[0] == names.RAISED
 
 
 @pytest.mark.parametrize("fault", ["raises"])

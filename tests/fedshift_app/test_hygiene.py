@@ -19,7 +19,7 @@ from fedshift_app import client_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import make_context
 from fedshift_app.node import setup
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, RequestError
 from fedshift_core.wire.records import encode
 
 PARTS = ("fedshift", "fedshift_app", "strategies", "clients", "datasets", "fedshift_core")
@@ -231,7 +231,7 @@ def test_a_domain_that_would_become_a_file_name_must_be_one_of_the_run(domain: s
 
 def test_a_real_node_does_not_let_the_server_say_which_of_its_files_are_read() -> None:
     given = {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 1}
-    with pytest.raises(ConfigError, match="it takes no part in a simulation"):
+    with pytest.raises(RequestError, match="it takes no part in a simulation"):
         setup.place(resolve({}), make_context(1, given, {}), "simulation")
 
 

@@ -22,7 +22,7 @@ from fedshift_app.node import setup, state_folder, state_store
 from fedshift_app.node.data import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_core.arrays import Arrays
-from fedshift_core.errors import ConfigError, FedShiftError
+from fedshift_core.errors import FedShiftError, RequestError
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import RunHeader
 from fedshift_core.wire.records import array_records
@@ -159,7 +159,7 @@ def test_the_servers_name_of_the_run_cannot_lead_elsewhere(run_id: str) -> None:
 
 def test_a_real_node_takes_no_part_in_a_simulation() -> None:
     context = make_context(1, {"domain": "scan", "data-dir": "/data", "partition-id": 0, "num-partitions": 4}, {})
-    with pytest.raises(ConfigError, match="it takes no part in a simulation"):
+    with pytest.raises(RequestError, match="it takes no part in a simulation"):
         setup.place(resolve({}), context, setup.SIMULATION)
 
 

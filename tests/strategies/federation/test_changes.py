@@ -208,6 +208,16 @@ def test_who_has_told_its_numbers_before_has_no_part_in_the_median() -> None:
     assert out_of_proportion([before, before, before], 10) == {}
 
 
+def test_one_that_sends_alone_is_held_against_what_others_sent_before() -> None:
+    """A node whose statistics were refused once sends them again when nobody else does."""
+    usual: dict[str, list[float]] = {}
+    honest, lie = {"means": np.full((2, 4), 5, np.float32)}, {"means": np.full((2, 4), 5e4, np.float32)}
+    before = {"means": np.zeros((2, 0), np.float32)}
+    assert [*out_of_proportion([honest] * 4 + [lie], 10, usual=usual)] == [4]
+    assert [*out_of_proportion([before] * 4 + [lie], 10, usual=usual)] == [4]
+    assert out_of_proportion([before] * 4 + [honest], 10, usual=usual) == {}
+
+
 def test_rows_are_compared_not_how_many_a_node_has() -> None:
     """A node of all classes among such of one; features of ten thousand images among such of ten."""
     few, many = np.zeros((100, 4), np.float32), np.ones((100, 4), np.float32)

@@ -1,13 +1,16 @@
 """Which node moved the average, and where a run goes back to."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from numpy.typing import NDArray
 from support import node
 
 from fedshift_core.wire.records import encode
+from strategies.federation import recovery as recovery_module
 from strategies.federation.recovery import MOST_ROUNDS, Point, Recovery, is_finite
 from strategies.federation.updates import Update
 
@@ -50,3 +53,38 @@ def test_a_run_goes_back_to_before_the_first_of_its_rounds_but_not_for_ever() ->
 def test_finite_means_all_numbers() -> None:
     assert is_finite(encode({"w": np.ones(3, np.float32), "n": np.array(3)}))
     assert not is_finite(encode({"w": np.array([1, np.inf], np.float32)}))
+
+
+def contributing(rows: Sequence[NDArray[Any]], name: str = "prototypes") -> Recovery:
+    """Note a round of nodes that moved as far as each other, and contributed these arrays."""
+    updates = [Update(node(i), ArrayRecord(), {name: array}, 10, {}, 1.0) for i, array in enumerate(rows)]
+    recovery = Recovery()
+    recovery.note(updates, [1 / len(updates)] * len(updates), Point(1, ArrayRecord(), {}, {}, {}))
+    return recovery
+
+
+ROWS = np.random.default_rng(0).normal(1, 0.1, (5, 3, 4)).astype(np.float32)
+
+
+@pytest.mark.parametrize("times", [-5, -1, 9])
+def test_who_contributed_what_is_far_from_all_others(times: int) -> None:
+    rows = [*ROWS]
+    assert contributing(rows).blame is None
+    rows[3] = times * rows[3]
+    blame = contributing(rows).blame
+    assert blame is not None and blame.node.index == 3
+    assert blame.why.startswith("has ") and blame.why.endswith(" % of all distances from the median of prototypes")
+    longer = [np.concatenate([array] * (1 + place)) for place, array in enumerate(rows)]  # as many rows as a node likes
+    blame = contributing(longer).blame
+    assert blame is not None and blame.node.index == 3
+
+
+def test_counts_and_what_was_sent_before_blame_nobody() -> None:
+    assert contributing([np.array([1, 1]), np.array([1, 1]), np.array([900, 1])], "counts").blame is None
+    assert contributing([np.zeros((0, 4), np.float32)] * 2 + [9 * ROWS[0]]).blame is None
+
+
+def test_large_arrays_are_thinned_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery_module, "MOST_NUMBERS", 20)
+    blame = contributing([*ROWS[:4], -ROWS[4]]).blame
+    assert blame is not None and blame.node.index == 4
