@@ -137,7 +137,7 @@ CORE = Feature(
     evaluate_reply=_keys(*_DONE, wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT),
     introduction=_keys(
         wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST,
-        wire.SHARED_TEST, wire.CLASS_COUNTS, wire.FASTEST, wire.NUM_TRAIN, wire.LEAST_IMAGES, wire.WITHHELD,
+        wire.SHARED_TEST, wire.CLASS_COUNTS, wire.FASTEST, wire.WITHHELD,
     ),
     query=_keys(*_WORK),
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),

@@ -305,7 +305,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             return self.train_set
         key = (purpose, most, listed)
         if self._last_draw is None or self._last_draw[0] is not self.train_set or self._last_draw[1] != key:
-            order = generator(self.setup.seed, purpose, self.setup.index).permutation(len(self.train_set))[:most]
+            order = self.setup.order(purpose, self.setup.index).permutation(len(self.train_set))[:most]
             self._last_draw = self.train_set, key, self.train_set.select(np.sort(order) if listed else order)
         return self._last_draw[2]
 

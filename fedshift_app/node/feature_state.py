@@ -91,6 +91,7 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
     return lambda name: replace(
         seen(name), signer=_signer, trusted=owner.trusted, site=lambda: site_of(config, where),
         least_images=owner.least_images, withheld=owner.withheld,
+        secret=None if where.guard is None else where.guard.secret,
     )  # fmt: skip
 
 

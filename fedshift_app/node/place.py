@@ -3,6 +3,26 @@
 from dataclasses import dataclass, replace
 
 from datasets.base import Source
+from fedshift_core.errors import FedShiftError
+
+
+class PolicyError(FedShiftError):
+    """The policy of the node's owner does not allow what the server asks for."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """The owner's hold on sets of images, so that two answers never tell of the few by which their sets differ.
+
+    Attributes:
+        least: Least number of images behind a number that leaves; above 1.
+        secret: Decides all orders of the node's images, in the place of a run's seed; never leaves.
+        keeps_few: Classes of fewer training images are trained on all the same (``weights: masked``).
+    """
+
+    least: int
+    secret: int
+    keeps_few: bool = False
 
 
 @dataclass(frozen=True)
@@ -18,6 +38,7 @@ class Place:
         threads: CPU threads; 0 leaves torch's choice.
         network: The network that the node names for itself, or empty.
         others: The other domains of which a real node has a folder of images.
+        guard: Of a real node whose policy has ``least_images`` above 1.
     """
 
     domain: str
@@ -28,6 +49,12 @@ class Place:
     threads: int
     network: str = ""
     others: tuple[str, ...] = ()
+    guard: Guard | None = None
+
+    @property
+    def least_images(self) -> int:
+        """Least number of images behind a number that may leave."""
+        return 1 if self.guard is None else self.guard.least
 
     @property
     def domains(self) -> tuple[str, ...]:
