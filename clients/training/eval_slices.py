@@ -1,5 +1,6 @@
 """Which test images the server asks a node to score, and what comes of it."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,11 @@ class Scores:
         for name, made in other.seen.items():
             seen[name] = seen[name] + made if name in seen else made
         return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
+
+
+def most_loss(classes: int) -> float:
+    """Return the most that the loss of an image counts in a sum that leaves an owner's node: twice that of a guess."""
+    return 2 * math.log(classes)
 
 
 def asked_images(

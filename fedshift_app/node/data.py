@@ -6,7 +6,7 @@ Its own are to train on, to choose a round by, to be tested on; others are domai
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,11 +18,8 @@ from datasets.partition.shares import Indices, divide_given
 from datasets.partition.splits import Parts, mixed_test, node_parts, public_part
 from fedshift_app.config.sections import DatasetConfig, RunConfig, ShiftConfig
 from fedshift_app.node import holdings
-from fedshift_app.node.place import Guard, PolicyError
 from fedshift_app.node.place import Place as Place
-from fedshift_core import said_once
 from fedshift_core.errors import ConfigError, DataError
-from fedshift_core.plural import plural
 from fedshift_core.seeding import generator
 
 
@@ -161,23 +158,7 @@ def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
     parts = node_parts(
         alone, (where.domain,), 0, pool.y, _classes(config), seed, groups=pool.groups, only_test=only_test
     )
-    return parts if where.guard is None else _without_few(parts, pool.y, where.domain, where.guard)
-
-
-def _without_few(parts: Parts, labels: Indices, domain: str, guard: Guard) -> Parts:
-    """Return the parts without training images of classes of which there are fewer than the owner's least."""
-    own = labels[parts.train]
-    few = np.bincount(own)[own] < guard.least
-    if few.any() and not guard.keeps_few:
-        said_once.warn(
-            f"{domain}: {plural(int(few.sum()), 'training image')} of "
-            f"{plural(len(np.unique(own[few])), 'class', 'classes')} with fewer than least_images={guard.least} are "
-            "left out of the training"
-        )
-        parts = replace(parts, train=parts.train[~few])
-    if len(parts.train) < guard.least:
-        raise PolicyError(f"fewer than least_images={guard.least} training images of {domain!r}")
-    return parts
+    return parts if where.guard is None else where.guard.without_few(parts, pool.y, where.domain)
 
 
 def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:

@@ -32,6 +32,7 @@ from fedshift_core.dp_accounting import Spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.options.privacy import epsilon_of
+from fedshift_core.plural import plural
 
 log = logging.getLogger("fedshift")
 
@@ -153,8 +154,28 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """Return the runs that have asked for scores in the 24 hours before."""
         return {run for run, asked in self.scored.items() if asked.last > now - DAY}
 
+    def _has_asked(self, run: str, question: str, now: float) -> bool:
+        return run in self.scoring_runs(now) and question in self.scored[run].questions
+
+    def exhausted(self, run: str, question: str, per_run: int | None, runs_per_day: int | None, now: float) -> str:
+        """Return why no scores may leave to another question; empty where they may, also to the same one again."""
+        if self._has_asked(run, question, now):
+            return ""
+        runs = self.scoring_runs(now)
+        if run in runs and per_run is not None and len(self.scored[run].questions) >= per_run:
+            questions = plural(per_run, "other question")
+            return f"this run has had scores for {questions}, allowed are scores.per_run={per_run}"
+        if run not in runs and runs_per_day is not None and len(runs) >= runs_per_day:
+            return (
+                f"{plural(runs_per_day, 'other run')} had scores within 24 hours, allowed are "
+                f"scores.runs_per_day={runs_per_day}"
+            )
+        return ""
+
     def asked(self, run: str, question: str, now: float) -> "Book":
-        """Return the book with scores that leave now."""
+        """Return the book with scores that leave now; the same question again costs nothing."""
+        if self._has_asked(run, question, now):
+            return self
         before = self.scored.get(run, Asked(first=now, last=now))
         more = before.model_copy(update={"last": now, "questions": (*before.questions, question)})
         kept = {name: self.scored[name] for name in self.scored if name in self.scoring_runs(now)}
@@ -277,9 +298,14 @@ def of_images(folder: Path) -> Ledger:
     place = folder.resolve()
     name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
     stated = state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json"
-    if (place / FILE).exists() or os.access(place, os.W_OK | os.X_OK):
+    if (place / FILE).exists() or can_be_written(place):
         return Ledger(place / FILE, str(place), stated)
     return Ledger(stated, str(place))
+
+
+def can_be_written(folder: Path) -> bool:
+    """Tell whether this process may make files in a folder."""
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 def _number_of(folder: str) -> int:

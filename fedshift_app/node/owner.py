@@ -19,11 +19,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, M
 from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import ledger, partition, policy, policy_rules, setup
+from fedshift_app.node import ledger, partition, policy, policy_rules, rounding, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
+from fedshift_app.node.rounding import Question
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
@@ -73,6 +74,7 @@ class Owner:
         where: The node.
         run: The run's id, of the ledger.
         ledger: What the node has spent; None of a simulated node.
+        question: What scores the message of a guarded node asks for; None where it asks for none.
     """
 
     policy: Policy | None
@@ -80,6 +82,7 @@ class Owner:
     where: Place
     run: str = ""
     ledger: Ledger | None = None
+    question: Question | None = None
 
     @property
     def least_images(self) -> int:
@@ -157,11 +160,12 @@ class Owner:
                 own = np.bincount(own_images(self.config, self.where).train.y)
                 numbers[NUM_EXAMPLES] = sum(self._announced(own.tolist()))
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
+        if self.question:
+            rounding.round_scores(kind, reply, self.question, self.config, self.where)
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
             raise PolicyError(f"the reply has {plural(size, 'byte')}, allowed are largest_out={most}")
-        if kind == MessageType.TRAIN:
-            self._charge()
+        self._charge(trains=kind == MessageType.TRAIN)
         return reply
 
     def _check_images(self, kind: str, numbers: MetricRecord) -> None:
@@ -204,14 +208,29 @@ class Owner:
         if counts is not None and ((counts > 0) & (counts < self.least_images)).any():
             raise PolicyError(_too_few(self.least_images, "images are behind a class of what the method contributes"))
 
-    def _charge(self) -> None:
-        assert self.ledger is not None
-        if not self._keeps_ledger:
+    def _charge(self, *, trains: bool) -> None:
+        """Write down what the reply spends, on the disk before it leaves."""
+        trains = trains and self._keeps_ledger
+        if not (trains or self.question):
             return
+
+        def spent(book: Book, now: float) -> Book | str:
+            if why := self.exhausted(book, now) or (self.unaffordable(book, now) if trains else ""):
+                return why
+            book = book.charged(self.run, self._cost, now) if trains else book
+            return book if self.question is None else book.asked(self.run, self.question.name, now)
+
         with _told_at_home("this node's ledger cannot be written"):
-            why = self.ledger.charge(self.run, self._cost, self.unaffordable)
+            why = self.spends.change(spent)
         if why:
             raise PolicyError(why)
+
+    def exhausted(self, book: Book, now: float) -> str:
+        """Return why no more scores may leave; empty where they may."""
+        scores = None if self.policy is None else self.policy.scores
+        if scores is None or self.question is None:
+            return ""
+        return book.exhausted(self.run, self.question.name, scores.per_run, scores.runs_per_day, now)
 
     # --- the ledger --------------------------------------------------------------------------------------
 
@@ -285,7 +304,7 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     own = ledger.of_images(folder)
     with _told_at_home("this node's ledger cannot be read or written"):
         where = replace(where, guard=partition.guard(allowed, own))
-    owner = Owner(allowed, config, where, run, own)
+    owner = Owner(allowed, config, where, run, own, rounding.question(kind, msg.content, config, where))
     for rule in policy_rules.RULES:
         if why := rule(allowed, config, where):
             raise PolicyError(why)
@@ -310,6 +329,8 @@ def _check_spending(kind: str, owner: Owner) -> None:
             why = owner.ledger.refused(owner.unaffordable)
         elif kind == MessageType.QUERY and owner.policy.budget:
             why = owner.ledger.refused(lambda book, now: owner.over_budget(book))
+        if not why and owner.question:
+            why = owner.ledger.refused(owner.exhausted)
     if why:
         raise PolicyError(why)
 

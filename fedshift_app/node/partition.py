@@ -51,7 +51,7 @@ def pinned(allowed: Policy, own: Ledger, config: RunConfig, where: Place, record
     if where.guard is None:
         return ""
     wanted = _asked(config, where, record)
-    return own.change(lambda book, now: _held(allowed.partition, book, wanted))
+    return own.change(lambda book, now: _held(allowed.partition or Partition(), book, wanted))
 
 
 def _held(stated: Partition, book: Book, wanted: Partition) -> Book | str:

@@ -2,8 +2,14 @@
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from datasets.base import Source
+from datasets.partition.shares import Indices
+from datasets.partition.splits import Parts
+from fedshift_core import said_once
 from fedshift_core.errors import FedShiftError
+from fedshift_core.plural import plural
 
 
 class PolicyError(FedShiftError):
@@ -23,6 +29,30 @@ class Guard:
     least: int
     secret: int
     keeps_few: bool = False
+
+    def without_few(self, parts: Parts, labels: Indices, domain: str) -> Parts:
+        """Return a node's parts without training images of classes of which there are fewer than the least.
+
+        Args:
+            parts: Of the images of a domain.
+            labels: Of all images of the domain, (N,).
+            domain: Its name, for the node's log.
+
+        Raises:
+            PolicyError: If too few are left to take part.
+        """
+        own = labels[parts.train]
+        few = np.bincount(own)[own] < self.least
+        if few.any() and not self.keeps_few:
+            classes = plural(len(np.unique(own[few])), "class", "classes")
+            said_once.warn(
+                f"{domain}: {plural(int(few.sum()), 'training image')} of {classes} with fewer than "
+                f"least_images={self.least} are left out of the training"
+            )
+            parts = replace(parts, train=parts.train[~few])
+        if len(parts.train) < self.least:
+            raise PolicyError(f"fewer than least_images={self.least} training images of {domain!r}")
+        return parts
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,8 @@ class Policy(_Section):
     rounds_per_day: int | None = Field(
         None, gt=0, description="Most rounds in which the node trains within 24 hours, over all runs; null for any."
     )
-    partition: Partition = Field(
-        Partition(),
+    partition: Partition | None = Field(
+        None,
         description="How the images are parted for good where least_images is above 1; a run that asks for other parts "
         "is refused. A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
     )
