@@ -74,8 +74,8 @@ def template(start: Policy) -> str:
         if isinstance(value, BaseModel):
             lines += [f"{name}:", *(f"  {key}: {_yaml(number)}" for key, number in value)]
         else:
-            said = value is not None or section is None or field.default is not None
-            lines += [f"{name}: {_yaml(value)}"] if said else _example(name, section)
+            absent = value is None and field.default is None
+            lines += _example(name, section) if absent and section is not None else [f"{name}: {_yaml(value)}"]
         lines.append("")
     return "\n".join(lines)
 
