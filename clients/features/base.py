@@ -237,7 +237,7 @@ class Call:
     site: Callable[[], Site] = _no_site
     least_images: int = 1
     withheld: frozenset[str] = frozenset()
-    secret: int | None = None
+    secret: int | None = field(default=None, repr=False)
 
 
 class NodeFeature:

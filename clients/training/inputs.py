@@ -39,7 +39,7 @@ class ClientSetup:
     images: ImageConfig
     rounds: int = 1
     least_images: int = 1
-    secret: int | None = None
+    secret: int | None = field(default=None, repr=False)
     domain: str = ""
     bn_order: str = "shuffled"
 

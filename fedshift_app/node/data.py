@@ -143,11 +143,8 @@ def own_images(config: RunConfig, where: Place) -> Own:
 def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
     """Return which images of its domain's pool a node holds; ``given`` are those that its site states to validate on.
 
-    A real node brings its own images, and cuts off what it validates on, unless it brings that too. Of what is left to
-    train on, a guarded one leaves out classes of few images.
-
-    Raises:
-        PolicyError: If too few are left to take part.
+    A real node brings its own images, and cuts off what it validates on, unless it brings that too. A guarded one then
+    trains on no class of few images (:meth:`Guard.without_few`).
     """
     if where.shared:
         return holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]

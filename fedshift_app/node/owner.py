@@ -116,7 +116,14 @@ class Owner:
 
         A class of few training images that it trains on all the same (``weights: masked``) counts as the least.
         """
-        least = self.least_images
+        least, guard = self.least_images, self.where.guard
+        if guard is not None and not guard.keeps_few:
+            whole = own_images(self.config, replace(self.where, guard=replace(guard, keeps_few=True))).train
+            few = np.bincount(whole.y, minlength=len(said.class_counts)) - said.class_counts
+            if few.any():
+                left_out = plural(int(few.sum()), "training image")
+                classes = plural(np.count_nonzero(few), "class", "classes")
+                log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
 
         def told(number: int) -> int:
             return number if number >= least else 0

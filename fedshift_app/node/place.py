@@ -1,15 +1,13 @@
 """Where a node stands: its domains, its number, its images."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from datasets.base import Source
 from datasets.partition.shares import Indices
 from datasets.partition.splits import Parts
-from fedshift_core import said_once
 from fedshift_core.errors import FedShiftError
-from fedshift_core.plural import plural
 
 
 class PolicyError(FedShiftError):
@@ -27,7 +25,7 @@ class Guard:
     """
 
     least: int
-    secret: int
+    secret: int = field(repr=False)
     keeps_few: bool = False
 
     def without_few(self, parts: Parts, labels: Indices, domain: str) -> Parts:
@@ -36,19 +34,14 @@ class Guard:
         Args:
             parts: Of the images of a domain.
             labels: Of all images of the domain, (N,).
-            domain: Its name, for the node's log.
+            domain: Its name.
 
         Raises:
             PolicyError: If too few are left to take part.
         """
         own = labels[parts.train]
         few = np.bincount(own)[own] < self.least
-        if few.any() and not self.keeps_few:
-            classes = plural(len(np.unique(own[few])), "class", "classes")
-            said_once.warn(
-                f"{domain}: {plural(int(few.sum()), 'training image')} of {classes} with fewer than "
-                f"least_images={self.least} are left out of the training"
-            )
+        if not self.keeps_few:
             parts = replace(parts, train=parts.train[~few])
         if len(parts.train) < self.least:
             raise PolicyError(f"fewer than least_images={self.least} training images of {domain!r}")

@@ -147,7 +147,7 @@ class Rounding:
         means: By the name of a mean over images, their number and the most that one adds.
     """
 
-    secret: int
+    secret: int = field(repr=False)
     question: bytes
     least: int
     classes: int
@@ -160,6 +160,8 @@ class Rounding:
 
     def of_images(self, value: float, images: int, name: str, each: float = 1.0) -> float:
         """Return a sum over images rounded, where one adds from 0 to ``each``."""
+        if not images:
+            return 0.0
         steps = max(images // self.least, 1)
         step, most = self.least * each, images * each
         low = min(math.floor(value / step), steps - 1)
@@ -169,9 +171,9 @@ class Rounding:
     def scores(self, numbers: Mapping[str, float]) -> Iterator[tuple[str, int | float]]:
         """Yield the numbers of a reply that tell how images were scored, rounded."""
         for name, value in numbers.items():
-            if images := _images_behind(name, numbers, _COUNTED):
+            if (images := _images_behind(name, numbers, _COUNTED)) is not None:
                 yield name, round(self.of_images(value, images, name))
-            elif images := _images_behind(name, numbers, _SUMMED):
+            elif (images := _images_behind(name, numbers, _SUMMED)) is not None:
                 yield name, self.of_images(value, images, name, most_loss(self.classes))
             elif name in self.means:
                 images, each = self.means[name]
@@ -193,8 +195,8 @@ class Rounding:
         return rate
 
 
-def _images_behind(name: str, numbers: Mapping[str, float], pairs: Mapping[str, str]) -> int:
-    """Return the number of images behind a score; 0 of a number that is none."""
+def _images_behind(name: str, numbers: Mapping[str, float], pairs: Mapping[str, str]) -> int | None:
+    """Return the number of images behind a score; None of a number that is none."""
     for score, count in pairs.items():
         if score.endswith("/") and name.startswith(score):
             return int(numbers[count + name.removeprefix(score)])
@@ -202,5 +204,5 @@ def _images_behind(name: str, numbers: Mapping[str, float], pairs: Mapping[str, 
             return int(numbers[count])
     if pairs is _COUNTED and name.startswith(OTHER_CORRECT):
         domains = [key.removeprefix(COUNT) for key in numbers if key.startswith(COUNT)]
-        return next((int(numbers[COUNT + domain]) for domain in domains if name.endswith(f"/{domain}")), 0)
-    return 0
+        return next((int(numbers[COUNT + domain]) for domain in domains if name.endswith(f"/{domain}")), None)
+    return None

@@ -34,7 +34,6 @@ from fedshift_app.node.place import Guard, PolicyError
 from fedshift_app.node.policy import Policy, RequiredNoise
 from fedshift_app.node.setup import spending_of
 from fedshift_app.run import build as run_build
-from fedshift_core import said_once
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply
 from fedshift_core.wire.records import decode, encode
@@ -219,17 +218,15 @@ def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
 # --- what leaves ----------------------------------------------------------------------------------------
 
 
-def test_a_class_of_few_images_stays_at_home(
-    node: OwnedNode, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(said_once, "_said", set())
+def test_a_class_of_few_images_stays_at_home(node: OwnedNode, caplog: pytest.LogCaptureFixture) -> None:
     counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
     node.allow(least_images=1)
     every = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
     assert every[FEW_CLASS] == FEW_IMAGES
     assert counts == [number if number >= 5 else 0 for number in every]
     left_out = sum(number for number in every if number < 5)
-    assert f"scan: {left_out} training images of " in caplog.text
+    few = sum(0 < number < 5 for number in every)
+    assert f"{left_out} training images of {few} classes with fewer than least_images=5 stay at home" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
@@ -557,6 +554,16 @@ def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) 
     assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
     validation = run.rounds[-1]["validation"]
     assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None
+
+
+@pytest.mark.parametrize("rule", ["ga", "afl"])
+def test_a_server_takes_rounded_scores(rule: str, deployed: Any) -> None:
+    """Of test, validation and training images, of the nodes' own models, and figures with intervals."""
+    more = f"aggregation.weights={rule} allocation.validation_fraction=0.2 evaluate.client_models=every"
+    run = deployed("strict", "strict", "strict", more=f"{more} evaluate.site_figures=true")
+    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    assert len(run.results["site_figures"]["sites"]) == 3
+    assert all(number is not None for number in run.rounds[-1]["validation"].values())
 
 
 # --- the same with Flower's own processes ---------------------------------------------------------------
