@@ -125,6 +125,9 @@ class Owner:
                 classes = plural(np.count_nonzero(few), "class", "classes")
                 log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
 
+        if guard is not None and not self.spends.with_images:
+            log.warning("this node's images cannot be written: with another state folder it would spend again")
+
         def told(number: int) -> int:
             return number if number >= least else 0
 
