@@ -122,7 +122,7 @@ class Owner:
             few = np.bincount(whole.y, minlength=len(said.class_counts)) - said.class_counts
             if few.any():
                 left_out = plural(int(few.sum()), "training image")
-                classes = plural(np.count_nonzero(few), "class", "classes")
+                classes = plural(int(np.count_nonzero(few)), "class", "classes")
                 log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
 
         if guard is not None and not self.spends.with_images:
