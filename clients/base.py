@@ -295,7 +295,7 @@ class DomainClient(LocalTrainer[P]):
 
     def tests(self, request: Mapping[str, Any], *, mixed: bool = False) -> Iterator[tuple[str, ImageSet]]:
         """Yield each domain that a message names, with its test images to score (:func:`asked_images`)."""
-        for domain, images in asked_images(self.test_set, request, self.setup.seed, mixed=mixed):
+        for domain, images in asked_images(self.test_set, request, self.setup.order, mixed=mixed):
             with self.of_domain(domain):
                 yield domain, images
 

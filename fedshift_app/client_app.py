@@ -37,6 +37,7 @@ from fedshift_app.node import (
     precision as node_precision,
 )
 from fedshift_app.node.owner import Owner
+from fedshift_app.node.place import Place
 from fedshift_app.node.state_store import StateStore
 from fedshift_app.run import console
 from fedshift_core.arrays import Arrays, check_kept
@@ -46,7 +47,7 @@ from fedshift_core.params import ARITHMETICS
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply, WorkRequest
 from fedshift_core.wire.names import CONFIG, DECLINED, KNOWLEDGE, SERVER_ROUND
 from fedshift_core.wire.packing import has_packed, packed, unpacked
-from fedshift_core.wire.records import array_record, config_record, decode, encode
+from fedshift_core.wire.records import array_record, decode, encode
 
 log = logging.getLogger("fedshift")
 
@@ -121,7 +122,7 @@ def _as_asked(kind: str, msg: Message, context: Context, work: Work) -> RecordDi
 
 def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     started = time.perf_counter()
-    called = open_client(msg, context, allowed.least_images)
+    called = open_client(msg, context, allowed.where)
     client, request = called.client, called.request
     sent = decode(request.weights)
     calls = feature_state.calls(msg, context, request)
@@ -136,8 +137,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
         context.state[MEMORY] = encode(client.memory)
     context.state[MEMORY_OF] = ConfigRecord({SERVER_ROUND: client.server_round})
     numbers = metrics | client.features.finish(client, started)
-    knowledge = allowed.contribution(client.contribution(), client.train_set.y)
-    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), knowledge, numbers)
+    trained = Reply(dict(zip(client.shared_names, weights, strict=True)), client.contribution(), numbers)
     reply = client.features.protect(setup.read_config(request.header.run), sent, trained)
     reply = client.features.seal(calls, sent, reply)
     return WorkReply(
@@ -148,7 +148,7 @@ def _train(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
     started = time.perf_counter()
-    called = open_client(msg, context, allowed.least_images)
+    called = open_client(msg, context, allowed.where)
     client, options = called.client, called.request.for_client
     sent = decode(called.request.weights)
     parameters = setup.in_order(sent, client, "the server's")
@@ -168,7 +168,7 @@ def _evaluate(msg: Message, context: Context, allowed: Owner) -> RecordDict:
 
 
 def _introduce(msg: Message, context: Context, allowed: Owner) -> RecordDict:
-    config, where = setup.open_message(config_record(msg.content, CONFIG), context)
+    config, where = allowed.config, allowed.where
     answer = features.of(config.features).query(feature_state.calls_of_query(msg, context, config, allowed, where))
     if answer is not None:
         return RecordDict({CONFIG: ConfigRecord(answer)})  # each record more is two requests more to a SuperLink
@@ -208,21 +208,21 @@ class Called:
     started_anew: bool
 
 
-def open_client(msg: Message, context: Context, least_images: int = 1) -> Called:
+def open_client(msg: Message, context: Context, where: Place | None = None) -> Called:
     """Return the client that answers a message about weights.
 
     Args:
         msg: The message.
         context: The node's.
-        least_images: Least images behind a number of a class that may leave the node.
+        where: The node, as its owner's policy has it; None of a simulated one.
 
     Raises:
         FedShiftError: If the node lacks what it needs, or its memory cannot be read.
     """
     request = WorkRequest.from_record(msg.content)
     config = setup.read_config(request.header.run)
-    where = setup.place(config, context, request.header.engine)
-    client = setup.make_client(config, where, request.node_index, least_images)
+    where = where or setup.place(config, context, request.header.engine)
+    client = setup.make_client(config, where, request.node_index)
     store = state_store.store_for(request.header, where)
     node_payload.begin(client, request.header, request.start, store)
     kept = _kept(context)

@@ -141,9 +141,8 @@ CORE = Feature(
     train_reply=_DONE + _keys(wire.LOSS, wire.LOSS_TERM, word=SUM),
     evaluate_reply=_DONE + _keys(wire.CORRECT, wire.COUNT, wire.LOSS_SUM, wire.OTHER_CORRECT, word=SUM),
     introduction=_keys(
-        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.SHARED_TEST, wire.FASTEST, wire.LEAST_IMAGES,
-        wire.WITHHELD,
-    ) + _keys(wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST, wire.NUM_TRAIN, word=SUM)
+        wire.DOMAIN, wire.PARTITION_ID, wire.NUM_PARTITIONS, wire.SHARED_TEST, wire.FASTEST, wire.WITHHELD,
+    ) + _keys(wire.NUM_TEST, wire.UNHELD_TEST, wire.HELD_TEST, word=SUM)
     + _keys(wire.CLASS_COUNTS, word=CLASS),
     query=_keys(*_WORK),
     records=_keys(wire.ARRAYS, wire.KNOWLEDGE, wire.CONFIG, wire.METRICS, wire.START),

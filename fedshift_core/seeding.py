@@ -30,6 +30,11 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
     return np.random.default_rng(seed_sequence(seed, purpose, *numbers))
 
 
+def order_of(secret: int | None, seed: int, purpose: str, *numbers: int) -> np.random.Generator:
+    """Return the generator of an order of a node's images: by its owner's secret if there is one, or by the seed."""
+    return generator(seed, purpose, *numbers) if secret is None else generator(secret, purpose)
+
+
 def torch_seed(seed: int, purpose: str, *numbers: int) -> int:
     """Return a 63-bit seed for ``torch.Generator.manual_seed``; see :func:`seed_sequence`."""
     state = seed_sequence(seed, purpose, *numbers).generate_state(1, np.uint64)

@@ -79,10 +79,6 @@ class DomainStrategy(MethodHooks[P]):
         self.roster.gather(grid, self.federation.engine.min_nodes, self._timeout)
         self.features.check_number(self.federation.number(len(self.roster.nodes)))
         self.features.check_nodes(self.roster.nodes)
-        for node in (node for node in self.roster.nodes if node.few):
-            fields = {"event": "withheld", "node": node.index, "domain": node.domain}
-            few = f"fewer than {node.least_images} {' and '.join(node.few)} images"
-            log.info("%s has %s: its owner lets out no score of them", node, few, extra=fields)
 
     def settle(self, run_json: str) -> None:
         """Send this configuration from now on: it says what the nodes' answers have decided."""

@@ -38,6 +38,25 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.fixture(autouse=True)
+def _ledgers_of_images_go_with_a_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Remove what real nodes of this process have written next to images that several tests share."""
+    ledger, folders = sys.modules.get("fedshift_app.node.ledger"), set[Path]()
+    if ledger is None:
+        yield
+        return
+    of_images = ledger.of_images
+
+    def noted(folder: Path) -> Any:
+        folders.add(folder)
+        return of_images(folder)
+
+    monkeypatch.setattr(ledger, "of_images", noted)
+    yield
+    for path in (path for folder in folders for path in folder.glob(".fedshift-node*")):
+        path.unlink()
+
+
 @pytest.hookimpl(wrapper=True, optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> Generator[None, int, int]:
     """Return one worker more than cores where tests that wait for Flower's processes would leave a core idle."""

@@ -225,6 +225,7 @@ class Call:
         site: Returns the node's training images, to answer a question.
         least_images: Least images behind a number that its owner lets out; 1 without an owner.
         withheld: Features whose answers the owner does not let out at all.
+        secret: The owner's, which decides orders of the node's images; None: the run's seed does.
     """
 
     config: RunSettings
@@ -241,6 +242,7 @@ class Call:
     site: Callable[[], Site] = _of_questions
     least_images: int = 1
     withheld: frozenset[str] = frozenset()
+    secret: int | None = field(default=None, repr=False)
 
 
 class NodeFeature:

@@ -49,6 +49,6 @@ def local_scores(client: Client, domains: Sequence[str]) -> Metrics:
             metrics |= {LOCAL_CORRECT + domain: client.score_test(test).correct, LOCAL_COUNT + domain: len(test)}
     own = client.own_sets.get("test")
     if domains and own is not None and len(own) >= least:
-        own = mixed_images(own, client.setup.seed, "own-test", client.setup.index) if client.mixes_tests else own
+        own = mixed_images(own, client.setup.order("own-test-order", client.setup.index)) if client.mixes_tests else own
         metrics |= {LOCAL_OWN_CORRECT: client.score_test(own).correct, LOCAL_OWN_COUNT: len(own)}
     return metrics

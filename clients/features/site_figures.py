@@ -74,7 +74,10 @@ class Watching:
         """Return all batches together."""
         parts = self._parts[1:] or self._parts
         logits, predicted, y = (torch.cat(column) for column in zip(*parts, strict=True))
-        p = logits.double().softmax(dim=1).cpu().numpy()
+        probabilities = logits.double().softmax(dim=1)
+        if self._terms.least > 1:  # a mark of scores that are not finite would tell of one image
+            probabilities = probabilities.nan_to_num(nan=1 / logits.shape[1])
+        p = probabilities.cpu().numpy()
         return Seen(Scored(p, predicted.cpu().numpy(), y.cpu().numpy(), self._groups), self._terms)
 
 

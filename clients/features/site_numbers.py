@@ -14,15 +14,16 @@ a second to import.
 """
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clients.features.suppression import hide
 from fedshift_core.intervals import LEAST_PATIENTS, Estimate, interval, over_classes
-from fedshift_core.suppression import hide
 from fedshift_core.wire.counts import CALIBRATION_BINS
 from fedshift_core.wire.site_figures import (
     BY_CLASS,
@@ -112,7 +113,7 @@ def visible_classes(of_class: Ints, least: int) -> Flags:
     Args:
         of_class: Images of each class, (C,).
         least: Least images behind a number. Further classes are hidden with those of fewer images, as
-            :mod:`fedshift_core.suppression` says: else a difference to all images would give them away.
+            :mod:`clients.features.suppression` says: else a difference to all images would give them away.
     """
     visible: Flags = np.array(hide(of_class.tolist(), least)) >= max(least, 1)
     return visible
@@ -149,6 +150,37 @@ def figures(scored: Scored, least: int = 1) -> SiteNumbers:
     patients = UNKNOWN if scored.groups is None else scored.units[1]
     of_class = np.where(visible, of_class, UNKNOWN)
     return SiteNumbers(n, patients, of_class, overall, by_class, overall_marks, by_class_marks)
+
+
+def rounded(numbers: SiteNumbers, rate: Callable[[str, float, int], float]) -> SiteNumbers:
+    """Return figures that are rounded, with the intervals of the rounded ones; means are those over rounded classes.
+
+    Args:
+        numbers: Exact ones.
+        rate: Takes the name of a figure, its value and the number of images behind it, and returns the rounded value.
+    """
+    images = numbers.images
+    alone = 1.0 if numbers.patients == UNKNOWN else numbers.patients / max(images, 1)  # patients of an image
+    overall, by_class = numbers.overall.copy(), numbers.by_class.copy()
+
+    def triple(name: str, value: float, behind: int) -> Floats:
+        size = behind * alone
+        return interval(min(max(rate(name, value, behind), 0.0), 1.0), size if size >= LEAST_PATIENTS else 0.0)
+
+    for row, name in enumerate(BY_CLASS):
+        for k in np.flatnonzero(numbers.by_class_marks[row] == KNOWN):
+            own = int(numbers.of_class[k])
+            behind = {"sensitivity": own, "specificity": images - own}.get(name, min(own, images - own))
+            by_class[row, k] = triple(f"{name}/{k}", float(by_class[row, k, 0]), behind)
+    for row, name in enumerate(OVERALL):
+        if numbers.overall_marks[row] != KNOWN:
+            continue
+        if name in MACRO:
+            place = BY_CLASS.index(MACRO[name])
+            overall[row] = by_class[place, numbers.by_class_marks[place] == KNOWN].mean(axis=0)
+        else:
+            overall[row] = triple(name, float(overall[row, 0]), images)
+    return replace(numbers, overall=overall, by_class=by_class)
 
 
 @dataclass

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from clients.features.base import Call, Client, NodeFeature, Request, Site
 from datasets.quality import pixel_statistics
 from fedshift_core.arrays import Arrays
 from fedshift_core.options.statistics import BINS, MOST_STYLES
-from fedshift_core.seeding import generator
+from fedshift_core.seeding import order_of
 from fedshift_core.wire.image_styles import ImageStyles, Rows
 from fedshift_core.wire.names import IMAGE_STYLES, SITE_IMAGES
 from fedshift_core.wire.site_images import FEW, MOST_KINDS, NUMBERS, POLICY, FederationImages, SiteImages
@@ -44,7 +47,7 @@ class SiteStatisticsOnNode(NodeFeature):
         site, share = call.site(), call.config.statistics.image_share
         answer = report_of(site, least)
         if share > 0 and answer.reports and OF_IMAGES not in call.withheld:
-            answer = replace(answer, styles=styles(site, share, call.config.seed, call.index))
+            answer = replace(answer, styles=styles(site, share, _order(call, len(site.images))))
         return answer.to_config()
 
     def receive(self, client: Client, records: Mapping[str, Arrays]) -> None:
@@ -55,10 +58,13 @@ class SiteStatisticsOnNode(NodeFeature):
             client.image_styles = ImageStyles.from_arrays(records[IMAGE_STYLES])
 
 
-def styles(site: Site, share: float, seed: int, node: int) -> Rows:
-    """Return means and deviations of a drawn share of the node's images, in drawn order, so that no place is known."""
+def _order(call: Call, images: int) -> NDArray[np.int64]:
+    return order_of(call.secret, call.config.seed, "image-statistics", call.index).permutation(images)
+
+
+def styles(site: Site, share: float, drawn: NDArray[np.int64]) -> Rows:
+    """Return means and deviations of a share of the node's images in drawn order (N,), so that no place is known."""
     images = site.images.x
-    drawn = generator(seed, "image-statistics", node).permutation(len(images))
     chosen = drawn[: min(int(share * len(images)), MOST_STYLES)]
     return tuple(tuple(row) for row in pixel_statistics.styles(images[chosen]).tolist())
 

@@ -35,7 +35,7 @@ class ValidationOnNode(NodeFeature):
         if not request.get(VALIDATION) or images is None or len(images) < client.setup.least_images:
             return {}
         if client.mixes_tests or of_accuracy(request) == BATCH:  # it is listed class by class, as test sets are
-            images = mixed_images(images, client.setup.seed, VALIDATION, client.setup.index)
+            images = mixed_images(images, client.setup.order(f"{VALIDATION}-order", client.setup.index))
         scores = client.score_test(images)
         counts: Metrics = {VALIDATION_CORRECT: scores.correct, VALIDATION_COUNT: len(images)}
         return counts | ({VALIDATION_LOSS_SUM: scores.loss_sum} if math.isfinite(scores.loss_sum) else {})

@@ -1,5 +1,6 @@
 """Which test images the server asks a node to score, and what comes of it."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,9 +10,9 @@ from numpy.typing import NDArray
 
 from datasets.base import ImageSet
 from fedshift_core import said_once
-from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, DRAWN, STARTS, STOPS
 
+Order = Callable[[str], np.random.Generator]
 BY_CLASS = 4.0  # times the images of one class in a row in a random order: from here on they come class by class
 
 
@@ -39,18 +40,23 @@ class Scores:
         return Scores(self.correct + other.correct, self.loss_sum + other.loss_sum, seen=seen)
 
 
+def most_loss(classes: int) -> float:
+    """Return the most that the loss of an image counts in a sum that leaves an owner's node: twice that of a guess."""
+    return 2 * math.log(classes)
+
+
 def asked_images(
-    test_set: Callable[[str], ImageSet], config: Mapping[str, Any], seed: int, *, mixed: bool = False
+    test_set: Callable[[str], ImageSet], config: Mapping[str, Any], order: Order, *, mixed: bool = False
 ) -> Iterator[tuple[str, ImageSet]]:
     """Yield each domain that is asked for, with its test images to score.
 
-    A sample of a test set depends on the seed, the domain and its size alone: it is the same in all rounds, and
-    the nodes that share it out draw the same.
+    A sample of a test set depends on the seed (or the owner's secret), the domain and its size alone: it is the same in
+    all rounds, and the nodes that share it out draw the same.
 
     Args:
         test_set: Gives the test images of a domain that the node sees.
         config: Holds ``domains`` and, where not all their images are asked for, ``drawn``, ``starts`` and ``stops``.
-        seed: The run's seed.
+        order: Draws orders, by their purpose.
         mixed: In an order drawn from the seed, the domain and the size alone, not in that of the test set, which may
             go by class; parts are cut of that order.
     """
@@ -61,13 +67,13 @@ def asked_images(
         if not mixed and drawn >= len(test):
             yield domain, test.select(cut)
             continue
-        chosen = generator(seed, f"test-sample-{domain}").permutation(len(test))[:drawn]
+        chosen = order(f"test-sample-{domain}").permutation(len(test))[:drawn]
         yield domain, test.select((chosen if mixed else np.sort(chosen))[cut])
 
 
-def mixed_images(images: ImageSet, seed: int, name: str, *numbers: int) -> ImageSet:
-    """Return images in an order drawn from the run's seed, a name and numbers, as listed ones may go by class."""
-    return images.select(generator(seed, f"{name}-order", *numbers).permutation(len(images)))
+def mixed_images(images: ImageSet, order: np.random.Generator) -> ImageSet:
+    """Return images in a drawn order, as listed ones may go by class."""
+    return images.select(order.permutation(len(images)))
 
 
 def comes_by_class(labels: NDArray[np.int64]) -> bool:

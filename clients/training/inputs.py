@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from clients.training.batches import Batch
 from clients.training.settings import ImageConfig, ModelConfig, TrainConfig
 from fedshift_core.arrays import Arrays
 from fedshift_core.errors import RequestError
+from fedshift_core.seeding import order_of
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class ClientSetup:
         device: Where the model computes.
         rounds: Rounds of the run.
         least_images: Least images behind a number of a class that may leave this node; 1 without a policy.
+        secret: Decides all orders of the node's images, and of parts of them, in place of the seed; None: the seed.
         domain: The domain of its images; empty where nobody says.
         bn_order: As ``evaluate.bn_order``.
     """
@@ -36,8 +39,13 @@ class ClientSetup:
     images: ImageConfig
     rounds: int = 1
     least_images: int = 1
+    secret: int | None = field(default=None, repr=False)
     domain: str = ""
     bn_order: str = "shuffled"
+
+    def order(self, purpose: str, *numbers: int) -> np.random.Generator:
+        """Return what draws an order of the node's images: by (run seed, purpose, numbers), or the owner's secret."""
+        return order_of(self.secret, self.seed, purpose, *numbers)
 
 
 @dataclass(frozen=True)

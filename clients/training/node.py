@@ -15,7 +15,7 @@ from clients.images.preprocessed import Ready
 from clients.models.networks import SplitModel
 from clients.training import precision, statistics
 from clients.training.arrays import own_array, view
-from clients.training.eval_slices import Scores
+from clients.training.eval_slices import Scores, most_loss
 from clients.training.image_batches import ImageBatches
 from clients.training.inputs import ClientSetup, Normalizer, Observer, OtherTraining, RoundInputs, Scalars
 from clients.training.model_cache import Workbench
@@ -236,10 +236,18 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
                     )
                 predicted = logits.argmax(dim=1)
                 correct += (predicted == y).sum()
-                loss_sum += losses.cross_entropy(logits, y) * len(y)
+                loss_sum += self._loss_sum(logits, y)
                 for observer in self._observers.values():
                     observer.add(logits, predicted, y)
         return int(correct), float(loss_sum)
+
+    def _loss_sum(self, logits: Tensor, y: Tensor) -> Tensor:
+        """Return the cross-entropy summed over a batch; under an owner's policy each counts up to a bound."""
+        if self.setup.least_images == 1:
+            return losses.cross_entropy(logits, y) * len(y)
+        most = most_loss(self.model.num_classes)
+        each = losses.cross_entropy_of_each(logits, y)
+        return each.nan_to_num(nan=most, posinf=most).clamp(max=most).double().sum()
 
     def scored(self, images: ImageSet, predict: Callable[[Tensor], Tensor] | None = None) -> Scores:
         """As :meth:`score`, with what observers make of it where there are any (:meth:`observed_by`)."""
@@ -305,7 +313,7 @@ class NodeTools(ImageBatches, NumPyClient, Parametrised[P]):
             return self.train_set
         key = (purpose, most, listed)
         if self._last_draw is None or self._last_draw[0] is not self.train_set or self._last_draw[1] != key:
-            order = generator(self.setup.seed, purpose, self.setup.index).permutation(len(self.train_set))[:most]
+            order = self.setup.order(purpose, self.setup.index).permutation(len(self.train_set))[:most]
             self._last_draw = self.train_set, key, self.train_set.select(np.sort(order) if listed else order)
         return self._last_draw[2]
 

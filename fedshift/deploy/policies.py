@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -71,7 +71,11 @@ def template(start: Policy) -> str:
         lines += textwrap.wrap(str(field.description), 110, initial_indent="# ", subsequent_indent="#   ")
         value = getattr(start, name)
         section = _section(field)
-        lines += [f"{name}: {_yaml(value)}"] if value is not None or section is None else _example(name, section)
+        if isinstance(value, BaseModel):
+            lines += [f"{name}:", *(f"  {key}: {_yaml(number)}" for key, number in value)]
+        else:
+            absent = value is None and field.default is None
+            lines += _example(name, section) if absent and section is not None else [f"{name}: {_yaml(value)}"]
         lines.append("")
     return "\n".join(lines)
 
@@ -106,7 +110,7 @@ def _yaml(value: object) -> str:
 def explained(loaded: Loaded) -> list[str]:
     """Return in words what a policy allows, key by key, and what is left of its budget."""
     lines = [f"policy {loaded}", *tables.facts(rows(loaded.policy))]
-    return [*lines, *_spent(loaded.policy)]
+    return [*lines, *_spent(loaded.policy), *_kept(loaded.policy)]
 
 
 def rows(allowed: Policy) -> list[tuple[str, str]]:
@@ -125,6 +129,12 @@ def rows(allowed: Policy) -> list[tuple[str, str]]:
         "largest_out": _bytes(allowed.largest_out),
         "rounds_per_day": "any number" if allowed.rounds_per_day is None else f"at most {allowed.rounds_per_day}",
     }
+    parts, scores = allowed.partition, allowed.scores
+    texts["partition"] = _listed(parts.stated()) if parts else "as the first run has it"
+    texts["scores"] = "to any number of questions"
+    if scores is not None:
+        most, runs = (number or "any number of" for number in (scores.per_run, scores.runs_per_day))
+        texts["scores"] = f"to {most} questions a run, in {runs} runs a day"
     noise, budget, sums = allowed.privacy, allowed.budget, allowed.secure_sums
     texts["privacy"] = (
         f"{noise.name} with at most epsilon {noise.epsilon:g} at delta {noise.delta:g} or less in a run"
@@ -162,7 +172,7 @@ def keys_table() -> str:
     """Return the keys of a policy as the Markdown table of docs/deploy/policy.md."""
     lines = ["| key | `strict` | `open` | meaning |", "| --- | --- | --- | --- |"]
     for name, field in Policy.model_fields.items():
-        values = (f"`{_yaml(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
+        values = (f"`{_cell(getattr(BUILT_IN[which], name))}`" for which in (policy.STRICT, policy.OPEN))
         lines.append(f"| `{name}` | {' | '.join(values)} | {field.description} |")
         section = _section(field)
         for key, part in section.model_fields.items() if section else ():
@@ -192,6 +202,27 @@ def _least(least: int) -> str:
 
 def _bytes(most: int | None) -> str:
     return "of any size" if most is None else f"at most {plural(most, 'byte', form=',')} ({most / 2**20:,.4g} MiB)"
+
+
+def _cell(value: object) -> str:
+    return f"{{{_listed(dict(value))}}}" if isinstance(value, BaseModel) else _yaml(value)
+
+
+def _listed(values: Mapping[str, object]) -> str:
+    return ", ".join(f"{key}: {_yaml(value)}" for key, value in values.items())
+
+
+def _kept(allowed: Policy) -> list[str]:
+    """Return how the images of each ledger of this user are parted, and which ledger does not lie with its images."""
+    lines = []
+    for each in ledger.all_ledgers():
+        book = each.read()
+        images = shown(book.images, WHOLE_PATH)
+        if parts := book.partition | (allowed.partition.stated() if allowed.partition else {}):
+            lines.append(f"partition: {_listed(parts)}; images in {images}")
+        if not each.with_images:
+            lines.append(f"{images} cannot be written: a node with another state folder would spend again")
+    return lines
 
 
 def _spent(allowed: Policy) -> list[str]:

@@ -7,7 +7,6 @@ from fedshift.report import sites, summary
 from fedshift.report.reading import Record
 from fedshift_app.run import files
 from fedshift_core.limits import MOST_NAME, plain, shortened
-from fedshift_core.plural import plural
 
 
 def of_run(record: Record) -> list[Shown]:
@@ -42,8 +41,7 @@ def _text(text: str) -> str:
 
 
 def _protection(record: Record) -> list[str]:
-    privacy, nodes = record.config.privacy, (record.results or {}).get("nodes", ())
-    hiding = sum(any(not str(count).isdecimal() for count in node.get("class_counts", ())) for node in nodes)
+    privacy = record.config.privacy
     return [
         "Privacy: none was promised; weights can tell of single images."
         if privacy.name == "none"
@@ -51,7 +49,6 @@ def _protection(record: Record) -> list[str]:
         "Secure sums: the server saw sums over nodes alone."
         if record.config.federation.secure_sums
         else "Secure sums: none; the server saw the weights of each node.",
-        f"Policies of owners: {hiding} of {plural(len(nodes), 'node')} hid numbers of images by class.",
     ]
 
 

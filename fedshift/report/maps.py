@@ -91,7 +91,7 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     figure, (axes,) = canvas(1.3 + 0.24 * max(len(counts), 4))
     texts = None
     if len(classes) <= NAMED and len(str(most)) <= 4:
-        texts = [list(node.shown_counts) for node in ordered] if each else [list(map(str, row)) for row in counts]
+        texts = [list(map(str, row)) for row in counts]
     heat_map(axes, (counts / most).tolist(), texts)
     _label(axes, classes, names)
     heat_key(figure, axes, 0, most, "training images of the class")
@@ -100,18 +100,8 @@ def class_counts(nodes: Sequence[Node], domains: Sequence[str], classes: Sequenc
     rows = (
         "A row is a node, by domain" if each else f"A row is a domain, all its nodes together ({len(ordered)} in all)"
     )
-    hidden = _hidden(ordered, seen=each and texts is not None)
-    caption = f"{rows}; a column is a class: how many training images it holds.{hidden}"
+    caption = f"{rows}; a column is a class: how many training images it holds."
     return finish(figure, "class-counts", title, caption)
-
-
-def _hidden(nodes: Sequence[Node], *, seen: bool) -> str:
-    """Return a sentence about the classes that owners of nodes hide; empty where none does."""
-    hiding = [node.least_images for node in nodes if node.marks]
-    if not hiding:
-        return ""
-    how = "are marked" if seen else "count as 0 here"
-    return f" Owners of {len(hiding)} of them hide classes of fewer than {plural(max(hiding), 'image')}, which {how}."
 
 
 def tsne(

@@ -94,7 +94,7 @@ def read(folder: Path, *, lines_of: tuple[str, int] | None = None) -> Checked:
     checked = Checked(folder)
     path = folder / LOG_FILE
     if not path.exists() and not (folder / HEAD_FILE).exists():
-        raise ConfigError(f"{shown(folder)} has no log: nothing has left this node yet")
+        raise ConfigError(f"no log is here: {shown(folder)}; nothing has left this node yet, or its log was removed")
     with chained_log.locked(folder):
         try:
             checked.head = Head.read(folder)

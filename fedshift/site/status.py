@@ -34,12 +34,14 @@ def _row(node: SiteNode) -> tuple[str, ...]:
 
 def _fields(node: SiteNode) -> dict[str, Any]:
     state = "runs" if node.runs else "switched off" if node.is_off else "does not run"
+    log = node.folder / chained_log.LOG_FILE
+    size = log.stat().st_size if log.is_file() else 0
+    count: int | str | None = "unknown" if size else None
     try:
-        head = Head.read(node.folder)
-        count: int | str | None = None if head is None else head.lines
+        if (head := Head.read(node.folder)) is not None:
+            count = head.lines if size >= head.bytes else "lost"
     except LogError:
         count = "unknown"
-    log = node.folder / chained_log.LOG_FILE
     last = chained_log.stamp(log.stat().st_mtime) if log.is_file() else None
     return {
         "node": node.name, "domain": str(node.config.get("domain", "")), "state": state, "started": node.started,

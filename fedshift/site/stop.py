@@ -114,7 +114,9 @@ def undo(node: SiteNode) -> bool:
 
 def stays(node: SiteNode) -> list[str]:
     """Return what the node keeps on this machine, a line each."""
-    lines = [f"the log of what left it: {shown(node.folder / chained_log.LOG_FILE, WHOLE_PATH)}"]
+    log = node.folder / chained_log.LOG_FILE
+    said = "the log of what left it" if log.is_file() else "no log is here"
+    lines = [f"{said}: {shown(log, WHOLE_PATH)}"]
     if private := [path for path in _private(node) if path.exists()]:
         lines.append(
             f"what runs and reports left, {plural(_size(private), 'byte', form=',')}: "

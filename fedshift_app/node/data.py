@@ -143,16 +143,19 @@ def own_images(config: RunConfig, where: Place) -> Own:
 def _parts(config: RunConfig, where: Place, given: ImageSet | None) -> Parts:
     """Return which images of its domain's pool a node holds; ``given`` are those that its site states to validate on.
 
-    A real node brings its own images, and cuts off what it validates on, unless it brings that too.
+    A real node brings its own images, and cuts off what it validates on, unless it brings that too. A guarded one then
+    trains on no class of few images (:meth:`Guard.without_few`).
     """
     if where.shared:
         return holdings.parts_of(config, where.num_partitions, where.domain)[where.partition_id]
     alone = Allocation(validation_fraction=config.allocation.validation_fraction)
     alone = alone.cut(None if given is None else given.y)
     pool, only_test = _split(config, where, "train", where.domain), config.dataset.patients == "listed"
-    return node_parts(
-        alone, (where.domain,), 0, pool.y, _classes(config), config.seed, groups=pool.groups, only_test=only_test
+    seed = config.seed if where.guard is None else where.guard.secret
+    parts = node_parts(
+        alone, (where.domain,), 0, pool.y, _classes(config), seed, groups=pool.groups, only_test=only_test
     )
+    return parts if where.guard is None else where.guard.without_few(parts, pool.y, where.domain)
 
 
 def train_places(config: RunConfig, where: Place) -> Mapping[str, Indices]:

@@ -17,7 +17,6 @@ from fedshift_app.node import answered, node_key, setup
 from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.image_files import site_of
 from fedshift_app.node.owner import Owner
-from fedshift_core import suppression
 from fedshift_core.secure.statement import Statement
 from fedshift_core.wire.messages import WorkRequest
 from fedshift_core.wire.names import CONFIG, NODE_INDEX, SERVER_ROUND
@@ -89,13 +88,15 @@ def calls_of_query(msg: Message, context: Context, config: RunConfig, owner: Own
         seen(name), signer=node_key.signer, trusted=owner.trusted, site=lambda: site_of(config, where),
         least_images=owner.least_images, withheld=owner.withheld, statement=lambda: _statement(config, owner, where),
         weigh=lambda statements, purpose: _weigh(config, statements, purpose), once=answered.once(context),
+        secret=None if where.guard is None else where.guard.secret,
     )  # fmt: skip
 
 
 def _statement(config: RunConfig, owner: Owner, where: Place) -> Statement:
     """Return what the node states of its images: what its owner lets it announce."""
     counts = np.bincount(own_images(config, where).train.y, minlength=len(config.dataset.known().classes)).tolist()
-    return Statement.of(sum(counts), suppression.hide(counts, owner.least_images))
+    announced = owner.announced(counts)
+    return Statement.of(sum(announced), announced)
 
 
 def _weigh(config: RunConfig, statements: Sequence[Statement], purpose: str) -> tuple[float, ...]:

@@ -1,7 +1,9 @@
-"""What a real node has spent of its images' privacy, and how often it has trained, over all runs; on its own disk.
+"""What a real node has spent of its images' privacy, how often it has trained, and what it was asked, over all runs.
 
-A ledger belongs to a folder of images. It is written, and synced to the disk, before a noised update leaves: a node
-that dies in between has counted a round that never left, never the reverse. Whoever removes the file starts anew.
+A ledger lies with its images, as ``.fedshift-node.json`` in their folder, so that nodes with other state folders share
+it; where that cannot be written, in the state folder. It is written, and synced to the disk, before a reply leaves: a
+node that dies in between has counted what never left, never the reverse. Whoever removes the file starts anew.
+It also keeps the owner's secret and how the images are parted (``fedshift_app.node.partition``).
 
 What a round of ``local-dp`` spends is the square of mu in Gaussian differential privacy, which adds up over rounds and
 runs however their noise differs: Dong, Roth & Su, "Gaussian Differential Privacy", 2022, corollaries 1 and 2. Of a
@@ -9,13 +11,18 @@ round of ``dp-sgd`` the sampling rate, steps and noise are kept; all rounds are 
 privacy (``fedshift_core.dp_accounting``).
 """
 
+import contextlib
 import hashlib
 import json
+import logging
 import math
+import os
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -25,8 +32,12 @@ from fedshift_core.dp_accounting import Spending
 from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import WHOLE_PATH, shown
 from fedshift_core.options.privacy import epsilon_of
+from fedshift_core.plural import plural
+
+log = logging.getLogger("fedshift")
 
 DAY = 86_400.0  # seconds
+FILE = ".fedshift-node.json"  # in the folder of images
 
 
 class Sampled(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
@@ -77,18 +88,41 @@ class Spent(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         return self.model_copy(update={"sampled": (*before, last), "rounds": self.rounds + 1})
 
 
+class Asked(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Scores that one run has asked for.
+
+    Attributes:
+        first: When it asked first, in seconds since 1970.
+        last: When it asked last.
+        questions: Short hashes of what it asked.
+    """
+
+    first: float
+    last: float
+    questions: tuple[str, ...] = ()
+
+
 class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """What a ledger holds.
 
     Attributes:
-        images: The folder of images, for whoever reads the file.
+        images: The folder of images.
+        folder: Its number on the disk; a copy has another one.
+        secret: Decides the order of the images, in hexadecimal; empty where none was needed yet.
+        partition: How they are parted for good: values by key of the policy's section ``partition``.
         runs: By the run's id.
-        trained: When updates left within the last 24 hours, in seconds since 1970.
+        trained: When updates left within the last 24 hours, in seconds since 1970; a clock that was set back leaves
+            some in the future, which count as well.
+        scored: By the run's id, the scores asked for by runs of the last 24 hours.
     """
 
     images: str = ""
+    folder: int = 0
+    secret: str = ""
+    partition: dict[str, Any] = Field(default_factory=dict)
     runs: dict[str, Spent] = Field(default_factory=dict)
     trained: tuple[float, ...] = ()
+    scored: dict[str, Asked] = Field(default_factory=dict)
 
     @property
     def mu_squared(self) -> float:
@@ -114,7 +148,38 @@ class Book(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         if cost:
             runs = runs | {run: runs.get(run, Spent()).one_more(cost)}
         recent = (*(moment for moment in self.trained if moment > now - DAY), now)
-        return Book(images=self.images, runs=runs, trained=recent)
+        return self.model_copy(update={"runs": runs, "trained": recent})
+
+    def scoring_runs(self, now: float) -> set[str]:
+        """Return the runs that have asked for scores in the 24 hours before."""
+        return {run for run, asked in self.scored.items() if asked.last > now - DAY}
+
+    def _has_asked(self, run: str, question: str, now: float) -> bool:
+        return run in self.scoring_runs(now) and question in self.scored[run].questions
+
+    def exhausted(self, run: str, question: str, per_run: int | None, runs_per_day: int | None, now: float) -> str:
+        """Return why no scores may leave to another question; empty where they may, also to the same one again."""
+        if self._has_asked(run, question, now):
+            return ""
+        runs = self.scoring_runs(now)
+        if run in runs and per_run is not None and len(self.scored[run].questions) >= per_run:
+            questions = plural(per_run, "other question")
+            return f"this run has had scores for {questions}, allowed are scores.per_run={per_run}"
+        if run not in runs and runs_per_day is not None and len(runs) >= runs_per_day:
+            return (
+                f"{plural(runs_per_day, 'other run')} had scores within 24 hours, allowed are "
+                f"scores.runs_per_day={runs_per_day}"
+            )
+        return ""
+
+    def asked(self, run: str, question: str, now: float) -> "Book":
+        """Return the book with scores that leave now; the same question again costs nothing."""
+        if self._has_asked(run, question, now):
+            return self
+        before = self.scored.get(run, Asked(first=now, last=now))
+        more = before.model_copy(update={"last": now, "questions": (*before.questions, question)})
+        kept = {name: self.scored[name] for name in self.scored if name in self.scoring_runs(now)}
+        return self.model_copy(update={"scored": kept | {run: more}})
 
 
 #: Takes the book as it is and returns why a round may not be charged; empty where it may.
@@ -128,12 +193,19 @@ class Ledger:
     Attributes:
         path: Its file, mode 0600.
         images: The folder of images.
+        before: The file in the state folder: a link to ``path``, or an older ledger.
         clock: Seconds since 1970.
     """
 
     path: Path
     images: str = ""
+    before: Path | None = None
     clock: Callable[[], float] = time.time
+
+    @property
+    def with_images(self) -> bool:
+        """Whether it lies with the images, so that a node with another state folder sees what was spent."""
+        return self.path.name == FILE
 
     def read(self) -> Book:
         """Return what has been spent; nothing where there is no file.
@@ -141,26 +213,36 @@ class Ledger:
         Raises:
             FedShiftError: If the file cannot be read: to begin anew would spend more than was allowed.
         """
-        try:
-            return Book.model_validate(json.loads(self.path.read_bytes()))
-        except FileNotFoundError:
-            return Book(images=self.images)
-        except (OSError, ValueError, ValidationError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not what was written"
-            raise FedShiftError(
-                f"cannot read the ledger {shown(self.path, WHOLE_PATH)}: {reason}; restore it: a node that has lost "
-                "what it spent trains no more"
-            ) from None
+        for path in (self.path, self.before):
+            try:
+                if path is not None:
+                    return Book.model_validate(json.loads(path.read_bytes()))
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, ValidationError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "it is not what was written"
+                raise FedShiftError(
+                    f"cannot read the ledger {shown(path, WHOLE_PATH)}: {reason}; restore it: a node that has lost "
+                    "what it spent trains no more"
+                ) from None
+        return Book()
 
     def refused(self, check: Check) -> str:
-        """Return why a round could not be charged now; empty where it could."""
+        """Return why something could not be charged now; empty where it could."""
         return check(self.read(), self.clock())
 
     def charge(self, run: str, cost: Cost, check: Check) -> str:
-        """Write a round down, on the disk before this returns. Another node of the same images waits for its turn.
+        """Write a round down as :meth:`change` does; return why it is not charged, empty where it was."""
+        return self.change(lambda book, now: check(book, now) or book.charged(run, cost, now))
+
+    def change(self, made: Callable[[Book, float], Book | str]) -> str:
+        """Write what is made of the book, on the disk before this returns. Another node of the same images waits.
+
+        Args:
+            made: Takes the book and the time; returns the new book, or why there is none.
 
         Returns:
-            Why it is not charged; empty where it was.
+            Why nothing was written; empty where it was, or where nothing has changed.
 
         Raises:
             FedShiftError: If the ledger cannot be read or written.
@@ -168,25 +250,72 @@ class Ledger:
         try:
             private_files.make_folder(self.path.parent)
             with private_files.locked(self.path.with_suffix(".lock")):
-                book, now = self.read(), self.clock()
-                if why := check(book, now):
-                    return why
-                text = book.charged(run, cost, now).model_dump_json(indent=1)
-                atomic_io.write_durably(self.path, text.encode(), private=True)
+                before = self.read()
+                new = made(self._of_this_folder(before), self.clock())
+                if isinstance(new, str):
+                    return new
+                if new != before:
+                    atomic_io.write_durably(self.path, new.model_dump_json(indent=1).encode(), private=True)
+                    self._link()
         except OSError as error:
             raise FedShiftError(
                 f"cannot write the ledger {shown(self.path, WHOLE_PATH)}: {error.strerror}; nothing leaves this node"
             ) from None
         return ""
 
+    def _of_this_folder(self, book: Book) -> Book:
+        """Return the book of the folder as it is now; a line discloses that it is another one than before."""
+        if not self.images:
+            return book
+        number = _number_of(self.images)
+        if book.images and (book.images, book.folder or number) != (self.images, number):
+            log.warning(
+                "the images in %s were copied or moved from %s: what was spent there counts here; what is spent on "
+                "another copy from now on is not seen here", shown(self.images, WHOLE_PATH),
+                shown(book.images, WHOLE_PATH),
+            )  # fmt: skip
+        return book.model_copy(update={"images": self.images, "folder": number})
+
+    def _link(self) -> None:
+        """Let the state folder's file lead to this one, for ``fedshift policy explain``."""
+        if self.before is None or self.before.is_symlink():
+            return
+        new = self.before.with_suffix(".link")
+        with contextlib.suppress(OSError):  # as without a state folder
+            private_files.make_folder(new.parent)
+            new.unlink(missing_ok=True)
+            new.symlink_to(self.path)
+            new.replace(self.before)
+
+
+def new_secret() -> str:
+    """Return a secret that decides the order of images, in hexadecimal."""
+    return secrets.token_hex(32)
+
 
 def of_images(folder: Path) -> Ledger:
-    """Return the ledger of a folder of images, in the node's state folder."""
-    images = str(folder.resolve())
-    name = hashlib.sha256(images.encode()).hexdigest()[:16]
-    return Ledger(state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json", images)
+    """Return the ledger of a folder of images: with them, or in the node's state folder where that cannot be."""
+    place = folder.resolve()
+    name = hashlib.sha256(str(place).encode()).hexdigest()[:16]
+    stated = state_folder.state_dir() / state_folder.LEDGERS / f"{name}.json"
+    if (place / FILE).exists() or can_be_written(place):
+        return Ledger(place / FILE, str(place), stated)
+    return Ledger(stated, str(place))
+
+
+def can_be_written(folder: Path) -> bool:
+    """Tell whether this process may make files in a folder."""
+    return os.access(folder, os.W_OK | os.X_OK)
+
+
+def _number_of(folder: str) -> int:
+    try:
+        return Path(folder).stat().st_ino
+    except OSError:
+        return 0
 
 
 def all_ledgers() -> list[Ledger]:
     """Return the ledgers of this user's nodes."""
-    return [Ledger(path) for path in sorted((state_folder.state_dir() / state_folder.LEDGERS).glob("*.json"))]
+    paths = sorted((state_folder.state_dir() / state_folder.LEDGERS).glob("*.json"))
+    return [Ledger(path.resolve()) for path in paths if path.exists()]

@@ -15,19 +15,20 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, MetricRecord, RecordDict
-from numpy.typing import NDArray
 
 from clients.features import catalog as features
 from fedshift_app.config import registry
 from fedshift_app.config.sections import RunConfig
-from fedshift_app.node import ledger, own_code, policy, policy_rules, setup
-from fedshift_app.node.data import Place, own_images, test_images, train_places, uncorrupted
+from fedshift_app.node import ledger, own_code, partition, policy, policy_rules, rounding, setup
+from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
+from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
-from fedshift_core import disclosure, suppression
+from fedshift_app.node.rounding import Question
+from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
-from fedshift_core.errors import FedShiftError, RequestError
+from fedshift_core.errors import FedShiftError
 from fedshift_core.limits import MOST_NAME, plain
 from fedshift_core.plural import plural
 from fedshift_core.wire.messages import NodeIntroduction
@@ -38,15 +39,11 @@ from fedshift_core.wire.names import (
     CONFUSION,
     COUNT,
     COUNTS,
-    DOMAINS,
-    DRAWN,
     HELD_TEST,
     KNOWLEDGE,
-    LEAST_IMAGES,
     METRICS,
     NUM_EXAMPLES,
     NUM_TEST,
-    NUM_TRAIN,
     RUN_ID,
     STATISTICS_IMAGES,
     STATISTICS_MODE_COUNTS,
@@ -65,12 +62,8 @@ _SHA256 = "sha256"
 STATISTICS = "statistics"  # the feature that a key of the policy keeps back
 IMAGE_STATISTICS = "image-statistics"  # what another one keeps back of it
 _ROUNDING = 1 + 1e-9  # of epsilon, which the rule of a whole run (``policy_rules``) sums up in another order
-_OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST, NUM_TRAIN)  # numbers of the node's own images
+_OF_IMAGES = (CLASS_COUNTS, NUM_EXAMPLES, NUM_TEST)  # numbers of the node's own images
 _SAID, _WORKED = ("introduction",), ("train_reply", "evaluate_reply")  # kinds of messages of a feature
-
-
-class PolicyError(RequestError):
-    """The policy of the node's owner does not allow what the server asks for."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +76,7 @@ class Owner:
         where: The node.
         run: The run's id, of the ledger.
         ledger: What the node has spent; None of a simulated node.
+        question: What scores the message of a guarded node asks for; None where it asks for none.
     """
 
     policy: Policy | None
@@ -90,11 +84,18 @@ class Owner:
     where: Place
     run: str = ""
     ledger: Ledger | None = None
+    question: Question | None = None
 
     @property
     def least_images(self) -> int:
         """Least number of images behind a number that may leave."""
         return 1 if self.policy is None else self.policy.least_images
+
+    @property
+    def spends(self) -> Ledger:
+        """The ledger of a real node."""
+        assert self.ledger is not None
+        return self.ledger
 
     @property
     def trusted(self) -> tuple[str, ...]:
@@ -113,49 +114,37 @@ class Owner:
     # --- while the node works ------------------------------------------------------------------------
 
     def introduction(self, said: NodeIntroduction) -> NodeIntroduction:
-        """Return what the node may say of itself.
+        """Return what the node may say of itself: sets of few images it has none of.
 
-        Raises:
-            PolicyError: If it has too few images to take part.
+        A class of few training images that it trains on all the same (``weights: masked``) counts as the least.
         """
-        least, counts = self.least_images, said.class_counts
-        if sum(counts) < least:
-            raise PolicyError(_too_few(least, "training images"))
-        for domain, places in train_places(self.config, self.where).items() if self.where.others else ():
-            if len(places) < least:
-                raise PolicyError(_too_few(least, f"training images of {domain!r}"))
-        marks = list(suppression.hide(counts, least))
-        more = {NUM_TRAIN: sum(counts)} if min(marks) < 0 else {}
-        other = {NUM_TEST: said.num_test} | {k: n for k, n in said.numbers.items() if self._counts_images(k, _SAID)}
-        other |= {HELD_TEST + domain: number for domain, number in said.held_tests.items()}
-        few = {name: suppression.FEW for name, number in other.items() if 0 < number < least}
-        if more or few:
-            more[LEAST_IMAGES] = least
-        num_test = few.pop(NUM_TEST, said.num_test)
-        held = {domain: few.pop(HELD_TEST + domain, number) for domain, number in said.held_tests.items()}
-        numbers = {**said.numbers, **few, **more}
-        return replace(said, class_counts=marks, num_test=num_test, numbers=numbers, held_tests=held)
+        least, guard = self.least_images, self.where.guard
+        if guard is not None and not guard.keeps_few:
+            whole = own_images(self.config, replace(self.where, guard=replace(guard, keeps_few=True))).train
+            few = np.bincount(whole.y, minlength=len(said.class_counts)) - said.class_counts
+            if few.any():
+                left_out = plural(int(few.sum()), "training image")
+                classes = plural(int(np.count_nonzero(few)), "class", "classes")
+                log.warning("%s of %s with fewer than least_images=%d stay at home", left_out, classes, least)
 
-    def contribution(self, knowledge: Arrays, labels: NDArray[Any]) -> Arrays:
-        """Return what a method contributes, in which a hidden class is one that the node does not hold.
+        if guard is not None and not self.spends.with_images:
+            log.warning("this node's images cannot be written: with another state folder it would spend again")
 
-        Args:
-            knowledge: By name.
-            labels: Of the training images, (N,).
-        """
-        if self.least_images == 1:
-            return knowledge
-        classes = len(self.config.dataset.known().classes)
-        rows = [name for name in knowledge if self._behind(name) == "class" and len(knowledge[name]) == classes]
-        counts = np.bincount(labels, minlength=classes)
-        hidden = np.array(suppression.hide(counts.tolist(), self.least_images)) < 0
-        if IMAGES_BY_CLASS in rows:  # of an epoch that did not pass all images there may be fewer
-            hidden |= knowledge[IMAGES_BY_CLASS] < self.least_images
-        thinned = dict(knowledge)
-        for name in rows:
-            thinned[name] = knowledge[name].copy()
-            thinned[name][hidden] = 0
-        return thinned
+        def enough(number: int) -> int:
+            return number if number >= least else 0
+
+        more = {name: enough(n) for name, n in said.numbers.items() if self._counts_images(name, _SAID)}
+        return replace(
+            said,
+            class_counts=self.announced(said.class_counts),
+            num_test=enough(said.num_test),
+            numbers={**said.numbers, **more},
+            held_tests={domain: enough(n) for domain, n in said.held_tests.items()},
+        )
+
+    def announced(self, counts: Sequence[int]) -> list[int]:
+        """Return the training images of each class as the server knows them."""
+        return [max(number, self.least_images) if number else 0 for number in counts]
 
     def _behind(self, name: str) -> Word:
         return behind(registry.get(self.config.method["name"]).strategy_class(), name, self.config.method)
@@ -182,12 +171,16 @@ class Owner:
             del reply[COUNTS]
             numbers[WITHHELD] = 1
         if kind == MessageType.TRAIN:
+            if self.where.guard is not None and self.where.guard.keeps_few:
+                own = np.bincount(own_images(self.config, self.where).train.y)
+                numbers[NUM_EXAMPLES] = sum(self.announced(own.tolist()))
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
+        if self.question:
+            rounding.round_scores(kind, reply, self.question, self.config, self.where)
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
             raise PolicyError(f"the reply is larger than largest_out={most} bytes")
-        if kind == MessageType.TRAIN:
-            self._charge()
+        self._charge(trains=kind == MessageType.TRAIN)
         return reply
 
     def _check_images(self, kind: str, numbers: MetricRecord) -> None:
@@ -228,20 +221,36 @@ class Owner:
         counts = knowledge.get(IMAGES_BY_CLASS)
         if counts is None:  # then of all images that it has trained on
             counts = np.bincount(own_images(self.config, self.where).train.y)
+        masked = self.where.guard is not None and self.where.guard.keeps_few  # then a sum hides the node's classes
         for name in knowledge:
             word = self._behind(name)
             why = policy_rules.refuse_array(self.policy, name, word)
-            if why := why or disclosure.refuse_images(word, name, self.least_images, counts.tolist()):
+            if why := why or disclosure.refuse_images(word, name, 1 if masked else self.least_images, counts.tolist()):
                 raise PolicyError(why)
 
-    def _charge(self) -> None:
-        assert self.ledger is not None
-        if not self._keeps_ledger:
+    def _charge(self, *, trains: bool) -> None:
+        """Write down what the reply spends, on the disk before it leaves."""
+        trains = trains and self._keeps_ledger
+        if not (trains or self.question):
             return
+
+        def spent(book: Book, now: float) -> Book | str:
+            if why := self.exhausted(book, now) or (self.unaffordable(book, now) if trains else ""):
+                return why
+            book = book.charged(self.run, self._cost, now) if trains else book
+            return book if self.question is None else book.asked(self.run, self.question.name, now)
+
         with _told_at_home("this node's ledger cannot be written"):
-            why = self.ledger.charge(self.run, self._cost, self.unaffordable)
+            why = self.spends.change(spent)
         if why:
             raise PolicyError(why)
+
+    def exhausted(self, book: Book, now: float) -> str:
+        """Return why no more scores may leave; empty where they may."""
+        scores = None if self.policy is None else self.policy.scores
+        if scores is None or self.question is None:
+            return ""
+        return book.exhausted(self.run, self.question.name, scores.per_run, scores.runs_per_day, now)
 
     # --- the ledger --------------------------------------------------------------------------------------
 
@@ -323,18 +332,20 @@ def admit(kind: str, msg: Message, context: Context) -> Owner:
     folder = where.source.data_dir
     assert folder is not None  # of a real node (``setup.place``)
     run = str(record.get(RUN_ID) or msg.metadata.run_id)
-    owner = Owner(allowed, config, where, run, ledger.of_images(folder))
+    own = ledger.of_images(folder)
+    with _told_at_home("this node's ledger cannot be read or written"):
+        where = replace(where, guard=partition.guard(allowed, own))
+    owner = Owner(allowed, config, where, run, own, rounding.question(kind, msg.content, config, where))
     for rule in policy_rules.RULES:
         if why := rule(allowed, config, where):
             raise PolicyError(why)
     most, size = allowed.largest_in, num_bytes(msg.content)
     if most is not None and size > most:
         raise PolicyError(f"the message has {plural(size, 'byte')}, allowed are largest_in={most}")
-    if any(0 < drawn < allowed.least_images for drawn in record.get(DRAWN, ())):
-        raise PolicyError(_too_few(allowed.least_images, "test images would be scored"))
-    for domain, drawn in zip(record.get(DOMAINS, ()), record.get(DRAWN, ()), strict=False):
-        if 0 < len(test_images(uncorrupted(config), where, domain)) - drawn < allowed.least_images:
-            raise PolicyError(_too_few(allowed.least_images, "test images would be left by a sample"))
+    with _told_at_home("this node's ledger cannot be written"):
+        why = partition.pinned(allowed, owner.spends, config, owner.where, record)
+    if why:
+        raise PolicyError(why)
     _check_spending(kind, owner)
     return owner
 
@@ -349,6 +360,8 @@ def _check_spending(kind: str, owner: Owner) -> None:
             why = owner.ledger.refused(owner.unaffordable)
         elif kind == MessageType.QUERY and owner.policy.budget:
             why = owner.ledger.refused(lambda book, now: owner.over_budget(book))
+        if not why and owner.question:
+            why = owner.ledger.refused(owner.exhausted)
     if why:
         raise PolicyError(why)
 
@@ -371,6 +384,8 @@ def _told_at_home(reason: str) -> Iterator[None]:
     """Refuse with a reason that names no file of the node; the error itself is for the node's log."""
     try:
         yield
+    except PolicyError:
+        raise
     except FedShiftError as error:
         log.warning("%s", error)
         raise PolicyError(reason) from None

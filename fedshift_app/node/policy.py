@@ -103,6 +103,71 @@ class RunCode(_Section):
         return value
 
 
+class Partition(_Section):
+    """How a node's images are parted for good, by keys of a run; null: as the first run that says it has it."""
+
+    validation_fraction: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        title="allocation.validation_fraction",
+        description="Share of the training images that a round is chosen by.",
+    )
+    test_images: dict[str, int] | None = Field(
+        None,
+        title="evaluate.fraction, as test images",
+        description="By domain, the size of a sample of test images.",
+    )
+    bn_images: int | None = Field(
+        None,
+        gt=0,
+        title="evaluate.bn_images",
+        description="Size of a sample of training images for BatchNorm.",
+    )
+    image_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        title="statistics.image_share",
+        description="Share of the images that is told of one by one.",
+    )
+    data_set: str | None = Field(None, title="dataset.of", description="The data set that reads the images.")
+    classes: tuple[str, ...] | None = Field(None, title="dataset.classes", description="All classes, in their order.")
+    classes_stated: bool | None = Field(
+        None,
+        title="dataset.classes_stated",
+        description="Whether somebody stated the order of the classes.",
+    )
+    labels: str | None = Field(None, title="dataset.labels", description="The table that names the images.")
+    patients: str | None = Field(None, title="dataset.patients", description="Patients whose images stay together.")
+    test_share: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        title="dataset.test_share",
+        description="Test part, where the images do not say.",
+    )
+    split_seed: int | None = Field(None, title="dataset.seed", description="Seed of that split.")
+    skip_broken: bool | None = Field(
+        None,
+        title="dataset.skip_broken",
+        description="Whether images that cannot be read are left out.",
+    )
+
+    def stated(self) -> dict[str, Any]:
+        """Return what is not null, as JSON has it; samples of test images by domain (``test_images.NAME``)."""
+        values = self.model_dump(mode="json", exclude_none=True)
+        samples = values.pop("test_images", {})
+        return values | {f"test_images.{domain}": size for domain, size in samples.items()}
+
+
+class Scores(_Section):
+    """How many scores of models a server may ask for: each tells a little of the images behind it."""
+
+    per_run: int | None = Field(1000, gt=0, description="Most questions of a run with other weights; null for any.")
+    runs_per_day: int | None = Field(20, gt=0, description="Most runs with scores within 24 hours; null for any.")
+
+
 class Policy(_Section):
     """What a node's owner allows. The defaults are the policy ``strict``."""
 
@@ -148,6 +213,14 @@ class Policy(_Section):
     rounds_per_day: int | None = Field(
         None, gt=0, description="Most rounds in which the node trains within 24 hours, over all runs; null for any."
     )
+    partition: Partition | None = Field(
+        None,
+        description="How the images are parted for good where least_images is above 1; a run that asks for other parts "
+        "is refused. A value here replaces the one that was kept from the first run (`fedshift policy explain`).",
+    )
+    scores: Scores | None = Field(
+        Scores(), description="Scores that a server may ask for, in questions with other weights; null for any number."
+    )
     privacy: RequiredNoise | None = Field(None, description="Noise that a run must have; null for none.")
     budget: Budget | None = Field(
         None, description="What all runs together may spend of the images' privacy; null for no limit."
@@ -179,7 +252,7 @@ BUILT_IN = {
     STRICT: Policy(),
     OPEN: Policy(
         features=(ANY,), least_images=1, figures=True, statistics=True, image_statistics=True, largest_in=None,
-        largest_out=None,
+        largest_out=None, scores=None,
     ),
 }  # fmt: skip
 

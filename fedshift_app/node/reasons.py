@@ -12,7 +12,7 @@ import logging
 from flwr.app import Context
 
 from fedshift_app.node import policy, state_folder
-from fedshift_app.node.owner import PolicyError
+from fedshift_app.node.place import PolicyError
 from fedshift_core import atomic_io
 from fedshift_core.errors import (
     ConfigError,

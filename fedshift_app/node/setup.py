@@ -130,7 +130,7 @@ def _integer(given: Any, key: str) -> int:
     return value
 
 
-def make_client(config: RunConfig, where: Place, index: int, least_images: int = 1) -> DomainClient:
+def make_client(config: RunConfig, where: Place, index: int) -> DomainClient:
     """Build the method's client for this node around a model with the run's initial weights.
 
     It is the only one of its run in this process: the client before must not be used any more.
@@ -139,7 +139,6 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
         config: The run's configuration.
         where: The node.
         index: Its place in the order of the federation.
-        least_images: Least images behind a number of a class that may leave the node, by its owner's policy.
     """
     device = precision.default_device()
     if where.threads and device.type == "cpu":
@@ -157,7 +156,8 @@ def make_client(config: RunConfig, where: Place, index: int, least_images: int =
         train,
         config.images,
         config.rounds,
-        least_images,
+        where.least_images,
+        None if where.guard is None else where.guard.secret,
         where.domain,
         config.evaluate.bn_order,
     )

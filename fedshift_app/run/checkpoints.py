@@ -251,5 +251,5 @@ def _node(values: dict[str, Any]) -> Node:
         key: tuple((str(domain), int(number)) for domain, number in values.get(key, ()))
         for key in ("unheld_tests", "held_tests")
     }
-    listed = {name: tuple(values.get(name, ())) for name in ("class_counts", "marks", "few")}
-    return Node(**values | listed | tests)
+    known = {name: value for name, value in values.items() if name in _NODE_FIELDS}  # older folders have more
+    return Node(**known | {"class_counts": tuple(values["class_counts"])} | tests)

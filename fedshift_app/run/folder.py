@@ -383,7 +383,7 @@ def _summary_of(node: Node) -> dict[str, Any]:
         "index": node.index,
         "domain": node.domain,
         "num_examples": node.num_examples,
-        "class_counts": node.shown_counts if node.marks else node.class_counts,
+        "class_counts": node.class_counts,
     } | ({"domains": node.domains} if node.held_tests else {})
 
 

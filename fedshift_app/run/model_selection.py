@@ -16,7 +16,6 @@ from fedshift_app.run import checkpoints
 from fedshift_core.accuracies import average
 from fedshift_core.errors import FederationError
 from fedshift_core.kept_rounds import kept_rounds
-from fedshift_core.plural import plural
 from strategies.features import validation
 from strategies.features.base import chosen
 from strategies.federation.context import RoundResult
@@ -56,16 +55,10 @@ def check_nodes(config: RunConfig, nodes: Sequence[Node]) -> None:
     """
     if (config.keep == BEST or config.evaluate.patience) and not any(node.num_validation for node in nodes):
         key = "keep=best-validation" if config.keep == BEST else f"evaluate.patience={config.evaluate.patience}"
-        if hidden := [node for node in nodes if "validation" in node.few]:
-            least = max(node.least_images for node in hidden)
-            raise FederationError(
-                f"{key}: no node scores a validation part: on {len(hidden)} of {plural(len(nodes), 'node')} it has "
-                f"fewer images than least_images={least} of the owner's policy; allowed are more images, a larger "
-                f"allocation.validation_fraction (here {config.allocation.validation_fraction:g}), or keep=last"
-            )
         raise FederationError(
             f"{key}: no node has a validation part; allocation.validation_fraction="
-            f"{config.allocation.validation_fraction:g} of their training images is less than one image"
+            f"{config.allocation.validation_fraction:g} of their training images is less than one image, or than "
+            "least_images of their owners' policies"
         )
 
 

@@ -86,15 +86,13 @@ PUBLIC = "public"  # config: SHA-256 of the node's copy of the public set; absen
 NUM_PUBLIC = "num-public"  # metrics: images in it
 PARTITION_ID = "partition-id"  # metrics: -1 where the node was given none
 NUM_PARTITIONS = "num-partitions"  # metrics: -1 where the node was given none
-NUM_TEST = "num-test"  # metrics: test images of the node's own domain; -1: fewer than LEAST_IMAGES
+NUM_TEST = "num-test"  # metrics: test images of the node's own domain; 0: fewer than its owner's least
 UNHELD_TEST = "unheld-test/"  # metrics: + domain that no node holds: test images of it that the node sees
-HELD_TEST = "held-test/"  # metrics: + each further domain that a real node holds: its test images; -1 as above
+HELD_TEST = "held-test/"  # metrics: + each further domain that a real node holds: its test images, as above
 SHARED_TEST = "shared-test"  # metrics: 1 if the node sees the whole test set of any domain (simulation)
-CLASS_COUNTS = "class-counts"  # metrics: training images per class; -1: fewer than LEAST_IMAGES, -2: hidden with such
+CLASS_COUNTS = "class-counts"  # metrics: training images per class
 FASTEST = "fastest"  # metrics: place in ``ARITHMETICS`` of what trains fastest there; absent where the run says it
-NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent where there is none, -1 too
-NUM_TRAIN = "num-train"  # metrics: training images in all, only where some of ``class-counts`` are hidden
-LEAST_IMAGES = "least-images"  # metrics: least images behind a number that the node tells, only where one is hidden
+NUM_VALIDATION = "num-validation"  # metrics: images of the node's validation part; absent: none
 
 # --- metrics, node -> server ---
 NUM_EXAMPLES = "num-examples"

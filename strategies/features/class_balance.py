@@ -1,7 +1,6 @@
 """Numbers of images by class of all nodes, for losses that weigh classes (``train.class_counts=federation``).
 
-They are sums of what nodes have said of themselves before round 1. A node whose owner hides the numbers of some classes
-says how many images these have together: each counts as an equal part of them.
+They are sums of what nodes have said of themselves before round 1.
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedshift_core.limits import some
-from fedshift_core.plural import plural
 from fedshift_core.wire.names import CLASS_TOTALS
 from strategies.features.base import ServerFeature, Training
 from strategies.federation import announced
@@ -32,9 +30,6 @@ def totals(nodes: Sequence[Node], factor: float) -> NDArray[np.float64]:
     total = np.zeros(len(nodes[0].class_counts))
     for node in (announced.weighed_node(node, most) for node in nodes):
         total += node.class_counts
-        hidden = np.array(node.marks) < 0
-        if hidden.any():
-            total[hidden] += node.num_hidden / hidden.sum()
     return total
 
 
@@ -44,18 +39,11 @@ class ClassBalance(ServerFeature):
     _sent: list[float] | None = None
 
     def description_of(self, nodes: Sequence[Node]) -> tuple[str, ...]:
-        """Return which numbers nodes are sent, and a line on each node whose owner hides some."""
+        """Return which numbers nodes are sent."""
         if not self.run.config.train.asks_federation:
             return ()
         each = [f"{number:g}" for number in self._totals(nodes)]
-        lines = [f"classes are weighed by the images of all nodes, which all are sent: {some(each, MOST_NAMED)}"]
-        for node in nodes:
-            if number := sum(mark < 0 for mark in node.marks):
-                lines.append(
-                    f"{node} hides its numbers of {plural(number, 'class', 'classes')}: "
-                    f"{node.num_hidden / number:.3g} images of each are assumed"
-                )
-        return tuple(lines)
+        return (f"classes are weighed by the images of all nodes, which all are sent: {some(each, MOST_NAMED)}",)
 
     def train_options(self, node: Node, training: Training) -> dict[str, Any]:
         """Send the numbers."""

@@ -101,7 +101,7 @@ def _site(site: Named, node: Node | None) -> dict[str, Any]:
     about: dict[str, Any] = {
         "site": site.name, "node": site.node, "domain": site.domain,
         "images": report.images if node is None else node.num_examples,
-        "images_of_class": [] if node is None else list(node.shown_counts),
+        "images_of_class": [] if node is None else [str(count) for count in node.class_counts],
     }  # fmt: skip
     if report.kept:
         return {**about, "kept": report.kept}

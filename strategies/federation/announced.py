@@ -83,7 +83,7 @@ def weighed_node(node: Node, most: float) -> Node:
     if share >= 1:
         return node
     scaled = tuple(int(share * count) for count in node.class_counts)
-    return replace(node, class_counts=scaled, num_hidden=int(share * node.num_hidden))
+    return replace(node, class_counts=scaled)
 
 
 def weighed(update: Update, most: float, declared: Declaration) -> Update:

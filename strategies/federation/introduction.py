@@ -1,7 +1,7 @@
 """What a node says of itself before it takes part. It is refused where it makes no sense in the run."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +11,16 @@ from fedshift_core.errors import FederationError
 from fedshift_core.limits import LARGEST_COUNT, MOST_NAME, plain, whole
 from fedshift_core.params import ARITHMETICS, Arithmetic
 from fedshift_core.plural import plural
-from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire.names import (
     CLASS_COUNTS,
     CONFIG,
     DOMAIN,
     FASTEST,
     HELD_TEST,
-    LEAST_IMAGES,
     METRICS,
     NUM_PARTITIONS,
     NUM_PUBLIC,
     NUM_TEST,
-    NUM_TRAIN,
     NUM_VALIDATION,
     PARTITION_ID,
     PUBLIC,
@@ -67,7 +64,7 @@ class Introduction:
         self._own = {domain: domain for domain in domains}  # the run's own text, of which nodes would each send one
         self._known = frozenset((
             CLASS_COUNTS, NUM_TEST, SHARED_TEST, PARTITION_ID, NUM_PARTITIONS, NUM_VALIDATION, FASTEST, NUM_PUBLIC,
-            NUM_TRAIN, LEAST_IMAGES, *(UNHELD_TEST + domain for domain in domains),
+            *(UNHELD_TEST + domain for domain in domains),
             *(HELD_TEST + domain for domain in domains),
         ))  # fmt: skip
 
@@ -84,35 +81,21 @@ class Introduction:
         try:
             said: Any = content[CONFIG]
             domain = said[DOMAIN]
-            least = _whole(LEAST_IMAGES, numbers.get(LEAST_IMAGES, 1), 1)
-            marks = self._counts(numbers[CLASS_COUNTS], HIDDEN if least > 1 else 0)
-            counts = tuple(max(number, 0) for number in marks)
-            tests = _whole(NUM_TEST, numbers[NUM_TEST], FEW if least > 1 else 0)
-            validation = _whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0), FEW if least > 1 else 0)
             unheld = {key.removeprefix(UNHELD_TEST): key for key in numbers if key.startswith(UNHELD_TEST)}
-            held = {
-                key.removeprefix(HELD_TEST): _whole(HELD_TEST, numbers[key], FEW if least > 1 else 0)
-                for key in numbers
-                if key.startswith(HELD_TEST)
-            }
-            few = {"test": tests, "validation": validation} | {HELD_TEST + name: n for name, n in held.items()}
+            held = {key.removeprefix(HELD_TEST): key for key in numbers if key.startswith(HELD_TEST)}
             node = Node(
                 node_id=reply.metadata.src_node_id,
                 index=UNSEATED,
                 domain=self._own.get(domain, domain) if isinstance(domain, str) else domain,
-                class_counts=counts,
-                num_test=max(tests, 0),
+                class_counts=self._counts(numbers[CLASS_COUNTS]),
+                num_test=_whole(NUM_TEST, numbers[NUM_TEST]),
                 shared_test=_whole(SHARED_TEST, numbers[SHARED_TEST], most=1) == 1,
                 partition_id=_whole(PARTITION_ID, numbers[PARTITION_ID], UNSEATED, LARGEST_INDEX),
                 unheld_tests=tuple((name, _whole(UNHELD_TEST, numbers[key])) for name, key in unheld.items()),
-                num_validation=max(validation, 0),
+                num_validation=_whole(NUM_VALIDATION, numbers.get(NUM_VALIDATION, 0)),
                 num_public=_whole(NUM_PUBLIC, numbers.get(NUM_PUBLIC, 0)),
                 public=_digest(said.get(PUBLIC, "")),
-                marks=marks if min(marks) < 0 else (),
-                num_hidden=_num_hidden(marks, counts, numbers),
-                least_images=least,
-                few=tuple(what for what, number in few.items() if number == FEW),
-                held_tests=tuple((name, max(number, 0)) for name, number in held.items()),
+                held_tests=tuple((name, _whole(HELD_TEST, numbers[key])) for name, key in held.items()),
                 fastest=_fastest(numbers),
             )
             announced = _whole(NUM_PARTITIONS, numbers[NUM_PARTITIONS], UNSEATED, LARGEST_INDEX)
@@ -122,15 +105,15 @@ class Introduction:
         # Simulated nodes know how many they are.
         return Answer(node, announced if node.shared_test else 0)
 
-    def _counts(self, announced: object, least: int) -> tuple[int, ...]:
-        """Return the training images per class, each at least ``least``; a list of another length is not read."""
+    def _counts(self, announced: object) -> tuple[int, ...]:
+        """Return the training images per class; a list of another length is not read."""
         if not isinstance(announced, list) or len(announced) != self._num_classes:
             description = f"{plural(len(announced), 'class', 'classes')}" if isinstance(announced, list) else "no list"
             raise FederationError(
                 f"a node announces training images of {description}, expected are "
                 f"{plural(self._num_classes, 'class', 'classes')}"
             )  # fmt: skip
-        return tuple(_whole(CLASS_COUNTS, count, least) for count in announced)
+        return tuple(_whole(CLASS_COUNTS, count) for count in announced)
 
     def _check(self, node: Node) -> None:
         """Refuse what a node says of itself if it makes no sense in this run."""
@@ -164,13 +147,6 @@ def _digest(digest: object) -> str:
     if not isinstance(digest, str) or (digest and not _SHA256.fullmatch(digest)):
         raise FederationError(f"a node's answer about itself makes no sense: {PUBLIC} is no SHA-256")
     return digest
-
-
-def _num_hidden(marks: tuple[int, ...], counts: Sequence[int], numbers: Mapping[str, Any]) -> int:
-    """Return how many training images the hidden classes have together, each of few images one or more."""
-    if min(marks) >= 0:
-        return 0
-    return _whole(NUM_TRAIN, numbers[NUM_TRAIN], sum(counts) + marks.count(FEW)) - sum(counts)
 
 
 def _whole(key: str, value: object, least: int = 0, most: int = LARGEST_COUNT) -> int:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, Protocol
 
-from fedshift_core import suppression
 from fedshift_core.params import Arithmetic
 
 UNSEATED = -1
@@ -19,7 +18,7 @@ class Node:
         node_id: Flower's id, random.
         index: The node's place in the order of the federation, from 0; -1 before it has one.
         domain: The domain of its images.
-        class_counts: Training images per class; 0 of a class that the node's owner hides.
+        class_counts: Training images per class.
         num_test: Test images of its own domain.
         shared_test: It sees the whole test set of any domain (simulation), not only a part of its own.
         partition_id: The number it was started with, or -1.
@@ -27,10 +26,6 @@ class Node:
         num_validation: Images of its validation part.
         num_public: Images of its copy of the public set; 0 where the method uses none.
         public: SHA-256 of that copy.
-        marks: By class its number, or that it is hidden (``fedshift_core.suppression``); empty where none is.
-        num_hidden: Training images of all hidden classes together.
-        least_images: Least images behind a number that the node's owner lets out; 1 where nothing was hidden.
-        few: What else has fewer: ``test``, ``validation``, or a further domain's test; its number counts as 0.
         held_tests: Further domains whose images a real node holds, and its test images of each.
         fastest: What trains fastest on its machine; None where it does not say.
     """
@@ -46,10 +41,6 @@ class Node:
     num_validation: int = 0
     num_public: int = 0
     public: str = ""
-    marks: tuple[int, ...] = ()
-    num_hidden: int = 0
-    least_images: int = 1
-    few: tuple[str, ...] = ()
     held_tests: tuple[tuple[str, int], ...] = ()
     fastest: Arithmetic | None = field(default=None, compare=False)
 
@@ -65,12 +56,7 @@ class Node:
     @property
     def num_examples(self) -> int:
         """Number of training images."""
-        return sum(self.class_counts) + self.num_hidden
-
-    @property
-    def shown_counts(self) -> tuple[str, ...]:
-        """Training images per class for people: ``12``, ``<5`` or ``hidden``."""
-        return tuple(suppression.shown(number, self.least_images) for number in self.marks or self.class_counts)
+        return sum(self.class_counts)
 
     def is_same(self, other: "Node") -> bool:
         """Tell whether another node holds the same images, as far as the server can know."""

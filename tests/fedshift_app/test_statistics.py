@@ -329,13 +329,13 @@ def test_a_real_node_tells_what_its_owner_lets_out(tmp_path: Path, monkeypatch: 
     assert said[names.STATISTICS_SIZES] == ["other"]
     assert "statistics.share=off" in refusal_of(FederationError, ask, folder, "open", "statistics.share=off")
     file = tmp_path / "policy.yaml"
-    file.write_text("statistics: true\nleast_images: 12\n")
+    file.write_text("statistics: true\nleast_images: 6\n")
     file.chmod(0o600)
     assert ask(folder, str(file)).config_records[names.CONFIG][names.STATISTICS_IMAGES] == 12
     monkeypatch.setattr(
         statistics, "report_of", lambda site, least: dataclasses.replace(report_of(site, 2), modes={"L": 1})
     )
-    assert "least_images=12 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
+    assert "least_images=6 images are behind a statistic" in refusal_of(FederationError, ask, folder, str(file))
 
 
 def test_a_real_node_tells_of_single_images_what_its_owner_lets_out(

@@ -14,7 +14,7 @@ from support import load_benchmark
 
 from clients.features import site_numbers
 from clients.features.site_numbers import Scored, figures, visible_classes
-from fedshift_core.suppression import hide
+from clients.features.suppression import hide
 from fedshift_core.wire.site_figures import BY_CLASS, KNOWN, NOT_FINITE, OVERALL, TOO_FEW, UNKNOWN
 
 Floats = NDArray[np.float64]
@@ -197,7 +197,7 @@ def test_an_interval_holds_its_value_between_0_and_1(n: int, classes: int, seed:
 
 @given(st.lists(st.integers(0, 30), min_size=2, max_size=8), st.integers(1, 12))
 def test_figures_leave_of_the_classes_whose_numbers_may_be_told(of_class: list[int], least: int) -> None:
-    """Who knows the total and what is shown cannot work out a class of few images (``fedshift_core.suppression``)."""
+    """Who knows the total and what is shown cannot work out a class of few images."""
     shown = visible_classes(np.array(of_class), least)
     assert all(images >= least for images, tell in zip(of_class, shown, strict=True) if tell)
     hidden = [number < 0 for number in hide(of_class, least)]

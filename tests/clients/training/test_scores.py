@@ -1,5 +1,6 @@
 """What is scored, and how arrays are viewed for it."""
 
+import functools
 import subprocess
 import sys
 from typing import Any
@@ -17,6 +18,7 @@ from clients.training.eval_slices import asked_images
 from datasets.base import ImageSet
 from datasets.listing import joined
 from fedshift_core.errors import FedShiftError
+from fedshift_core.seeding import generator
 from fedshift_core.wire.names import DOMAINS, GAP, LOCAL_RECEIVED, LOCAL_TRAINED, SERVER_ROUND
 
 # --- Generalisation gaps of a node's own images: before and after, and no trace of it ---
@@ -60,7 +62,7 @@ def images(number: int) -> ImageSet:
 
 
 def places(number: int, seed: int = SEED, **config: Any) -> list[list[int]]:
-    requested = asked_images(lambda domain: images(number), config, seed)
+    requested = asked_images(lambda domain: images(number), config, functools.partial(generator, seed))
     return [test.y.tolist() for _, test in requested]
 
 

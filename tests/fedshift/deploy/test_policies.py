@@ -74,8 +74,12 @@ def test_explain_says_every_key_and_what_is_spent(tmp_path: Path) -> None:
     file.write_text("budget: {epsilon: 4}\nmethods: [fedavg]\ncontributions: []")
     file.chmod(0o600)
     assert "spent: nothing yet" in RUNNER.invoke(app, ["policy", "explain", str(file)]).output
-    ledger.of_images(tmp_path / "images").charge("run", 0.01, lambda book, now: "")
+    (tmp_path / "images").mkdir()
+    own = ledger.of_images(tmp_path / "images")
+    own.charge("run", 0.01, lambda book, now: "")
+    own.change(lambda book, now: book.model_copy(update={"partition": {"bn_images": 8}}))
     said = RUNNER.invoke(app, ["policy", "explain", str(file)]).output
+    assert f"partition: bn_images: 8; images in {tmp_path / 'images'}" in said and "cannot be written" not in said
     assert "of 4 in 1 round of 1 run, images in" in said
     assert "only fedavg\n" in said and "weights alone\n" in said
     file.write_text(f"secure_sums: {{nodes: 3, trusted: [SHA256:{'a' * 43}, SHA256:{'b' * 43}]}}")

@@ -121,7 +121,7 @@ def test_what_a_stranger_wrote_into_a_line_is_not_printed_as_it_is(node: Path) -
         (["log", "--run", "z"], "--run: 'z' begins the id of 0 runs"),
         (["log", "other"], "NODE: 'other' is no node of this machine; there are node-0, node-1"),
         (["log"], "NODE: several nodes are on this machine; name one of node-0, node-1"),
-        (["log", "node-1"], "has no log: nothing has left this node yet"),
+        (["log", "node-1"], "no log is here: "),
         (["stop", "node-0", "--undo", "--forget"], "--undo and --forget"),
     ],
 )
@@ -131,6 +131,24 @@ def test_bad_input_is_named(words: list[str], reason: str, node: Path) -> None:
     result = call(*words)
     assert isinstance(result.exception, ConfigError)
     assert reason in str(result.exception)
+
+
+@pytest.mark.parametrize("removed", ["log", "head", "both", "emptied"])
+def test_a_log_that_is_gone_is_said_to_be_gone(removed: str, node: Path) -> None:
+    log, head = node / chained_log.LOG_FILE, node / chained_log.HEAD_FILE
+    if removed == "emptied":
+        log.write_bytes(b"")
+    for path in {"log": [log], "head": [head], "both": [log, head]}.get(removed, []):
+        path.unlink()
+    shown = call("log")
+    found = shown.output + str(shown.exception)
+    assert {"log": "is missing", "head": "is missing", "both": "no log is here", "emptied": "lines are missing"}[
+        removed
+    ] in found
+    row = next(line for line in call("status").stdout.splitlines() if line.startswith(node.name))
+    assert {"both": " - ", "head": "unknown"}.get(removed, "lost") in row
+    where = call("stop", node.name, "--json").stdout + call("stop", node.name).stdout
+    assert ("no log is here" in where) is (removed in ("log", "both"))
 
 
 def test_no_node_has_worked_here(state: Path) -> None:

@@ -81,7 +81,7 @@ def test_runs_of_different_noise_compose(own: Ledger) -> None:
 
 
 def test_nothing_is_spent_without_a_file(own: Ledger) -> None:
-    assert own.read() == Book(images="/images")
+    assert own.read() == Book()
     assert own.read().epsilon(1e-5) == 0.0
 
 

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,17 @@ from datasets.io import cache
 from fedshift.deploy import demo, exporting
 from fedshift.deploy.exporting import NodeFolder
 from fedshift.launch import local_superlink, processes, runner
-from fedshift.report import maps, reading
 from fedshift_app import client_app, server_app
 from fedshift_app.config.resolving import resolve
 from fedshift_app.flower.internals import identify_process, make_context
-from fedshift_app.node import ledger, policy_rules, reasons, setup, state_folder
+from fedshift_app.node import ledger, partition, policy_rules, reasons, setup, state_folder
 from fedshift_app.node import policy as policy_file
-from fedshift_app.node.data import Place
-from fedshift_app.node.owner import Owner, PolicyError
+from fedshift_app.node.data import Place, own_images
+from fedshift_app.node.owner import Owner
+from fedshift_app.node.place import Guard, PolicyError
 from fedshift_app.node.policy import Policy, RequiredNoise
 from fedshift_app.node.setup import spending_of
 from fedshift_app.run import build as run_build
-from fedshift_core.suppression import FEW, HIDDEN
 from fedshift_core.wire import names
 from fedshift_core.wire.messages import NodeIntroduction, WorkReply
 from fedshift_core.wire.records import decode, encode
@@ -199,23 +200,14 @@ def test_a_run_of_no_rounds_spends_nothing() -> None:
     assert not policy_rules._noise(Policy(privacy=RequiredNoise(epsilon=1e-3)), config, WHERE)
 
 
-def test_a_sample_of_too_few_test_images_is_refused(node: OwnedNode) -> None:
-    node.allow(least_images=65)
-    drawn = {"domains": ["scan"], "drawn": [64]}
-    assert "fewer than least_images=65 test images would be scored" in node.refused(
-        MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn
-    )
-
-
-def test_a_sample_that_leaves_too_few_test_images_is_refused(node: OwnedNode) -> None:
-    """Scores of the sample and of all 90 would give those of the others."""
-    node.allow(least_images=27)
-    drawn = {"domains": ["scan"], "drawn": [64]}
-    assert "fewer than least_images=27 test images would be left by a sample" in node.refused(
-        MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn
-    )
-    node.allow(least_images=26)
-    node.answers(MessageType.EVALUATE, "evaluate.fraction=0.6", **drawn)
+def test_a_sample_of_few_test_images_is_refused_and_one_that_leaves_few() -> None:
+    """Scores of the sample and of all would give those of the others."""
+    where = replace(WHERE, guard=Guard(20, 1))
+    with pytest.raises(PolicyError, match="fewer than least_images=20 test images would be in a sample"):
+        partition._size(19, 90, where, "test")
+    with pytest.raises(PolicyError, match="fewer than least_images=20 test images would be left by a sample"):
+        partition._size(71, 90, where, "test")
+    assert partition._size(70, 90, where, "test") == 70 and partition._size(90, 90, where, "test") == 0
 
 
 def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
@@ -231,41 +223,57 @@ def test_a_simulation_has_no_owner(node: OwnedNode) -> None:
 # --- what leaves ----------------------------------------------------------------------------------------
 
 
-def test_the_introduction_hides_a_class_of_few_images(node: OwnedNode) -> None:
-    reply = node.answers(MessageType.QUERY)["metrics"]
-    counts = reply["class-counts"]
-    assert counts[FEW_CLASS] == FEW and counts.count(HIDDEN) == 1  # else the total would give it away
-    assert reply["least-images"] == 5
+def test_a_class_of_few_images_stays_at_home(node: OwnedNode, caplog: pytest.LogCaptureFixture) -> None:
+    counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
     node.allow(least_images=1)
-    all_of_it = node.answers(MessageType.QUERY)["metrics"]
-    assert all_of_it["class-counts"][FEW_CLASS] == FEW_IMAGES
-    assert not {"num-train", "least-images"} & set(all_of_it)
-    assert reply["num-train"] == sum(all_of_it["class-counts"])  # totals stay right
+    every = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
+    assert every[FEW_CLASS] == FEW_IMAGES
+    assert counts == [number if number >= 5 else 0 for number in every]
+    left_out = sum(number for number in every if number < 5)
+    few = sum(0 < number < 5 for number in every)
+    assert f"{left_out} training images of {few} classes with fewer than least_images=5 stay at home" in caplog.text
 
 
 @pytest.mark.parametrize("method", ["fpl", "fedpac", "fedcode"])
-def test_a_hidden_class_is_absent_from_what_a_method_contributes(method: str, node: OwnedNode) -> None:
-    hidden = [k for k, n in enumerate(node.answers(MessageType.QUERY)["metrics"]["class-counts"]) if n < 0]
+def test_a_class_of_few_images_is_absent_from_all_that_is_trained(method: str, node: OwnedNode) -> None:
+    counts = node.answers(MessageType.QUERY)["metrics"]["class-counts"]
+    few = [k for k, n in enumerate(counts) if n == 0]
     reply = node.answers(MessageType.TRAIN, method=method)
     sent = decode(reply["knowledge"])
-    assert FEW_CLASS in hidden and len(hidden) < 6
+    assert FEW_CLASS in few and len(few) < 6
     for name in {"prototypes", "counts", "class-features"} & set(sent):
-        assert not sent[name][hidden].any()
-        assert sent[name][[k for k in range(10) if k not in hidden]].any(axis=tuple(range(1, sent[name].ndim))).all()
-    total = reply["metrics"]["num-examples"]
-    node.allow(least_images=1)
-    assert node.answers(MessageType.TRAIN, method=method)["metrics"]["num-examples"] == total
+        assert not sent[name][few].any()
+        assert sent[name][[k for k in range(10) if k not in few]].any(axis=tuple(range(1, sent[name].ndim))).all()
+    assert reply["metrics"]["num-examples"] == sum(counts)
 
 
-def test_figures_stay_unless_they_are_allowed(node: OwnedNode) -> None:
+def test_masked_weights_are_of_all_images_and_few_of_a_class_count_as_the_least(node: OwnedNode) -> None:
+    config = resolve({"set": SHORT})
+    where = setup.place(config, node.context, "deployment")
+    alone, every = (np.bincount(own_images(config, replace(where, guard=guard)).train.y, minlength=10)
+                    for guard in (Guard(5, 1, keeps_few=True), None))  # fmt: skip
+    assert alone.tolist() == every.tolist() and every[FEW_CLASS] == FEW_IMAGES
+    owner = Owner(Policy(), config, where)
+    said = NodeIntroduction("scan", every.tolist(), 9, False, -1, -1)
+    told = owner.introduction(said).class_counts
+    assert told == [max(number, 5) if number else 0 for number in every.tolist()]
+
+
+def test_figures_stay_unless_they_are_allowed(node: OwnedNode, folders: list[NodeFolder], tmp_path: Path) -> None:
     reply = node.answers(MessageType.EVALUATE, **SCORE)
     assert "counts" not in reply and reply["metrics"]["withheld"] == 1
     assert reply["metrics"]["count/scan"] == 90
     node.allow(figures=True)
     reply = node.answers(MessageType.EVALUATE, **SCORE)
     assert "counts" in reply and "withheld" not in reply["metrics"]
-    node.allow(figures=True, least_images=30)  # no class has so many test images
-    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE)
+    shutil.copytree(folders[0].path, tmp_path / "few")
+    with np.load(folders[0].path / "scan_test.npz") as archive:
+        arrays = dict(archive)
+    few = np.flatnonzero(arrays["y"] == FEW_CLASS)[FEW_IMAGES:]
+    left = {key: np.delete(arrays[key], few, axis=0) for key in ("x", "y")}
+    np.savez(tmp_path / "few" / "scan_test.npz", **arrays | left)
+    node.context.node_config["data-dir"] = str(tmp_path / "few")
+    assert "counts" not in node.answers(MessageType.EVALUATE, **SCORE | {"drawn": [len(left["y"])]})
 
 
 def test_a_reply_may_be_too_large(node: OwnedNode) -> None:
@@ -286,18 +294,17 @@ def test_what_features_tell_of_few_images_stays(node: OwnedNode, folders: list[N
     assert "local-received" in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
     node.allow(least_images=5)
     reply = node.answers(MessageType.QUERY, few)["metrics"]
-    assert (reply["num-validation"], reply["num-test"]) == (FEW, 90)
+    assert (reply["num-validation"], reply["num-test"]) == (0, 90)
     assert "validation-count" not in node.answers(MessageType.EVALUATE, few, **SCORE, validation=True)["metrics"]
     assert "local-received" not in node.answers(MessageType.TRAIN, gaps, **asked)["metrics"]
 
 
-def test_what_is_scored_on_few_test_images_stays(node: OwnedNode) -> None:
+def test_sums_of_few_training_images_are_refused(node: OwnedNode) -> None:
     scores, own = "evaluate.client_models=every", {"local_domains": ["scan"]}
-    node.allow(least_images=60)
     assert node.answers(MessageType.TRAIN, scores, **own)["metrics"]["local-count/scan"] == 90
-    sums = "model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.bn_images=59"
-    reply = node.ask(MessageType.EVALUATE, sums, take_statistics=True, bn_images=59)
-    assert str(reply.error.reason) == "sums over fewer than 60 images would be of too few ones (least_images=60)"
+    sums = "model.name=cnn_bn evaluate.bn=[averaged,retaken] evaluate.bn_images=4"
+    reason = node.refused(MessageType.EVALUATE, sums, take_statistics=True, bn_images=4)
+    assert reason == "fewer than least_images=5 training images would be in a sample"
 
 
 # --- what is spent --------------------------------------------------------------------------------------
@@ -369,9 +376,11 @@ def test_a_ledger_that_cannot_be_written_lets_nothing_out(node: OwnedNode, folde
     own = ledger.of_images(folders[0].path)
     own.charge("run", 1.0, lambda book, now: "")
     own.path.write_text("{")
-    assert node.refused(MessageType.TRAIN, DP).startswith("this node's ledger cannot be written")
-    node.allow(budget={"epsilon": 5.0})
-    assert node.refused(MessageType.TRAIN, DP).startswith("this node's ledger cannot be read")
+    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be read or written"
+    node.allow(least_images=1)
+    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be written"
+    node.allow(least_images=1, budget={"epsilon": 5.0})
+    assert node.refused(MessageType.TRAIN, DP) == "this node's ledger cannot be read"
 
 
 def test_rounds_of_a_day_are_counted_over_runs(node: OwnedNode) -> None:
@@ -428,21 +437,14 @@ WHERE = Place("scan", -1, -1, Source(Path("/none")), False, 1)
 def test_no_introduction_has_a_cell_of_few_images(counts: list[int], tests: int, validation: int, least: int) -> None:
     owner = Owner(Policy(least_images=least), CONFIG, WHERE, ledger=ledger.Ledger(Path("/none")))
     said = NodeIntroduction("scan", counts, tests, False, -1, -1, numbers={"num-validation": validation})
-    try:
-        record = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())
-    except PolicyError:
-        assert sum(counts) < least
-        return
+    record = owner.leaves(MessageType.QUERY, owner.introduction(said).to_record())
     reply = record["metrics"]
     cells = [*reply["class-counts"], reply["num-test"], reply["num-validation"]]
     assert not any(0 < cell < least for cell in cells)
-    visible = [cell for cell in reply["class-counts"] if cell > 0]
-    assert reply.get("num-train", sum(visible)) == sum(counts)
-    assert ("least-images" in reply) == any(cell < 0 for cell in cells)
     if sum(counts):
         server = Introduction(("scan",), CLASSES, simulated=False)
         read = server.read(Message(record, dst_node_id=1, message_type=MessageType.QUERY)).node
-        assert read.num_examples == sum(counts)
+        assert read.num_examples == sum(max(number, least) for number in counts if number)
 
 
 @given(
@@ -459,14 +461,14 @@ def test_no_reply_has_a_class_cell_of_few_images(
     counts = np.bincount(y, minlength=CLASSES)
     counts[:missed] = np.maximum(counts[:missed] - 1, 0)
     prototypes = np.where(counts[:, None] > 0, np.float32(1), np.float32(0)).repeat(4, axis=1)
-    knowledge = owner.contribution({"prototypes": prototypes, "counts": counts}, y)
+    knowledge = {"prototypes": prototypes, "counts": counts}
     confusion = np.diag(np.bincount(np.arange(tests) % CLASSES, minlength=CLASSES)).astype(np.int32)
     record = {"counts": encode({"confusion/scan": confusion})}
     reply = WorkReply(len(y), numbers, weights=ArrayRecord(), knowledge=encode(knowledge), records=record).to_record()
     try:
         left = owner.leaves(MessageType.TRAIN, reply)
     except PolicyError:
-        assert len(y) < least or any(0 < number < least for number in numbers.values())
+        assert len(y) < least or any(0 < number < least for number in (*numbers.values(), *counts.tolist()))
         return
     sent = decode(left["knowledge"])
     for cell, row in zip(sent["counts"].tolist(), sent["prototypes"], strict=True):
@@ -543,43 +545,34 @@ def test_a_node_that_has_trained_enough_today_is_left_out_and_still_scores(deplo
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fpl"])
-def test_the_server_shows_what_is_hidden_and_weighs_by_the_right_totals(method: str, deployed: Any) -> None:
+def test_the_server_weighs_by_the_images_that_are_trained_on(method: str, deployed: Any) -> None:
     run = deployed("strict", "strict", "strict", method=method)
     assert [line["nodes"] for line in run.rounds] == [[0, 1, 2]] * 2
     assert all(not line["left_out"] for line in run.rounds)
-    shown = run.results["nodes"][0]["class_counts"]
-    assert shown[FEW_CLASS] == "<5" and shown.count("hidden") == 1
-    assert all(count.isdigit() for k, count in enumerate(shown) if count not in ("<5", "hidden"))
-    everything = deployed("open", "open", "open", method=method)
-    numbers = [[node["num_examples"] for node in each.results["nodes"]] for each in (run, everything)]
-    assert numbers[0] == numbers[1]
-    assert sum(everything.results["nodes"][0]["class_counts"]) == numbers[1][0]
-    # An average of weights knows no class: the same bits. What is merged by class lacks two classes of one node.
-    same = run.results["weights_sha256"] == everything.results["weights_sha256"]
-    assert same is (method == "fedavg")
+    for node in run.results["nodes"]:
+        assert not any(0 < count < 5 for count in node["class_counts"])
+        assert node["num_examples"] == sum(node["class_counts"])
+    assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0
     assert {line["node"] for line in events(run, "withheld")} == {0, 1, 2}
     assert not any(run.results["figures"]["domains"].values())
 
 
-def test_scores_of_few_images_are_missing_and_nobody_is_left_out(
-    deployed: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_scores_of_few_images_are_missing_and_nobody_is_left_out(deployed: Any) -> None:
     more = "allocation.validation_fraction=0.05 evaluate.client_models=every"
     run = deployed("strict", "strict", "open", more=more)
     assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
     validation = run.rounds[-1]["validation"]
     assert (validation["scan"], validation["texture"]) == (None, None) and validation["sketch"] is not None
-    said = "node 0 (scan) has fewer than 5 validation images: its owner lets out no score of them"
-    assert said in caplog.messages and "node 2 (sketch) has" not in caplog.text
 
 
-def test_a_report_shows_what_was_hidden(deployed: Any) -> None:
-    record = reading.read(deployed("strict", "open", "open", rounds=1).folder)
-    node, other, _ = record.nodes  # from the checkpoint
-    assert node.shown_counts[FEW_CLASS] == "<5" and node.num_examples == sum(node.class_counts) + node.num_hidden
-    assert other.shown_counts == tuple(map(str, other.class_counts))
-    drawing = maps.class_counts(record.nodes, record.config.dataset.domains, record.classes)
-    assert "Owners of 1 of them hide classes of fewer than 5 images, which are marked." in drawing.caption
+@pytest.mark.parametrize("rule", ["ga", "afl"])
+def test_a_server_takes_rounded_scores(rule: str, deployed: Any) -> None:
+    """Of test, validation and training images, of the nodes' own models, and figures with intervals."""
+    more = f"aggregation.weights={rule} allocation.validation_fraction=0.2 evaluate.client_models=every"
+    run = deployed("strict", "strict", "strict", more=f"{more} evaluate.site_figures=true")
+    assert all(line["nodes"] == [0, 1, 2] and not line["left_out"] for line in run.rounds)
+    assert len(run.results["site_figures"]["sites"]) == 3
+    assert all(number is not None for number in run.rounds[-1]["validation"].values())
 
 
 # --- the same with Flower's own processes ---------------------------------------------------------------
@@ -614,4 +607,4 @@ def test_three_supernodes_of_which_one_refuses(folders: list[NodeFolder], tmp_pa
     )
     assert "refused by this node's policy: method=fedavg, allowed are methods=[fpl]" in refused
     assert json.loads((run.folder / "status.json").read_text())["state"] == "completed"
-    assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == "<5"
+    assert run.results["nodes"][0]["class_counts"][FEW_CLASS] == 0

@@ -216,7 +216,8 @@ class SuperNodes:
 
         grid = Grid(*args)
         for i, folder in enumerate(self.folders):
-            given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "threads": 1}
+            given = {"domain": folder.domain, "data-dir": str(folder.path), "partition-id": i, "threads": 1,
+                     "policy": "open"}  # fmt: skip
             grid._contexts[1000 + i] = make_context(1000 + i, given, {})
         return grid
 

@@ -1,6 +1,4 @@
-"""Numbers of images by class of all nodes: sums by hand, hidden classes, and a node that announces too many."""
-
-import dataclasses
+"""Numbers of images by class of all nodes: sums by hand, and a node that announces too many."""
 
 import numpy as np
 import pytest
@@ -8,7 +6,6 @@ from support import federation, node
 
 from clients.training.settings import TrainConfig
 from fedshift_core.params import Params
-from fedshift_core.suppression import FEW, HIDDEN
 from strategies.features.class_balance import ClassBalance, totals
 
 
@@ -17,14 +14,12 @@ def test_totals_are_sums() -> None:
     assert totals(nodes, 100.0).tolist() == [4, 2, 5]
 
 
-def test_hidden_classes_count_as_equal_parts_of_what_is_known_of_them() -> None:
-    hiding = dataclasses.replace(node(1, counts=(9, 0, 0)), marks=(9, FEW, HIDDEN), num_hidden=7, least_images=5)
-    assert totals([node(0, counts=(3, 0, 5)), hiding], 100.0).tolist() == [12, 3.5, 8.5]
+def test_the_log_says_what_nodes_are_sent() -> None:
     settings = TrainConfig(epochs=1, batch_size=2, lr=0.1, class_weights="balanced", class_counts="federation")
     feature = ClassBalance("class-balance", federation(train=settings), Params())
-    first, second = feature.description_of([node(0, counts=(3, 0, 5)), hiding])
-    assert first == "classes are weighed by the images of all nodes, which all are sent: 12, 3.5, 8.5"
-    assert second == f"{hiding} hides its numbers of 2 classes: 3.5 images of each are assumed"
+    assert feature.description_of([node(0, counts=(3, 0, 5)), node(1, counts=(9, 0, 0))]) == (
+        "classes are weighed by the images of all nodes, which all are sent: 12, 0, 5",
+    )
 
 
 def test_a_node_that_announces_too_many_counts_as_far_as_it_weighs() -> None:

@@ -1,4 +1,4 @@
-"""Which numbers of images per class a node hides, so that no class of few images can be read or worked out.
+"""Says of which classes of test images a node tells nothing, so that none of few images can be read or worked out.
 
 A count below the least that may leave is hidden. As the node's total is known, the sum of what is hidden is known too:
 one hidden class alone would be that sum. Further classes are therefore hidden with it until each class of few images
@@ -55,13 +55,3 @@ def _is_safe(images: int, few: int, others: int, least: int) -> bool:
     if others:
         return images > others * least + few * (least - 1)
     return few + least - 2 <= images <= (few - 1) * (least - 1) + 1
-
-
-def hidden_classes(counts: Sequence[int], least: int) -> list[int]:
-    """Return the classes that :func:`hide` hides."""
-    return [k for k, number in enumerate(hide(counts, least)) if number < 0]
-
-
-def shown(number: int, least: int) -> str:
-    """Return a count for people: a number, ``<5``, or ``hidden``."""
-    return f"<{least}" if number == FEW else "hidden" if number == HIDDEN else str(number)

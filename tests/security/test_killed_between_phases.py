@@ -1,0 +1,88 @@
+"""A node is killed in each phase of a message: what left was charged before, what was not charged never left."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from guarded_node import images
+from support import ROOT
+
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+
+import guarded_node
+from fedshift.deploy.exporting import NodeFolder
+from fedshift_app import client_app
+from fedshift_app.node import ledger, out_log
+from fedshift_app.node.owner import Owner
+
+folder, policy, kind = NodeFolder(Path(sys.argv[1]), "scan", 0, ()), sys.argv[2], sys.argv[3]
+NOISE = "privacy.name=local-dp privacy.clipping_norm=0.5 privacy.epsilon=1"
+node = guarded_node.run(folder, NOISE, policy=policy)
+content = node.content(**({"domains": ["scan"]} if kind == "evaluate" else {}))
+
+
+def dies(of, name, number, after):
+    real = getattr(of, name)
+
+    def killed(*given, **more):
+        made = real(*given, **more) if after else None
+        os.kill(os.getpid(), number)
+        signal.pause()
+
+    setattr(of, name, killed)
+
+
+PHASES = {
+    "before work": (client_app.node_owner, "admit", True),
+    "after work": (Owner, "leaves", False),
+    "before the ledger is replaced": (Path, "replace", False),
+    "after charge": (Owner, "leaves", True),
+    "after log": (out_log, "record", True),
+    "never": None,
+}
+for phase, place in PHASES.items():
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        sent, told = os.pipe()
+        if (child := os.fork()) == 0:
+            if place is not None:
+                dies(*place[:2], number, place[2])
+            reply = node.send(kind, content)
+            os.write(told, b"error" if reply.has_error() else b"sent")
+            os._exit(0)
+        os.close(told)
+        left = os.read(sent, 10).decode()
+        _, status = os.waitpid(child, 0)
+        book = ledger.of_images(folder.path).read()
+        asked = sum(len(run.questions) for run in book.scored.values())
+        print(json.dumps({"phase": phase, "left": left, "killed": os.WIFSIGNALED(status),
+                          "rounds": len(book.trained), "questions": asked}), flush=True)
+        ledger.of_images(folder.path).change(lambda book, now: book.model_copy(update={"trained": (), "scored": {}}))
+"""
+
+
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_it_is_charged_or_not_sent(kind: str, tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(yaml.safe_dump({"rounds_per_day": 5}))
+    policy.chmod(0o600)
+    environment = os.environ | {
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "FEDSHIFT_STATE": str(tmp_path / "state"), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    command = [sys.executable, "-c", KILLED, str(images(tmp_path).path), str(policy), kind]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: list[dict[str, Any]] = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
+    assert len(found) == 12, ended.stdout
+    charged = "rounds" if kind == "train" else "questions"
+    for each in found:
+        assert each["left"] == ("sent" if each["phase"] == "never" else ""), each
+        assert each["killed"] is (each["phase"] != "never"), each
+        after = each["phase"] in ("after charge", "after log", "never")
+        assert each[charged] == after, each
