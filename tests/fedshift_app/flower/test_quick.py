@@ -130,6 +130,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], st
 
     for name in ("quicken_node", "keep_bundles", "keep_heartbeats", "keep_place"):
         monkeypatch.setattr(node_waits, name, lambda *given, **more: None)
+    monkeypatch.setattr(node_waits.middlewares, "shorten", lambda: None)
+    monkeypatch.setattr(node_waits.round_trips, "spare_node", lambda: None)
     monkeypatch.setattr(exit_handler, "registered_exit_handlers", [])
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(node_waits.signal, "signal", lambda *given: None)
