@@ -124,6 +124,13 @@ def test_the_line_of_each_array_says_what_it_tells_of_images(
     assert all(line["word"] in WORDS for line in rest if line["kind"] == "array")
 
 
+def test_a_vector_inside_a_secure_sum_is_logged_as_masked() -> None:
+    config = resolve({"method": "fedproto", "set": "federation.secure_sums=on"})
+    assert [out_log._word(kind, f"{record}/masked", config) for kind, record in
+            (("train", "arrays"), ("evaluate", "knowledge"))] == ["masked", "masked"]  # fmt: skip
+    assert out_log._word("evaluate", "knowledge/sum/encoder.1", config) == "sum over classes"
+
+
 def test_a_refusal_is_logged_too_also_of_a_message_that_says_nothing(folder: NodeFolder) -> None:
     node = AppOfNode(folder)
     errors = [str(node.ask("train", 99).error.reason), str(node.send("train", RecordDict()).error.reason)]
