@@ -81,7 +81,7 @@ def check_effective(factors: Sequence[float], least: float) -> None:
     if found < least * (1 - _ROUNDING):
         raise RequestError(
             f"refused: by their weights the {plural(len(factors), 'node')} of a sum hide each other as "
-            f"{found:.4g} equal ones would, {least:g} are needed (federation.secure_sums_least)"
+            f"{found:.7g} equal ones would, {least:g} are needed (federation.secure_sums_least)"
         )
 
 
