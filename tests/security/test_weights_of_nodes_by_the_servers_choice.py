@@ -150,11 +150,7 @@ def test_nodes_that_are_lost_do_not_leave_one_alone(tmp_path: Path, run_inline: 
 def test_losses_weigh_as_weights_do_and_not_by_images_that_nothing_bounds(
     tmp_path: Path, run_inline: InlineRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-<<<<<<< HEAD
     """By images the loss of a node with nearly all of them would be the sum's, with any ``aggregation.weights``."""
-=======
-    """By images the loss of a node with nearly all of them would be that of the sum."""
->>>>>>> sums
     real_nodes(monkeypatch, tmp_path)
     losses: list[float] = []
     seal = SecureSumsOnNode.seal
