@@ -42,7 +42,9 @@ LIES: dict[str, Lie] = {
     "times a hundred": times(100), "times ten thousand": times(1e4), "the other way": times(-1),
     "five times the other way": times(-5), "zeros": zeros, "one class": one_class,
 }  # fmt: skip
-TOO_LONG = ("times a hundred", "times ten thousand")
+#: Lies that are left out, from round 1 up to this one. Where features have collapsed to a hundredth of what they were,
+#: a hundred times as much is no longer than features are (FedProc, round 2), and counts.
+LEFT_OUT = {"times a hundred": 1, "times ten thousand": 3}
 
 
 def lying(lie: Lie) -> type[ListeningGrid]:
@@ -72,7 +74,7 @@ def check(run: Run, lie: str) -> None:
     assert [line["round"] for line in run.rounds] == [1, 2, 3]
     for line in run.rounds:
         assert {*line["nodes"]} >= HONEST, line["left_out"]
-        assert lie not in TOO_LONG or LIAR not in line["nodes"], "averaged"
+        assert line["round"] > LEFT_OUT.get(lie, 0) or LIAR not in line["nodes"], "averaged"
     assert all(np.abs(array).max(initial=0) < 1e3 for array in kept(run).values() if array.dtype.kind == "f")
 
 
