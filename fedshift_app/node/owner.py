@@ -24,7 +24,6 @@ from fedshift_app.node.data import Place, own_images
 from fedshift_app.node.ledger import Book, Cost, Ledger
 from fedshift_app.node.place import PolicyError
 from fedshift_app.node.policy import Policy
-from fedshift_app.node.rounding import Question
 from fedshift_core import disclosure
 from fedshift_core.arrays import Arrays
 from fedshift_core.disclosure import Word
@@ -76,7 +75,7 @@ class Owner:
         where: The node.
         run: The run's id, of the ledger.
         ledger: What the node has spent; None of a simulated node.
-        question: What scores the message of a guarded node asks for; None where it asks for none.
+        question: Hash of what decides the scores that are asked of a guarded node; empty where none are.
     """
 
     policy: Policy | None
@@ -84,7 +83,7 @@ class Owner:
     where: Place
     run: str = ""
     ledger: Ledger | None = None
-    question: Question | None = None
+    question: str = ""
 
     @property
     def least_images(self) -> int:
@@ -176,7 +175,7 @@ class Owner:
                 numbers[NUM_EXAMPLES] = sum(self.announced(own.tolist()))
             self._check_contribution(decode(reply.array_records[KNOWLEDGE]))
         if self.question:
-            rounding.round_scores(kind, reply, self.question, self.config, self.where)
+            rounding.round_scores(kind, reply, self.config, self.where)
         most, size = self.policy.largest_out, num_bytes(reply)
         if most is not None and size > most:
             raise PolicyError(f"the reply is larger than largest_out={most} bytes")
@@ -238,7 +237,7 @@ class Owner:
             if why := self.exhausted(book, now) or (self.unaffordable(book, now) if trains else ""):
                 return why
             book = book.charged(self.run, self._cost, now) if trains else book
-            return book if self.question is None else book.asked(self.run, self.question.name, now)
+            return book.asked(self.run, self.question, now) if self.question else book
 
         with _told_at_home("this node's ledger cannot be written"):
             why = self.spends.change(spent)
@@ -248,9 +247,9 @@ class Owner:
     def exhausted(self, book: Book, now: float) -> str:
         """Return why no more scores may leave; empty where they may."""
         scores = None if self.policy is None else self.policy.scores
-        if scores is None or self.question is None:
+        if scores is None or not self.question:
             return ""
-        return book.exhausted(self.run, self.question.name, scores.per_run, scores.runs_per_day, now)
+        return book.exhausted(self.run, self.question, scores.per_run, scores.runs_per_day, now)
 
     # --- the ledger --------------------------------------------------------------------------------------
 

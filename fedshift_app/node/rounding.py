@@ -1,8 +1,8 @@
 """Numbers behind scores leave a guarded node in steps of its owner's least number of images.
 
-A number is moved to one of its two neighbours on a grid, by a draw that keeps its mean: it is drawn from the owner's
-secret, the question (weights and all else that decides the score) and the number's name, so that the same question has
-the same answer whenever it is asked. The last step of the grid ends at the largest value, and is the longest.
+A number is moved to one of its two neighbours on a grid, by a draw that keeps its mean over owners' secrets: it is
+drawn from the secret, the number's name and the number itself. So one number is always moved to the same side, however
+often and with whatever weights it comes about. The last step of the grid ends at the largest value, and is the longest.
 """
 
 import hashlib
@@ -82,35 +82,22 @@ _COUNTED = {
 _SUMMED = {LOSS_SUM: COUNT, VALIDATION_LOSS_SUM: VALIDATION_COUNT}
 
 
-@dataclass(frozen=True)
-class Question:
-    """Scores that a message asks for.
-
-    Attributes:
-        decides: Hash of what decides them: the arrays of the message, and parts of the configuration.
-        name: Hash of these and of the images that are scored, for the ledger.
-    """
-
-    decides: bytes
-    name: str
-
-
-def question(kind: str, content: RecordDict, config: RunConfig, where: Place) -> Question | None:
-    """Return what scores a message to a guarded node asks for; None of any other."""
+def question(kind: str, content: RecordDict, config: RunConfig, where: Place) -> str:
+    """Return a hash of what decides the scores that a message to a guarded node asks for; empty of any other."""
     record = content.config_records[CONFIG]
     if where.guard is None or not (kind == MessageType.EVALUATE or record.keys() & _ASKS):
-        return None
+        return ""
     digest = hashlib.sha256(config.model_dump_json(include=_SECTIONS).encode())
     for name, arrays in sorted(content.array_records.items()):
         for key, array in sorted(arrays.items()):
             digest.update(json.dumps([name, key, array.dtype, list(array.shape), len(array.data)]).encode())
             digest.update(array.data)
     options = sorted((key, record[key]) for key in record if key not in _NO_IMAGES)
-    decides = digest.digest()
-    return Question(decides, hashlib.sha256(decides + repr(options).encode()).hexdigest()[:16])
+    digest.update(repr(options).encode())
+    return digest.hexdigest()[:16]
 
 
-def round_scores(kind: str, reply: RecordDict, asked: Question, config: RunConfig, where: Place) -> None:
+def round_scores(kind: str, reply: RecordDict, config: RunConfig, where: Place) -> None:
     """Let what tells how images were scored out of a reply in steps alone.
 
     Raises:
@@ -122,7 +109,7 @@ def round_scores(kind: str, reply: RecordDict, asked: Question, config: RunConfi
     most, sets = most_loss(classes), {"train": own.train} | own.sets
     gap = (len(sets.get(rule.gap_on, ())), most if rule.gap == "loss" else 1.0)
     means = {RECEIVED_LOSS: (len(own.train), most), LOCAL_RECEIVED: gap, LOCAL_TRAINED: gap}
-    rounding = Rounding(where.guard.secret, asked.decides, where.guard.least, classes, means)
+    rounding = Rounding(where.guard.secret, where.guard.least, classes, means)
     rounded = dict(rounding.scores({name: value for name, value in numbers.items() if not isinstance(value, list)}))
     others = (feature for feature in features.of(config.features).declared if feature not in OURS)
     known = [key for feature in others for key in feature.evaluate_reply]
@@ -141,14 +128,12 @@ class Rounding:
 
     Attributes:
         secret: The owner's.
-        question: What was asked.
         least: Least number of images behind a number.
         classes: C.
         means: By the name of a mean over images, their number and the most that one adds.
     """
 
     secret: int = field(repr=False)
-    question: bytes
     least: int
     classes: int
     means: Mapping[str, tuple[int, float]] = field(default_factory=dict)
@@ -156,7 +141,7 @@ class Rounding:
     def draw(self, name: str) -> float:
         """Return a number from 0 to below 1, the same whenever it is asked for."""
         key = self.secret.to_bytes(32, "big")
-        return int.from_bytes(hmac.digest(key, self.question + name.encode(), "sha256")[:6], "big") / 2**48
+        return int.from_bytes(hmac.digest(key, name.encode(), "sha256")[:6], "big") / 2**48
 
     def of_images(self, value: float, images: int, name: str, each: float = 1.0) -> float:
         """Return a sum over images rounded, where one adds from 0 to ``each``."""
@@ -166,7 +151,8 @@ class Rounding:
         step, most = self.least * each, images * each
         low = min(math.floor(value / step), steps - 1)
         start, end = low * step, most if low == steps - 1 else (low + 1) * step
-        return end if self.draw(name) < (value - start) / (end - start) else start
+        drawn = self.draw(f"{name} of {images}: {value / step:.2f}")  # sums of losses that hardly differ have one draw
+        return end if drawn < (value - start) / (end - start) else start
 
     def scores(self, numbers: Mapping[str, float]) -> Iterator[tuple[str, int | float]]:
         """Yield the numbers of a reply that tell how images were scored, rounded."""

@@ -43,6 +43,15 @@ def test_counts_of_test_and_validation_images_leave_in_steps(tmp_path: Path) -> 
     assert any(number % LEAST for number in true)
 
 
+def test_asking_with_weights_that_hardly_differ_gives_no_mean(tmp_path: Path) -> None:
+    """Draws that follow from the weights would give, of many, the count itself."""
+    folder = images(tmp_path)
+    node = run(folder)
+    label = next(k for k, number in enumerate(true_counts(folder.path, "test")) if number % LEAST)
+    asked = [scored(node, constant(node.weights, label, 9 + step / 8)) for step in range(12)]
+    assert len({numbers["correct/scan"] for numbers in asked}) == 1
+
+
 def test_summed_losses_leave_in_steps_and_no_image_is_more_than_others(tmp_path: Path) -> None:
     """One bias of 10^4 would be found in the sum as often as there are images of its class."""
     folder = images(tmp_path)
