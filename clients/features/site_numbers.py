@@ -152,20 +152,23 @@ def figures(scored: Scored, least: int = 1) -> SiteNumbers:
     return SiteNumbers(n, patients, of_class, overall, by_class, overall_marks, by_class_marks)
 
 
-def rounded(numbers: SiteNumbers, rate: Callable[[str, float, int], float]) -> SiteNumbers:
+def rounded(numbers: SiteNumbers, rate: Callable[[str, float, int], float], least: int) -> SiteNumbers:
     """Return figures that are rounded, with the intervals of the rounded ones; means are those over rounded classes.
+
+    Fewer patients than the least are not counted; the intervals are then from 0 to 1.
 
     Args:
         numbers: Exact ones.
         rate: Takes the name of a figure, its value and the number of images behind it, and returns the rounded value.
+        least: Least number behind a number that leaves.
     """
-    images = numbers.images
+    images, few = numbers.images, 0 <= numbers.patients < least
     alone = 1.0 if numbers.patients == UNKNOWN else numbers.patients / max(images, 1)  # patients of an image
     overall, by_class = numbers.overall.copy(), numbers.by_class.copy()
 
     def triple(name: str, value: float, behind: int) -> Floats:
         size = behind * alone
-        return interval(min(max(rate(name, value, behind), 0.0), 1.0), size if size >= LEAST_PATIENTS else 0.0)
+        return interval(min(max(rate(name, value, behind), 0.0), 1.0), 0.0 if few or size < LEAST_PATIENTS else size)
 
     for row, name in enumerate(BY_CLASS):
         for k in np.flatnonzero(numbers.by_class_marks[row] == KNOWN):
@@ -180,7 +183,8 @@ def rounded(numbers: SiteNumbers, rate: Callable[[str, float, int], float]) -> S
             overall[row] = by_class[place, numbers.by_class_marks[place] == KNOWN].mean(axis=0)
         else:
             overall[row] = triple(name, float(overall[row, 0]), images)
-    return replace(numbers, overall=overall, by_class=by_class)
+    patients = UNKNOWN if few else numbers.patients
+    return replace(numbers, patients=patients, overall=overall, by_class=by_class)
 
 
 @dataclass

@@ -170,7 +170,7 @@ class Rounding:
         rounded: Arrays = {}
         for domain in (name.removeprefix(SITE_COUNTS) for name in arrays if name.startswith(SITE_COUNTS)):
             numbers = site_figures.from_arrays(arrays, domain)
-            rounded |= site_numbers.rounded(numbers, self._rates(domain)).arrays(domain)
+            rounded |= site_numbers.rounded(numbers, self._rates(domain), self.least).arrays(domain)
         return rounded
 
     def _rates(self, domain: str) -> Callable[[str, float, int], float]:

@@ -226,6 +226,15 @@ def test_figures_of_fewer_images_are_marks_and_means_are_over_the_others() -> No
     assert (none.overall_marks == TOO_FEW).all() and (none.by_class_marks == TOO_FEW).all() and none.images == 37
 
 
+def test_fewer_patients_than_the_least_are_neither_counted_nor_seen_in_an_interval() -> None:
+    given = scored(40, groups=[str(k % 4) for k in range(40)])
+    exact = figures(given, 5)
+    made = site_numbers.rounded(exact, lambda name, value, images: value, 5)
+    assert (exact.patients, made.patients) == (4, UNKNOWN)
+    assert made.overall[0].tolist() == [exact.overall[0, 0], 0, 1]
+    assert site_numbers.rounded(exact, lambda name, value, images: value, 4).patients == 4
+
+
 def test_a_class_without_others_has_no_specificity() -> None:
     given = scored(20, 3)
     made = figures(Scored(given.p, given.predicted, np.zeros(20, np.int64), None))
