@@ -298,7 +298,7 @@ def test_an_interrupted_command_leaves_no_process_and_keeps_its_rounds(mark: str
 
 def test_the_bundle_holds_the_app_and_nothing_else() -> None:
     bundle = build_fab_from_disk(ROOT)
-    assert len(bundle) < 3_000_000  # code alone, not compressed; Flower Hub takes 10 MB
+    assert len(bundle) < 3_200_000  # code alone, not compressed; Flower Hub takes 10 MB
     names = zipfile.ZipFile(BytesIO(bundle)).namelist()
     tops = {name.split("/")[0] for name in names}
     allowed = {"fedshift_app", "strategies", "clients", "datasets", "fedshift_core", "conf", "README.md", "LICENSE"}

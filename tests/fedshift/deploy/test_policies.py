@@ -18,7 +18,7 @@ from fedshift_app.flower.internals import make_context
 from fedshift_app.node import ledger, policy, setup, state_folder
 from fedshift_app.node.policy import BUILT_IN, Loaded, Policy
 from fedshift_core import disclosure
-from fedshift_core.errors import ConfigError
+from fedshift_core.errors import ConfigError, RequestError
 
 RUNNER = CliRunner()
 
@@ -168,5 +168,5 @@ def test_without_a_policy_a_node_is_strict_also_towards_who_takes_it_for_a_simul
     for more in ([], ["--node-config", "partition-id=0 num-partitions=4"]):
         RUNNER.invoke(app, ["supernode", "--insecure", *more])
         context = make_context(1, parse_config_args([started[-1][-1]]), {})
-        refusal = refusal_of(ConfigError, setup.place, resolve({}), context, "simulation")
+        refusal = refusal_of(RequestError, setup.place, resolve({}), context, "simulation")
         assert "it takes no part in a simulation" in refusal
